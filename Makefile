@@ -1,0 +1,54 @@
+# Two commands matter on a fresh machine: `make demo` and `make test`. Everything they need is installed first.
+SHELL := /bin/bash
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+.DEFAULT_GOAL := help
+.PHONY: help setup java demo check test bench soak format docs clean
+
+help: ## show this help
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
+
+$(STAMP): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Penstock needs Python 3.11 or later; '$(PYTHON)' is older. Name a newer one: make PYTHON=python3.12"; exit 1; }
+	@test -x $(PY) || $(PYTHON) -m venv $(VENV) || { echo "Cannot create a virtual environment: install your system's python3-venv package."; exit 1; }
+	@echo "installing into $(VENV) ..."
+	@$(PY) -m pip install --quiet --disable-pip-version-check --upgrade pip
+	@$(PY) -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+java:
+	@bash tools/ensure_java.sh
+
+demo: setup ## the main job: 336,776 flights through Kinesis and Spark, with a reshard and a kill
+	@$(PY) -m penstock demo
+
+check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, docs in step
+	@$(VENV)/bin/ruff check .
+	@$(VENV)/bin/ruff format --check .
+	@$(VENV)/bin/mypy
+	@$(VENV)/bin/lint-imports
+	@$(PY) tools/check_docs.py
+
+test: setup ## all tests
+	@$(PY) -m pytest $(PYTEST_ARGS) -m "not soak"
+
+soak: setup ## the long runs
+	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
+
+bench: setup ## measure speed and memory, beside peers in the same run
+	@$(PY) bench/run.py
+
+docs: $(STAMP) ## write the generated parts of the documentation
+	@$(PY) tools/check_docs.py --write
+
+format: $(STAMP) ## format the code
+	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
+
+clean: ## remove what make created
+	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse

@@ -1,0 +1,1 @@
+"""The lease-coordinated consumer."""

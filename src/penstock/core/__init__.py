@@ -1,0 +1,1 @@
+"""The decisions: pure functions and machines without clock, chance or IO."""

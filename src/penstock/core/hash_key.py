@@ -1,0 +1,68 @@
+"""The 128-bit hash-key space: how a partition key finds its shard.
+
+Source:
+    Kinesis API reference, PutRecord: MD5 of the partition key, as an unsigned 128-bit integer, falls into
+    exactly one open shard's hash-key range; an explicit hash key replaces the MD5.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.errors import RecordError
+
+HASH_KEY_MAX: Final = 2**128 - 1
+
+
+def hash_partition_key(partition_key: str) -> int:
+    """Give the MD5 of a partition key's UTF-8 bytes as an unsigned big-endian integer."""
+    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
+
+
+def parse_hash_key(text: str) -> int:
+    """Read an explicit hash key.
+
+    Raises:
+        RecordError: Not a decimal number from 0 to 2^128-1, or one with superfluous leading zeros.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= 39 and (text == "0" or text[0] != "0")):
+        raise RecordError(f"explicit hash key {text[:60]!r} is not a decimal number from 0 to 2^128-1")
+    value = int(text)
+    if value > HASH_KEY_MAX:
+        raise RecordError(f"explicit hash key {text} is over the largest one, 2^128-1")
+    return value
+
+
+def effective_hash_key(partition_key: str, explicit_hash_key: str | None) -> int:
+    """Give the hash key that places a record.
+
+    Raises:
+        RecordError: The explicit hash key is not one.
+    """
+    return (
+        hash_partition_key(partition_key) if explicit_hash_key is None else parse_hash_key(explicit_hash_key)
+    )
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class HashRange:
+    """A range of hash keys, both ends included.
+
+    Raises:
+        ValueError: Not 0 <= start <= end <= 2^128-1.
+    """
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.start <= self.end <= HASH_KEY_MAX:
+            raise ValueError(f"not a hash-key range: {self.start}..{self.end}")
+
+    def __contains__(self, hash_key: object) -> bool:
+        return isinstance(hash_key, int) and self.start <= hash_key <= self.end
+
+
+FULL_RANGE: Final = HashRange(0, HASH_KEY_MAX)

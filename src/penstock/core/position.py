@@ -1,0 +1,167 @@
+"""Positions in a shard: sequence numbers, sub-sequence numbers and sentinels, in one total order.
+
+Sequence numbers are kept as the text that the service gave and compared as integers: "9" comes
+before "10", and the text goes back to the service unchanged. A checkpoint is a position that says
+"everything up to and including this is done".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from functools import total_ordering
+from typing import Final
+
+from penstock.errors import PositionError
+
+SEQUENCE_DIGITS_MAX: Final = 128
+"""Longer texts are refused. The service's numbers have 56 digits today; its model allows 0 or 1-9 and then
+at most 128 digits (API reference, SequenceNumber)."""
+
+
+class Sentinel(Enum):
+    """Positions that are not records. The values are the spelling in a lease table.
+
+    Source:
+        KCL's SentinelCheckpoint: the spelling; the order is Penstock's and agrees with KCL's
+        AT_TIMESTAMP < TRIM_HORIZON < LATEST < every number < SHARD_END.
+    """
+
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    TRIM_HORIZON = "TRIM_HORIZON"
+    LATEST = "LATEST"
+    SHARD_END = "SHARD_END"
+
+
+_RANK: Final = {
+    Sentinel.AT_TIMESTAMP: 0,
+    Sentinel.TRIM_HORIZON: 1,
+    Sentinel.LATEST: 2,
+    Sentinel.SHARD_END: 4,
+}
+_NUMBER_RANK: Final = 3
+
+
+def parse_sequence_number(text: str) -> str:
+    """Check that a text is a sequence number and give it back unchanged.
+
+    Raises:
+        PositionError: Not 1 to 128 ASCII digits.
+    """
+    if not (text.isascii() and text.isdigit() and len(text) <= SEQUENCE_DIGITS_MAX):
+        raise PositionError(
+            f"{text[:140]!r} is not a sequence number: expected 1 to {SEQUENCE_DIGITS_MAX} digits, as the service gives them"
+        )
+    return text
+
+
+@total_ordering
+@dataclass(frozen=True, slots=True, eq=False)
+class Position:
+    """A place in one shard.
+
+    Exactly one of `sequence_number` and `sentinel` is set.
+
+    Args:
+        sequence_number: The service's text, or None for a sentinel.
+        sub_sequence_number: Place inside an aggregate, counted from 0; 0 for plain records and sentinels.
+        sentinel: A position that is no record, or None.
+        timestamp_ms: Only for AT_TIMESTAMP (and for a LATEST that was turned into a moment):
+            milliseconds since the epoch, UTC.
+
+    Two positions are equal when they are the same place: sequence numbers are compared as integers.
+    """
+
+    sequence_number: str | None = None
+    sub_sequence_number: int = 0
+    sentinel: Sentinel | None = None
+    timestamp_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.sequence_number is None) == (self.sentinel is None):
+            raise PositionError("a position is either a sequence number or a sentinel")
+        if self.sequence_number is not None:
+            parse_sequence_number(self.sequence_number)
+            if self.timestamp_ms is not None:
+                raise PositionError("a sequence number carries no timestamp")
+        if self.sub_sequence_number < 0:
+            raise PositionError(f"sub-sequence number {self.sub_sequence_number} is negative")
+        if self.sentinel is not None and self.sub_sequence_number != 0:
+            raise PositionError(f"{self.sentinel.value} has no sub-sequence number")
+        if self.timestamp_ms is not None and self.sentinel not in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
+            raise PositionError("only AT_TIMESTAMP and a pinned LATEST carry a timestamp")
+
+    @property
+    def is_shard_end(self) -> bool:
+        """Whether everything in the shard is done."""
+        return self.sentinel is Sentinel.SHARD_END
+
+    @property
+    def is_record(self) -> bool:
+        """Whether the position names a record rather than a sentinel."""
+        return self.sequence_number is not None
+
+    def _key(self) -> tuple[int, int, int]:
+        if self.sequence_number is not None:
+            return (_NUMBER_RANK, int(self.sequence_number), self.sub_sequence_number)
+        if self.sentinel is None:  # __post_init__ forbids it; the checker cannot see that
+            raise PositionError("a position without a place")
+        return (_RANK[self.sentinel], self.timestamp_ms or 0, 0)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() == other._key()
+
+    def __lt__(self, other: Position) -> bool:
+        return self._key() < other._key()
+
+    def __hash__(self) -> int:
+        return hash(self._key())
+
+    def __str__(self) -> str:
+        """Show as the lease table spells it, with the sub-sequence number behind a dot."""
+        if self.sequence_number is not None:
+            return f"{self.sequence_number}.{self.sub_sequence_number}"
+        if self.sentinel is None:
+            return "?"
+        return (
+            self.sentinel.value if self.timestamp_ms is None else f"{self.sentinel.value}:{self.timestamp_ms}"
+        )
+
+
+TRIM_HORIZON: Final = Position(sentinel=Sentinel.TRIM_HORIZON)
+LATEST: Final = Position(sentinel=Sentinel.LATEST)
+SHARD_END: Final = Position(sentinel=Sentinel.SHARD_END)
+
+
+def at_timestamp(timestamp_ms: int) -> Position:
+    """Give the position before the first record that arrived at or after a moment (ms since the epoch)."""
+    return Position(sentinel=Sentinel.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
+
+
+def at_record(sequence_number: str, sub_sequence_number: int = 0) -> Position:
+    """Give the position of one user record.
+
+    Raises:
+        PositionError: Not a sequence number, or a negative sub-sequence number.
+    """
+    return Position(sequence_number=sequence_number, sub_sequence_number=sub_sequence_number)
+
+
+def parse_checkpoint(text: str, sub_sequence_number: int = 0, timestamp_ms: int | None = None) -> Position:
+    """Read a checkpoint as a lease table spells it.
+
+    Args:
+        text: Digits, or the name of a sentinel.
+        sub_sequence_number: As stored beside it; ignored for sentinels, as KCL does.
+        timestamp_ms: The moment stored beside AT_TIMESTAMP or LATEST, if any.
+
+    Raises:
+        PositionError: Neither digits nor a sentinel.
+    """
+    if text in Sentinel.__members__:
+        sentinel = Sentinel(text)
+        moment = timestamp_ms if sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST) else None
+        return Position(sentinel=sentinel, timestamp_ms=moment)
+    return at_record(text, sub_sequence_number)

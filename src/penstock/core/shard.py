@@ -1,0 +1,63 @@
+"""What the service says about shards, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.core.hash_key import HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One shard as ListShards tells it.
+
+    Args:
+        shard_id: The service's name, for instance `shardId-000000000000`.
+        hash_range: Hash keys that it owns (or owned), both ends included.
+        parents: Parent and adjacent parent, in that order; they may be gone from the listing.
+        starting_sequence_number: Where it begins, as text.
+        ending_sequence_number: Where it ends, or None while it is open.
+    """
+
+    shard_id: str
+    hash_range: HashRange
+    parents: tuple[str, ...] = ()
+    starting_sequence_number: str = "0"
+    ending_sequence_number: str | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether puts may still land in it."""
+        return self.ending_sequence_number is None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildShard:
+    """A child as the last GetRecords of its parent tells it."""
+
+    shard_id: str
+    parents: tuple[str, ...]
+    hash_range: HashRange
+
+
+@dataclass(frozen=True, slots=True)
+class StreamSummary:
+    """What DescribeStreamSummary says.
+
+    Args:
+        created_ms: Creation, milliseconds since the epoch; with the ARN it tells a stream from another one of
+            the same name.
+        service_managed_keys: True when the service places records itself (record distribution AUTO), where
+            aggregation must be off; None when the answer does not say.
+    """
+
+    name: str
+    arn: str
+    status: str
+    created_ms: int
+    retention_hours: int = 24
+    open_shard_count: int = 0
+    record_bytes_max: int = 1024 * 1024
+    on_demand: bool = False
+    service_managed_keys: bool | None = None
+    tags: tuple[tuple[str, str], ...] = field(default=())

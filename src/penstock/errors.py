@@ -1,0 +1,129 @@
+"""Every error that Penstock raises, sorted by what the caller can do next.
+
+::
+
+    PenstockError
+    ├── UsageError                   change the call: nothing was sent
+    │   ├── OptionError              an option is unknown or has a bad value
+    │   ├── PositionError            not a sequence number, sentinel or timestamp
+    │   └── RecordError              a record can never be accepted (size, key, hash key)
+    ├── ServiceError                 the service said no, or did not say
+    │   ├── Throttled                wait and try again
+    │   ├── Unavailable              5xx or no connection: nothing happened; try again
+    │   ├── UnknownOutcome           sent, no answer: it may have happened; read back before acting
+    │   ├── ExpiredIterator          take a new iterator from the last position
+    │   ├── NotFound                 the stream, shard or table does not exist
+    │   ├── ResourceBusy             being created, updated or used; wait
+    │   ├── AccessDenied             credentials or policy; trying again cannot help
+    │   └── Rejected                 the request itself is wrong; trying again cannot help
+    ├── DataLossError                records between two positions are gone from the stream
+    ├── StreamChanged                the stream was deleted and created again under its name
+    ├── ClaimConflict                another attempt of the same batch fixed another end
+    ├── LeaseLost                    another worker owns the lease now
+    ├── DeliveryFailed               records were not acknowledged; says which and why
+    └── HandlerFailed                the user's handler raised, and the policy says stop
+"""
+
+from __future__ import annotations
+
+
+class PenstockError(Exception):
+    """The root: catching it catches everything that Penstock raises on purpose."""
+
+
+class UsageError(PenstockError, ValueError):
+    """The call is wrong as it stands; nothing was sent."""
+
+
+class OptionError(UsageError):
+    """An option is unknown, missing or has a value that cannot be used."""
+
+
+class PositionError(UsageError):
+    """A text is not a sequence number, a sentinel or a timestamp."""
+
+
+class RecordError(UsageError):
+    """A record can never be accepted by the service: too large, or a bad key."""
+
+
+class ServiceError(PenstockError):
+    """A call to the service did not give its answer.
+
+    Attributes:
+        operation: The service's name of the call, for instance `GetRecords`.
+        code: The service's error code, or an empty text when there was no answer.
+        resource: The stream, shard or table that the call was about.
+    """
+
+    def __init__(self, message: str, *, operation: str = "", code: str = "", resource: str = "") -> None:
+        super().__init__(message)
+        self.operation = operation
+        self.code = code
+        self.resource = resource
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Keep the fields when the error travels between processes."""
+        return (_rebuild, (type(self), str(self), self.operation, self.code, self.resource))
+
+
+def _rebuild(
+    kind: type[ServiceError], message: str, operation: str, code: str, resource: str
+) -> ServiceError:
+    return kind(message, operation=operation, code=code, resource=resource)
+
+
+class Throttled(ServiceError):
+    """The service refused for the rate: nothing happened, wait and try again."""
+
+
+class Unavailable(ServiceError):
+    """The service failed (5xx) or could not be reached before the request was sent."""
+
+
+class UnknownOutcome(ServiceError):
+    """The request was sent and no answer came: it may have been applied."""
+
+
+class ExpiredIterator(ServiceError):
+    """A shard iterator is older than five minutes; take a new one from the last position."""
+
+
+class NotFound(ServiceError):
+    """The stream, shard or table does not exist."""
+
+
+class ResourceBusy(ServiceError):
+    """The resource is being created, changed or used by somebody else."""
+
+
+class AccessDenied(ServiceError):
+    """Credentials are missing or wrong, or the policy forbids the call."""
+
+
+class Rejected(ServiceError):
+    """The service found the request itself wrong; sending it again cannot help."""
+
+
+class DataLossError(PenstockError):
+    """Records that were not read yet are gone from the stream (retention)."""
+
+
+class StreamChanged(PenstockError):
+    """The stream was deleted and created again; old positions mean nothing in the new one."""
+
+
+class ClaimConflict(PenstockError):
+    """Another attempt of the same batch claimed another end; this attempt must be repeated."""
+
+
+class LeaseLost(PenstockError):
+    """Another worker owns the lease now."""
+
+
+class DeliveryFailed(PenstockError):
+    """Records were not acknowledged by the service."""
+
+
+class HandlerFailed(PenstockError):
+    """The user's handler failed, and the configured policy is to stop."""

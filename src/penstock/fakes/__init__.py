@@ -1,0 +1,1 @@
+"""Ports in memory, with faults: for tests and the simulator."""

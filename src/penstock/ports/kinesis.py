@@ -1,0 +1,158 @@
+"""The stream service, as Penstock needs it.
+
+Implemented by `penstock.aws.kinesis` (the service, or the embedded server, over HTTP) and by
+`penstock.fakes.kinesis` (in memory, with faults). One behaviour suite runs over every implementation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+from penstock.core.shard import ChildShard, Shard, StreamSummary
+
+
+class RawRecord(Protocol):
+    """A Kinesis record as it lies in the stream: perhaps an aggregate of many user records."""
+
+    @property
+    def sequence_number(self) -> str:
+        """The service's text."""
+
+    @property
+    def data(self) -> bytes:
+        """The blob, decoded."""
+
+    @property
+    def partition_key(self) -> str | None:
+        """None on streams whose record distribution the service manages."""
+
+    @property
+    def arrival_s(self) -> float:
+        """ApproximateArrivalTimestamp: seconds since the epoch, UTC, to the millisecond."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordPage:
+    """One answer of GetRecords.
+
+    Args:
+        records: In sequence order; may be empty although more records follow.
+        next_iterator: None when the closed shard is read to its end.
+        millis_behind_latest: Milliseconds from now to the oldest unread record; 0 at the tip.
+        child_shards: Given with the last page of a closed shard.
+    """
+
+    records: Sequence[RawRecord]
+    next_iterator: str | None
+    millis_behind_latest: int
+    child_shards: tuple[ChildShard, ...] = ()
+
+
+class IteratorType(Enum):
+    """The five ways to start reading a shard."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    LATEST = "LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorStart:
+    """Where a shard iterator begins: with a sequence number, a moment (ms since the epoch) or neither."""
+
+    type: IteratorType
+    sequence_number: str | None = None
+    timestamp_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFilter:
+    """Which shards ListShards gives: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP (with a moment), ..."""
+
+    type: str
+    timestamp_ms: int | None = None
+    shard_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShardListing:
+    """Every page of one ListShards, with the service's own clock.
+
+    Args:
+        server_ms: The service's time at the answer, from its Date header (whole seconds), or None.
+    """
+
+    shards: tuple[Shard, ...]
+    server_ms: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutEntry:
+    """One record for PutRecords.
+
+    Args:
+        data: At most the stream's record limit together with the key.
+        partition_key: 1 to 256 characters.
+        explicit_hash_key: Decimal text, or None.
+    """
+
+    data: bytes
+    partition_key: str
+    explicit_hash_key: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PutAnswer:
+    """The service's word on one entry: acknowledged (both texts set), or an error code and message."""
+
+    sequence_number: str | None = None
+    shard_id: str | None = None
+    error_code: str | None = None
+    error_message: str = field(default="")
+
+
+class Kinesis(Protocol):
+    """One stream service.
+
+    `stream` is a name or an ARN everywhere. Every method is safe to call from several threads, has a deadline,
+    and retries throttling and 5xx with full jitter inside a bound where nothing can have happened twice.
+
+    Raises (every method):
+        Throttled, Unavailable: After the bound of retries; nothing happened.
+        UnknownOutcome: Only `put_records`: sent, no answer.
+        NotFound, AccessDenied, Rejected, ResourceBusy: At once.
+    """
+
+    def fetch_summary(self, stream: str) -> StreamSummary:
+        """DescribeStreamSummary."""
+
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """ListShards, every page."""
+
+    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
+        """GetShardIterator. The answer is good for five minutes."""
+
+    def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
+        """GetRecords.
+
+        Throttling is not retried here but raised at once: the reader paces itself.
+
+        Raises:
+            ExpiredIterator: Take a new iterator from the last position.
+        """
+
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+        """PutRecords, once: no retry of any kind, since only the caller knows what order allows.
+
+        Args:
+            stream: Name or ARN.
+            entries: 1 to 500, within the call's byte limit.
+
+        Returns:
+            One answer per entry, in order.
+        """

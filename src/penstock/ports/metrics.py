@@ -1,0 +1,35 @@
+"""Where measurements go. Implemented by adapters for logging, Prometheus text and CloudWatch.
+
+A measurement is never worth a failure: implementations must not raise.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+
+class Metrics(Protocol):
+    """Three kinds of measurement; names carry their unit last, labels are few and bounded (shard, reason)."""
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Say what a value is now."""
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add one measurement to a distribution."""
+
+
+class NoMetrics:
+    """Measures nothing: the default."""
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""

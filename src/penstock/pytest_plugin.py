@@ -1,0 +1,1 @@
+"""Fixtures for people who test against the embedded Kinesis."""

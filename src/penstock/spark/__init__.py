@@ -1,0 +1,1 @@
+"""Spark source, sink and batch: the only package that knows pyspark and pyarrow."""

@@ -1,0 +1,1 @@
+"""Spark looks here for data sources: see `penstock.spark`."""
