@@ -1,0 +1,153 @@
+"""The offset of a streaming query: where a batch starts in every shard, as canonical JSON.
+
+Spark logs a batch's end offset before the batch runs, but nobody can say yet where a shard will be read to. So
+the offset with number n says where batch n *starts*; where it ended is on the leases (`core.claims`). Spark
+compares offsets as JSON texts, so the same content must always give the same text: keys are sorted, sequence
+numbers are strings, sentinels have one spelling.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from penstock.core.position import Position, parse_checkpoint
+from penstock.errors import PositionError
+
+FORMAT_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much one batch may hold, and which shards share it.
+
+    Args:
+        record_count_max: User records in the batch, or None.
+        bytes_max: Bytes of user data in the batch, or None.
+        shards: The shards that are read in this batch, in the order in which they get the remainder.
+    """
+
+    record_count_max: int | None
+    bytes_max: int | None
+    shards: tuple[str, ...]
+
+    def share_of(self, shard_id: str) -> tuple[int | None, int | None]:
+        """Give a shard's part of the two limits; parts sum up to the limits exactly.
+
+        Returns:
+            Records and bytes; a part of 0 records means that the shard is not read in this batch.
+        """
+        if shard_id not in self.shards:
+            return (0, 0)
+        place, count = self.shards.index(shard_id), len(self.shards)
+        return (_part(self.record_count_max, place, count), _part(self.bytes_max, place, count))
+
+
+def _part(total: int | None, place: int, count: int) -> int | None:
+    if total is None:
+        return None
+    return total // count + (1 if place < total % count else 0)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """Where one batch of a query starts.
+
+    Args:
+        batch: Our own number of the batch, growing by at least one; 0 before the first.
+        worker: The query's worker id in the lease table; empty before the first batch.
+        stream_arn: With `stream_created_ms` it tells this stream from a later one of the same name.
+        stream_created_ms: Milliseconds since the epoch.
+        shards: Shard id to the position that the batch starts from: everything up to and including it is done.
+        until_ms: Records that arrived at or after this moment are not in the batch (AvailableNow), or None.
+        limit: How much the batch may hold, or None for everything up to the tip.
+    """
+
+    batch: int = 0
+    worker: str = ""
+    stream_arn: str = ""
+    stream_created_ms: int = 0
+    shards: Mapping[str, Position] = field(default_factory=dict)
+    until_ms: int | None = None
+    limit: Limit | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """Give the canonical form: the same offset is always the same text."""
+        document: dict[str, Any] = {"batch": self.batch}
+        if self.limit is not None:
+            document["limit"] = {
+                "bytes": self.limit.bytes_max,
+                "records": self.limit.record_count_max,
+                "shards": list(self.limit.shards),
+            }
+        document["shards"] = {shard: encode_position(self.shards[shard]) for shard in sorted(self.shards)}
+        if self.stream_arn:
+            document["stream"] = {"arn": self.stream_arn, "created": self.stream_created_ms}
+        if self.until_ms is not None:
+            document["until"] = self.until_ms
+        document["v"] = FORMAT_VERSION
+        if self.worker:
+            document["worker"] = self.worker
+        return document
+
+
+INITIAL_OFFSET: Final = StreamOffset()
+
+
+def parse_offset(document: Mapping[str, Any]) -> StreamOffset:
+    """Read an offset that an earlier run logged.
+
+    Raises:
+        PositionError: Not an offset of this source, or one of a later format.
+    """
+    version = document.get("v")
+    if version != FORMAT_VERSION:
+        raise PositionError(
+            f"the checkpoint holds an offset of format {version!r}, and this version of Penstock reads format "
+            f"{FORMAT_VERSION}: it was written by another source or a later Penstock; use that one, or start "
+            "with a new checkpoint location"
+        )
+    try:
+        stream = document.get("stream", {})
+        limit = document.get("limit")
+        return StreamOffset(
+            batch=int(document["batch"]),
+            worker=str(document.get("worker", "")),
+            stream_arn=str(stream.get("arn", "")),
+            stream_created_ms=int(stream.get("created", 0)),
+            shards={shard: decode_position(entry) for shard, entry in document["shards"].items()},
+            until_ms=document.get("until"),
+            limit=None if limit is None else Limit(limit["records"], limit["bytes"], tuple(limit["shards"])),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise PositionError(
+            f"the checkpoint holds an offset that cannot be read ({error!r}): {document!r:.300}"
+        ) from error
+
+
+def encode_position(position: Position) -> list[Any]:
+    """Give `[sequence number or sentinel, sub-sequence number or moment in ms]`."""
+    if position.sequence_number is not None:
+        return [position.sequence_number, position.sub_sequence_number]
+    name = "" if position.sentinel is None else position.sentinel.value
+    return [name, 0 if position.timestamp_ms is None else position.timestamp_ms]
+
+
+def decode_position(entry: Any) -> Position:
+    """Read what `encode_position` gave.
+
+    Raises:
+        PositionError: Anything else.
+    """
+    if not (
+        isinstance(entry, list)
+        and len(entry) == 2
+        and isinstance(entry[0], str)
+        and isinstance(entry[1], int)
+    ):
+        raise PositionError(f"{entry!r} is not a position: expected [sequence number or sentinel, number]")
+    text, number = entry
+    if text.isdigit():
+        return parse_checkpoint(text, sub_sequence_number=number)
+    return parse_checkpoint(text, timestamp_ms=number or None)

@@ -1,0 +1,159 @@
+"""Where reading starts when nothing is checkpointed yet: one word, a moment, or JSON shard by shard.
+
+Accepted spellings: `LATEST`, `TRIM_HORIZON`, `EARLIEST` (the same), `AT_TIMESTAMP 2026-01-31T12:00:00Z` (also
+with `:` or `=`), an ISO timestamp alone, `{"at_timestamp": "..."}`, and
+`{"shardId-000000000000": "49590338271490256608559692538361571095921575989136588898", "*": "TRIM_HORIZON"}` where
+each value is any of the spellings, a sequence number, or the `{"iteratorType": ..., "iteratorPosition": ...}` of
+another connector's saved position.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from penstock.core.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    Position,
+    Sentinel,
+    at_record,
+    at_timestamp,
+)
+from penstock.errors import PositionError
+
+_MOMENT: Final = re.compile(r"^AT_TIMESTAMP\s*[:=\s]\s*(?P<moment>.+)$", re.IGNORECASE | re.DOTALL)
+_FORMS: Final = (
+    "expected LATEST, TRIM_HORIZON, EARLIEST, AT_TIMESTAMP <ISO 8601 moment>, or JSON that names a position for "
+    'each shard ({"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"})'
+)
+
+
+@dataclass(frozen=True, slots=True)
+class StartingPosition:
+    """Where each shard starts.
+
+    Args:
+        default: For shards that are not named.
+        by_shard: For the shards that are.
+    """
+
+    default: Position = LATEST
+    by_shard: Mapping[str, Position] = field(default_factory=dict)
+
+    def of(self, shard_id: str) -> Position:
+        """Give the position for one shard."""
+        return self.by_shard.get(shard_id, self.default)
+
+
+def parse_starting(text: str, option: str = "startingPosition") -> StartingPosition:
+    """Read a starting (or ending) position as a user wrote it.
+
+    Args:
+        text: The option's value.
+        option: Its name, for messages.
+
+    Raises:
+        PositionError: None of the accepted forms; the message lists them.
+    """
+    text = text.strip()
+    if not text.startswith("{"):
+        return StartingPosition(default=_parse_word(text, option))
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise PositionError(
+            f"option {option}: {text[:80]!r} begins like JSON and is not ({error}); {_FORMS}"
+        ) from error
+    lowered = {key.lower(): value for key, value in document.items()}
+    if "at_timestamp" in lowered:
+        return StartingPosition(
+            default=at_timestamp(_parse_moment(lowered["at_timestamp"], option, lowered.get("format")))
+        )
+    positions = {
+        shard: _parse_entry(value, option)
+        for shard, value in document.items()
+        if shard not in ("*", "metadata")
+    }
+    default = _parse_entry(document["*"], option) if "*" in document else TRIM_HORIZON
+    return StartingPosition(default=default, by_shard=positions)
+
+
+def _parse_entry(value: Any, option: str) -> Position:
+    if isinstance(value, str):
+        return at_record(value) if value.isdigit() else _parse_word(value, option)
+    if (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], int)
+    ):
+        return at_record(value[0], value[1])
+    if isinstance(value, Mapping) and "iteratorType" in value:
+        return _parse_iterator(value, option)
+    raise PositionError(f"option {option}: {value!r} is no position; {_FORMS}")
+
+
+def _parse_iterator(value: Mapping[str, Any], option: str) -> Position:
+    kind = str(value["iteratorType"]).upper()
+    place = str(value.get("iteratorPosition", ""))
+    if kind == "SHARD_END":
+        return SHARD_END
+    if kind == "AFTER_SEQUENCE_NUMBER":
+        sub = int(value.get("subSequenceNumber", 0) or 0)
+        return at_record(place, max(sub, 0))
+    if kind == "AT_TIMESTAMP":
+        return at_timestamp(int(place) if place.isdigit() else _parse_moment(place, option, None))
+    return _parse_word(kind, option)
+
+
+def _parse_word(text: str, option: str) -> Position:
+    word = text.upper()
+    if word in ("TRIM_HORIZON", "EARLIEST"):
+        return TRIM_HORIZON
+    if word == "LATEST":
+        return LATEST
+    match = _MOMENT.match(text)
+    if match:
+        return at_timestamp(_parse_moment(match["moment"], option, None))
+    if text[:4].isdigit() and "-" in text:
+        return at_timestamp(_parse_moment(text, option, None))
+    raise PositionError(f"option {option}: {text[:80]!r} is no position; {_FORMS}")
+
+
+def _parse_moment(text: Any, option: str, pattern: str | None) -> int:
+    if isinstance(text, int | float):
+        return int(text) if text > 1e11 else int(text * 1000)
+    raw = str(text).strip().strip("\"'")
+    if pattern is not None:
+        raise PositionError(
+            f"option {option}: a timestamp pattern ({pattern!r}) is not supported; write the moment as ISO 8601, "
+            "for instance 2026-01-31T12:00:00Z"
+        )
+    if raw.isdigit():
+        return int(raw)
+    try:
+        moment = datetime.fromisoformat(raw)
+    except ValueError as error:
+        raise PositionError(
+            f"option {option}: {raw[:60]!r} is no ISO 8601 moment, for instance 2026-01-31T12:00:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return round(moment.timestamp() * 1000)
+
+
+def pin_latest(position: Position, now_ms: int) -> Position:
+    """Turn a LATEST into the moment that it means, once; every other position stays.
+
+    The sentinel stays LATEST, so that a lease table shows a Java KCL worker what it knows; the moment stands
+    beside it.
+    """
+    if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
+        return Position(sentinel=Sentinel.LATEST, timestamp_ms=now_ms)
+    return position
