@@ -1,0 +1,183 @@
+"""From an HTTP request to its answer: which service, which operation, which faults, which headers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import Awaitable, Sequence
+from email.utils import formatdate
+from typing import Any
+
+import msgspec
+
+from penstock.local import moto_bridge
+from penstock.local.calls import CallLog
+from penstock.local.clock import VirtualClock
+from penstock.local.control import PREFIX, Control
+from penstock.local.faults import Hit
+from penstock.local.http import Request, Response
+from penstock.local.moto_bridge import MotoBridge
+from penstock.local.operations import dispatch
+from penstock.local.operations.call import Call, DropConnection, Service
+from penstock.local.replies import Refusal
+from penstock.local.wire import CBOR, Wire, wire_for
+
+_TARGET = "Kinesis_20131202."
+_THROTTLES = {
+    "dynamodb": (
+        "com.amazonaws.dynamodb.v20120810#ProvisionedThroughputExceededException",
+        "The level of configured provisioned throughput for the table was exceeded.",
+    ),
+    "dynamodbstreams": ("LimitExceededException", "Too many requests."),
+    "cloudwatch": ("Throttling", "Rate exceeded"),
+    "sts": ("Throttling", "Rate exceeded"),
+}
+
+
+class KinesisApplication:
+    """Answers every request of the server.
+
+    Args:
+        service: The parts that all Kinesis calls share.
+        clock: The server's clock.
+        calls: The server's call log.
+        bridge: Serves DynamoDB, CloudWatch and STS.
+    """
+
+    def __init__(self, service: Service, clock: VirtualClock, calls: CallLog, bridge: MotoBridge) -> None:
+        self._service = service
+        self._clock = clock
+        self._calls = calls
+        self._bridge = bridge
+        self._control = Control(service, clock, calls)
+
+    def __call__(self, request: Request) -> Response | Awaitable[Response]:
+        """Answer a request, at once where that is possible."""
+        if request.target.startswith(PREFIX):
+            return self._control.answer(request)
+        target = request.headers.get("x-amz-target", "")
+        if target.startswith(_TARGET):
+            return self._kinesis(target.removeprefix(_TARGET), request)
+        other = moto_bridge.service_and_operation(request)
+        if other is not None:
+            return self._other(*other, request)
+        message = (
+            f"{request.method} {request.target} is no call of Kinesis, DynamoDB, CloudWatch or STS; "
+            f"this endpoint serves those and {PREFIX}*."
+        )
+        return self._dated(_error(wire_for(""), Refusal("UnknownOperationException", message, 404)))
+
+    # -- Kinesis --------------------------------------------------------------------------------------------
+
+    def _kinesis(self, operation: str, request: Request) -> Response | Awaitable[Response]:
+        wire = wire_for(request.headers.get("content-type", ""))
+        call = Call(self._service, operation, wire, self._clock.now_ms())
+        outcome = "ok"
+        try:
+            body = dispatch.answer(call, request.body)
+            response = Response(200, body, [("Content-Type", wire.content_type)])
+        except Refusal as refusal:
+            outcome = refusal.code
+            response = _error(wire, refusal)
+        except DropConnection:
+            outcome = "drop_before"
+            response = Response(drop=True)
+        if outcome == "ok" and call.sending:
+            outcome = "+".join(hit.fault.kind for hit in call.sending)
+        self._calls.add(
+            call.now_ms, "kinesis", operation, resource=call.resource, shards=call.shards, outcome=outcome
+        )
+        self._dated(response)
+        return _sent(response, call.sending) if call.sending else response
+
+    # -- the others -----------------------------------------------------------------------------------------
+
+    async def _other(self, service: str, operation: str, request: Request) -> Response:
+        tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
+        hits = self._service.faults.hits(service, operation, tables=tables)
+        response = _scripted(service, hits)
+        if response is None:
+            response = await self._bridge.answer(service, request)
+        outcome = "+".join(hit.fault.kind for hit in hits) if hits else _outcome(response)
+        self._calls.add(
+            self._clock.now_ms(), service, operation, resource=",".join(tables), shards=(), outcome=outcome
+        )
+        self._dated(response)
+        sending = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]
+        if not sending:
+            return response
+        sent = _sent(response, sending)
+        return sent if isinstance(sent, Response) else await sent
+
+    def _dated(self, response: Response) -> Response:
+        response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
+        response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
+        return response
+
+
+def _scripted(service: str, hits: Sequence[Hit]) -> Response | None:
+    """The answer of a fault that keeps a call from moto; None to go on."""
+    for hit in hits:
+        fault = hit.fault
+        if fault.kind == "drop_before":
+            return Response(drop=True)
+        if fault.kind == "throttle":
+            code, message = _THROTTLES[service]
+            return _json_error(fault.code or code, fault.message or message, 400)
+        if fault.kind == "error":
+            return _json_error(
+                fault.code or "InternalServerError", fault.message or "scripted fault", fault.status
+            )
+    return None
+
+
+def _sent(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Response]:
+    """Change how an answer is sent: late, in part, not at all, or unreadable."""
+    delay_s = 0.0
+    for hit in hits:
+        match hit.fault.kind:
+            case "drop_after":
+                response.drop = True
+            case "truncate":
+                response.cut_at = len(response.body) // 2
+            case "garbage":
+                response.body = b"\x00<garbage>" + response.body[: len(response.body) // 2]
+            case "delay":
+                delay_s += hit.fault.delay_s
+    return _late(response, delay_s) if delay_s else response
+
+
+async def _late(response: Response, delay_s: float) -> Response:
+    await asyncio.sleep(delay_s)
+    return response
+
+
+def _error(wire: Wire, refusal: Refusal) -> Response:
+    document: dict[str, Any] = {"__type": refusal.code, "message": refusal.message}
+    headers = [("Content-Type", wire.content_type)]
+    if wire is CBOR:
+        headers.append(("x-amzn-ErrorType", refusal.code))
+    return Response(refusal.status, wire.encode(document), headers)
+
+
+def _json_error(code: str, message: str, status: int) -> Response:
+    body = msgspec.json.encode({"__type": code, "message": message, "Message": message})
+    short = code.rpartition("#")[2]
+    # the query services read the code from this header
+    headers = [
+        ("Content-Type", "application/x-amz-json-1.0"),
+        ("x-amzn-query-error", f"{short};{'Sender' if status < 500 else 'Receiver'}"),
+        ("x-amzn-ErrorType", short),
+    ]
+    return Response(status, body, headers)
+
+
+def _outcome(response: Response) -> str:
+    if response.status < 400:
+        return "ok"
+    try:
+        document = msgspec.json.decode(response.body)
+    except msgspec.DecodeError:
+        return str(response.status)
+    kind = document.get("__type", "") if isinstance(document, dict) else ""
+    return str(kind).rpartition("#")[2] or str(response.status)

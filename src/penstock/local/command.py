@@ -1,0 +1,91 @@
+"""The command line of the embedded Kinesis: `penstock local` and `python -m penstock.local`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from penstock.errors import OptionError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.local.server import LocalOptions, Server
+
+DESCRIPTION = "Run an embedded Kinesis (with DynamoDB and CloudWatch) on this machine."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the server to a parser."""
+    parser.add_argument("--port", type=int, default=4567, help="TCP port on 127.0.0.1; 0 takes a free one")
+    parser.add_argument(
+        "--shards",
+        nargs="*",
+        default=[],
+        metavar="NAME=N",
+        help="streams to create at the start, each with N shards",
+    )
+    parser.add_argument("--no-limits", action="store_true", help="do not enforce the service's quotas")
+    parser.add_argument(
+        "--time-factor", type=float, default=1.0, help="virtual seconds per real second; 0 stops the clock"
+    )
+    parser.add_argument("--state", metavar="DIR", help="keep streams, records and tables in this folder")
+    parser.add_argument(
+        "--settle", type=float, default=0.2, help="virtual seconds that CREATING, UPDATING and DELETING last"
+    )
+    parser.add_argument(
+        "--memory-max", type=int, default=4 * 1024**3, help="bytes of records kept at most; more is refused"
+    )
+    parser.add_argument("--region", default="us-east-1", help="region of the ARNs")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the server in the foreground until SIGINT or SIGTERM; returns the exit status."""
+    # loaded here: the parser must work where the `local` extra is not installed
+    from penstock.local import LocalOptions
+
+    try:
+        streams = [_stream(text) for text in args.shards]
+        options = LocalOptions(
+            args.port,
+            not args.no_limits,
+            args.time_factor,
+            args.state,
+            args.settle,
+            args.memory_max,
+            args.region,
+        )
+        asyncio.run(_serve(options, streams))
+    except PenstockError as error:
+        print(f"penstock local: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
+        return 2
+    return 0
+
+
+def _stream(text: str) -> tuple[str, int]:
+    name, _, count = text.partition("=")
+    if not name or not count.isdecimal() or int(count) < 1:
+        raise OptionError(f"--shards takes NAME=N with N of at least 1, not {text!r}")
+    return name, int(count)
+
+
+async def _serve(options: LocalOptions, streams: list[tuple[str, int]]) -> None:
+    from penstock.local.handle import Handle
+    from penstock.local.server import HOST, serve_until
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, stop.set)
+
+    def announce(server: Server) -> None:
+        server.create_streams(streams)
+        handle = Handle(f"http://{HOST}:{server.port}", options.region)
+        # a reader that went away must not stop the server
+        with contextlib.suppress(BrokenPipeError):
+            exports = [f"export {name}={value}" for name, value in handle.environ().items()]
+            print("\n".join([handle.endpoint_url, *exports]), flush=True)  # noqa: T201 - a command line prints
+
+    await serve_until(options, announce, stop)

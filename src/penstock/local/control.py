@@ -1,0 +1,129 @@
+"""The control paths under `/_penstock/`: what a test uses to look inside and to script what happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import msgspec
+
+from penstock.errors import OptionError
+from penstock.local.calls import CallLog
+from penstock.local.clock import VirtualClock
+from penstock.local.faults import Fault
+from penstock.local.http import Request, Response
+from penstock.local.operations.call import Service
+from penstock.local.replies import Refusal
+
+PREFIX = "/_penstock/"
+
+
+class Control:
+    """Answers the control paths.
+
+    Args:
+        service: The parts that all calls share.
+        clock: The server's clock.
+        calls: The server's call log.
+    """
+
+    def __init__(self, service: Service, clock: VirtualClock, calls: CallLog) -> None:
+        self._service = service
+        self._clock = clock
+        self._calls = calls
+        self._routes: dict[tuple[str, str], Callable[[dict[str, Any]], Any]] = {
+            ("GET", "clock"): lambda _: self._clock_state(),
+            ("POST", "clock"): self._move_clock,
+            ("GET", "faults"): lambda _: self._service.faults.describe(),
+            ("POST", "faults"): self._add_fault,
+            ("DELETE", "faults"): self._clear_faults,
+            ("POST", "expire"): self._expire,
+            ("GET", "calls"): lambda _: self._calls.describe(),
+            ("DELETE", "calls"): self._reset_calls,
+            ("GET", "state"): lambda _: self._state(),
+            ("POST", "streams"): self._create_stream,
+        }
+
+    def answer(self, request: Request) -> Response:
+        """Answer one request; 400 with a sentence when it asks for something wrong."""
+        url = urlsplit(request.target)
+        route = self._routes.get((request.method, url.path.removeprefix(PREFIX)))
+        if route is None:
+            known = ", ".join(f"{method} {PREFIX}{name}" for method, name in self._routes)
+            return _reply({"error": f"no {request.method} {url.path}; there are {known}"}, 404)
+        try:
+            document = msgspec.json.decode(request.body) if request.body else {}
+            if not isinstance(document, dict):
+                return _reply({"error": "the body must be a JSON object"}, 400)
+            document.update({name: values[-1] for name, values in parse_qs(url.query).items()})
+            return _reply(route(document))
+        except (OptionError, msgspec.DecodeError) as error:
+            return _reply({"error": str(error)}, 400)
+        except Refusal as refusal:
+            return _reply({"error": refusal.message}, 400)
+        except (KeyError, TypeError, ValueError) as error:
+            return _reply({"error": f"cannot be used: {type(error).__name__}: {error}"}, 400)
+
+    def _clock_state(self) -> dict[str, Any]:
+        return {"now_ms": self._clock.now_ms(), "time_factor": self._clock.factor}
+
+    def _move_clock(self, document: dict[str, Any]) -> dict[str, Any]:
+        now_ms = self._clock.advance(float(document["advance_s"]))
+        self._service.store.settle_all(now_ms)
+        return self._clock_state()
+
+    def _add_fault(self, document: dict[str, Any]) -> dict[str, Any]:
+        return {"number": self._service.faults.add(Fault.from_document(document))}
+
+    def _clear_faults(self, document: dict[str, Any]) -> dict[str, Any]:
+        number = document.get("number")
+        self._service.faults.clear(None if number is None else int(number))
+        return {}
+
+    def _reset_calls(self, _: dict[str, Any]) -> dict[str, Any]:
+        self._calls.reset()
+        return {}
+
+    def _expire(self, document: dict[str, Any]) -> dict[str, Any]:
+        match document["what"]:
+            case "iterators":
+                self._service.tokens.iterator_generation += 1
+            case "next_tokens":
+                self._service.tokens.page_generation += 1
+            case what:
+                raise OptionError(f"what can expire is 'iterators' or 'next_tokens', not {what!r}")
+        return {}
+
+    def _create_stream(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Create a stream that is ACTIVE on return, past all account rates."""
+        store = self._service.store
+        shards = int(document.get("shards", 1))
+        if shards < 1:
+            raise OptionError(f"a stream needs at least 1 shard, not {shards}")
+        stream = store.create_active(str(document["name"]), shards, self._clock.now_ms())
+        return {"arn": stream.arn}
+
+    def _state(self) -> dict[str, Any]:
+        store = self._service.store
+        store.settle_all(self._clock.now_ms())
+        return {
+            "stored_bytes": store.stored_bytes,
+            "memory_bytes_max": store.options.memory_bytes_max,
+            "limits": self._service.quotas.enforced,
+            "streams": {
+                stream.name: {
+                    "status": stream.status,
+                    "open_shards": len(stream.open_shards),
+                    "shards": {
+                        shard.id: {"records": len(shard), "stored_bytes": shard.stored_bytes}
+                        for shard in stream.shards.values()
+                    },
+                }
+                for stream in store.streams.values()
+            },
+        }
+
+
+def _reply(document: Any, status: int = 200) -> Response:
+    return Response(status, msgspec.json.encode(document), [("Content-Type", "application/json")])

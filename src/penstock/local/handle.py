@@ -1,0 +1,255 @@
+"""What a test holds: clients for a running server, its clock, its faults, its call log.
+
+Everything goes over the control paths, so it is the same whether the server runs in this process, in
+another one, or was started by hand.
+"""
+
+from __future__ import annotations
+
+import http.client
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+
+from penstock.errors import OptionError, Unavailable
+from penstock.local.faults import Fault
+
+_CONTROL_TIMEOUT_S = 30.0
+ACCESS_KEY = "local"
+SECRET_KEY = "local"  # noqa: S105 - the server does not check signatures
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """A snapshot of the call log.
+
+    Attributes:
+        total: Calls per `service.operation`.
+        by_shard: Per `service.operation`, calls per `stream/shard`.
+        errors: Per `service.operation`, calls per error code or fault.
+        recent: The last calls, oldest first.
+    """
+
+    total: Mapping[str, int]
+    by_shard: Mapping[str, Mapping[str, int]]
+    errors: Mapping[str, Mapping[str, int]]
+    recent: list[dict[str, Any]] = field(repr=False)
+
+    def count(self, operation: str, *, stream: str | None = None, shard: str | None = None) -> int:
+        """How often an operation was called.
+
+        Args:
+            operation: Name, for instance `GetRecords` or `dynamodb.UpdateItem`; without a service all are summed.
+            stream: Only calls that touched a shard of this stream.
+            shard: Only calls that touched this shard.
+        """
+        if stream is None and shard is None:
+            return sum(n for name, n in self.total.items() if _names(name, operation))
+        total = 0
+        for name, shards in self.by_shard.items():
+            for where, n in shards.items():
+                its_stream, _, its_shard = where.rpartition("/")
+                if _names(name, operation) and stream in (None, its_stream) and shard in (None, its_shard):
+                    total += n
+        return total
+
+    def failed(self, operation: str, code: str | None = None) -> int:
+        """How often an operation was answered with an error or hit by a fault, or with this one."""
+        return sum(
+            n
+            for name, codes in self.errors.items()
+            if _names(name, operation)
+            for its_code, n in codes.items()
+            if code in (None, its_code)
+        )
+
+
+def _names(name: str, operation: str) -> bool:
+    return operation in (name, name.partition(".")[2])
+
+
+class Remote:
+    """Sends requests to the control paths of one server."""
+
+    def __init__(self, endpoint_url: str) -> None:
+        self._host = urlsplit(endpoint_url).netloc
+
+    def ask(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
+        """Send one request and return its document.
+
+        Raises:
+            OptionError: The server found the request wrong.
+            Unavailable: There is no server, or it did not answer in time.
+        """
+        connection = http.client.HTTPConnection(self._host, timeout=_CONTROL_TIMEOUT_S)
+        try:
+            body = None if document is None else msgspec.json.encode(document)
+            connection.request(method, f"/_penstock/{path}", body)
+            response = connection.getresponse()
+            answer = msgspec.json.decode(response.read())
+        except (OSError, http.client.HTTPException) as error:
+            raise Unavailable(f"no answer from the embedded Kinesis at {self._host}: {error}") from error
+        finally:
+            connection.close()
+        if response.status != 200:
+            raise OptionError(answer["error"])
+        return answer
+
+
+class Clock:
+    """The server's virtual clock."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def now_ms(self) -> int:
+        """Return the virtual time in milliseconds since the epoch."""
+        return int(self._remote.ask("GET", "clock")["now_ms"])
+
+    def now_s(self) -> float:
+        """Return the virtual time in seconds since the epoch."""
+        return self.now_ms() / 1000
+
+    def advance(self, seconds: float) -> float:
+        """Move the clock forwards by virtual seconds; returns the new time in seconds."""
+        return int(self._remote.ask("POST", "clock", {"advance_s": seconds})["now_ms"]) / 1000
+
+
+class Faults:
+    """Scripts faults. The keywords are those of `Fault`: count, skip, rate, seed, stream, shard, table, ..."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+
+    def add(self, fault: Fault) -> int:
+        """Activate a fault; returns its number."""
+        return int(self._remote.ask("POST", "faults", asdict(fault))["number"])
+
+    def throttle(self, operation: str, **options: Any) -> int:
+        """Refuse for the rate; in PutRecords the entries fail and the call succeeds."""
+        return self.add(Fault("throttle", operation, **options))
+
+    def partial(self, operation: str = "PutRecords", **options: Any) -> int:
+        """Fail a `fraction` of the entries of PutRecords; `applied=True` stores them all the same."""
+        return self.add(Fault("partial", operation, **options))
+
+    def error(self, operation: str, **options: Any) -> int:
+        """Answer an error, HTTP 500 InternalFailure unless `status` and `code` say otherwise."""
+        return self.add(Fault("error", operation, **options))
+
+    def drop_before(self, operation: str, **options: Any) -> int:
+        """Close the connection without applying the call."""
+        return self.add(Fault("drop_before", operation, **options))
+
+    def drop_after(self, operation: str, **options: Any) -> int:
+        """Apply the call, then close the connection without an answer."""
+        return self.add(Fault("drop_after", operation, **options))
+
+    def truncate(self, operation: str, **options: Any) -> int:
+        """Apply the call, then send half of the answer and close."""
+        return self.add(Fault("truncate", operation, **options))
+
+    def garbage(self, operation: str, **options: Any) -> int:
+        """Apply the call, then answer with bytes that are no document."""
+        return self.add(Fault("garbage", operation, **options))
+
+    def delay(self, operation: str, seconds: float, **options: Any) -> int:
+        """Apply the call, and answer this many real seconds later."""
+        return self.add(Fault("delay", operation, delay_s=seconds, **options))
+
+    def stale_listing(self, operation: str = "ListShards", **options: Any) -> int:
+        """Show the shards as they were before the last change of topology."""
+        return self.add(Fault("stale", operation, **options))
+
+    def shuffle_listing(self, **options: Any) -> int:
+        """Give the shards of a listing in random order."""
+        return self.add(Fault("shuffle", "ListShards", **options))
+
+    def omit_shard(self, shard: str, **options: Any) -> int:
+        """Leave one shard out of a listing."""
+        return self.add(Fault("omit", "ListShards", shard=shard, **options))
+
+    def empty_reads(self, **options: Any) -> int:
+        """Let GetRecords return nothing and stay where it is, though there are records."""
+        return self.add(Fault("empty", "GetRecords", **options))
+
+    def expire_iterators(self) -> None:
+        """Let every shard iterator given out so far be expired."""
+        self._remote.ask("POST", "expire", {"what": "iterators"})
+
+    def expire_next_tokens(self) -> None:
+        """Let every NextToken given out so far be expired."""
+        self._remote.ask("POST", "expire", {"what": "next_tokens"})
+
+    def active(self) -> list[dict[str, Any]]:
+        """Return the active faults, each with its `number` and `hits`."""
+        return list(self._remote.ask("GET", "faults"))
+
+    def clear(self, number: int | None = None) -> None:
+        """Remove one fault, or all."""
+        self._remote.ask("DELETE", "faults" if number is None else f"faults?number={number}")
+
+
+class Handle:
+    """A running server, seen from outside.
+
+    Args:
+        endpoint_url: Its base URL, for instance `http://127.0.0.1:4567`.
+        region: The region of its ARNs.
+    """
+
+    def __init__(self, endpoint_url: str, region: str = "us-east-1") -> None:
+        self.endpoint_url = endpoint_url
+        self.region = region
+        remote = self._remote = Remote(endpoint_url)
+        self.clock = Clock(remote)
+        self.faults = Faults(remote)
+
+    def environ(self) -> dict[str, str]:
+        """Return the environment variables that point any AWS SDK to this server."""
+        return {
+            "AWS_ENDPOINT_URL": self.endpoint_url,
+            "AWS_REGION": self.region,
+            "AWS_DEFAULT_REGION": self.region,
+            "AWS_ACCESS_KEY_ID": ACCESS_KEY,
+            "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
+
+    def client(self, service: str = "kinesis", **options: Any) -> Any:
+        """Return a new boto3 client of a service on this server.
+
+        Args:
+            service: `kinesis`, `dynamodb`, `cloudwatch` or `sts`.
+            options: Passed on to boto3, for instance `config`.
+        """
+        import boto3
+
+        settings = {
+            "endpoint_url": self.endpoint_url,
+            "region_name": self.region,
+            "aws_access_key_id": ACCESS_KEY,
+            "aws_secret_access_key": SECRET_KEY,
+            **options,
+        }
+        session: Any = boto3.session.Session()
+        return session.client(service, **settings)
+
+    def create_stream(self, name: str, shards: int = 1) -> str:
+        """Create a stream that is ACTIVE on return, whatever the quotas; returns its ARN."""
+        return str(self._remote.ask("POST", "streams", {"name": name, "shards": shards})["arn"])
+
+    def calls(self) -> Calls:
+        """Return how often each operation was called since the start or the last reset."""
+        return Calls(**self._remote.ask("GET", "calls"))
+
+    def reset_calls(self) -> None:
+        """Forget all calls."""
+        self._remote.ask("DELETE", "calls")
+
+    def state(self) -> dict[str, Any]:
+        """Return streams, shards and record counts as the server sees them."""
+        return dict(self._remote.ask("GET", "state"))

@@ -1,0 +1,119 @@
+"""What an operation gets to do its work: the request, the store, the clock reading and the faults that hit it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.local.faults import FaultBook, Hit
+from penstock.local.quotas import Quotas
+from penstock.local.replies import Refusal, limit_exceeded, throughput_exceeded
+from penstock.local.store import ACCOUNT, Store
+from penstock.local.stream import Stream
+from penstock.local.tokens import Tokens
+from penstock.local.wire import Wire
+
+_DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
+_ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty"}
+
+
+class DropConnection(Exception):  # noqa: N818 - an effect, not an error of the program
+    """A fault closes the connection before the call is applied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """The parts that all calls share."""
+
+    store: Store
+    quotas: Quotas
+    tokens: Tokens
+    faults: FaultBook
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of an operation.
+
+    Attributes:
+        resource: Stream that the call turned out to be about, for the log.
+        shards: Shards that it touched, for the log.
+        sending: Faults that change how the answer is sent.
+        answering: Faults that change what the answer says.
+    """
+
+    service: Service
+    operation: str
+    wire: Wire
+    now_ms: int
+    resource: str = ""
+    shards: Sequence[str] = ()
+    sending: list[Hit] = field(default_factory=list)
+    answering: list[Hit] = field(default_factory=list)
+
+    def stream(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names by name or ARN."""
+        found = self.service.store.find(request.get("StreamName"), request.get("StreamARN"), self.now_ms)
+        self.resource = found.name
+        return found
+
+    def active_stream(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names, refused while it is being changed."""
+        found = self.stream(request)
+        self.service.store.require_active(found)
+        return found
+
+    def readable_stream(self, request: dict[str, Any]) -> Stream:
+        """Return a stream that has shards; one that is being created is not found yet."""
+        found = self.stream(request)
+        self.require_readable(found)
+        return found
+
+    def require_readable(self, stream: Stream) -> None:
+        """Refuse data operations on a stream whose shards do not exist yet."""
+        if not stream.shards:
+            raise Refusal(
+                "ResourceNotFoundException",
+                f"Stream {stream.name} under account {ACCOUNT} is in state {stream.status}: it has no shards yet.",
+            )
+
+    def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
+        """Let the scripted faults have their say; every operation calls it once, before it applies anything.
+
+        Raises:
+            Refusal: A fault refuses the call.
+            DropConnection: A fault closes the connection.
+        """
+        if stream is not None:
+            self.resource = stream.name
+        self.shards = shards
+        hits = self.service.faults.hits(
+            "kinesis", self.operation, stream=self.resource or None, shards=shards
+        )
+        for hit in hits:
+            fault = hit.fault
+            if fault.kind == "drop_before":
+                raise DropConnection
+            if fault.kind == "error":
+                raise Refusal(
+                    fault.code or "InternalFailure", fault.message or "scripted fault", fault.status
+                )
+            if fault.kind == "throttle" and self.operation != "PutRecords":
+                raise self.throttled(fault.code, fault.message)
+            if fault.kind in _ANSWER_KINDS or fault.kind == "throttle":
+                self.answering.append(hit)
+            else:
+                self.sending.append(hit)
+
+    def throttled(self, code: str | None = None, message: str | None = None) -> Refusal:
+        """Return the refusal of this operation's rate."""
+        shard = f" for shard {self.shards[0]}" if self.shards else ""
+        text = message or f"Rate exceeded{shard} in stream {self.resource} under account {ACCOUNT}."
+        if code is not None:
+            return Refusal(code, text)
+        return throughput_exceeded(text) if self.operation in _DATA_OPERATIONS else limit_exceeded(text)
+
+    def has(self, kind: str) -> Hit | None:
+        """Return the fault of this kind that fired for the call."""
+        return next((hit for hit in self.answering if hit.fault.kind == kind), None)

@@ -1,0 +1,68 @@
+"""From the name of an operation to its function, with the checks that all share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.local import shapes
+from penstock.local.operations import consumers, records, shards, streams
+from penstock.local.operations.call import Call
+from penstock.local.replies import Refusal
+
+Operation = Callable[[Call, dict[str, Any]], dict[str, Any] | bytes]
+
+OPERATIONS: dict[str, Operation] = {
+    function.__name__: function
+    for function in (
+        streams.AddTagsToStream,
+        streams.CreateStream,
+        streams.DecreaseStreamRetentionPeriod,
+        streams.DeleteStream,
+        streams.DescribeLimits,
+        streams.DescribeStream,
+        streams.DescribeStreamSummary,
+        streams.IncreaseStreamRetentionPeriod,
+        streams.ListStreams,
+        streams.ListTagsForResource,
+        streams.ListTagsForStream,
+        streams.RemoveTagsFromStream,
+        streams.TagResource,
+        streams.UntagResource,
+        streams.UpdateMaxRecordSize,
+        streams.UpdateStreamMode,
+        shards.ListShards,
+        shards.MergeShards,
+        shards.SplitShard,
+        shards.UpdateShardCount,
+        records.GetRecords,
+        records.GetShardIterator,
+        records.PutRecord,
+    )
+}
+
+
+def answer(call: Call, body: bytes) -> bytes:
+    """Carry out one call.
+
+    Returns:
+        The body of the answer, in the call's encoding.
+
+    Raises:
+        Refusal: The service's error.
+        DropConnection: A fault closes the connection before the call is applied.
+    """
+    if call.operation == "PutRecords":
+        return records.PutRecords(call, body)
+    if call.operation in consumers.OPERATIONS:
+        consumers.refuse(call)
+    operation = OPERATIONS.get(call.operation)
+    if operation is None:
+        raise Refusal("UnknownOperationException", f"Kinesis has no operation {call.operation!r} here.")
+    request = shapes.checked(call.operation, call.wire.decode(body))
+    # ListShards is limited per stream and counts itself
+    if call.operation != "ListShards" and not call.service.quotas.may_call(call.operation, call.now_ms):
+        call.resource = request.get("StreamName", "")
+        raise call.throttled()
+    result = operation(call, request)
+    return result if isinstance(result, bytes) else call.wire.encode(result)

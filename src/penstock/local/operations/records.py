@@ -1,0 +1,356 @@
+"""Operations on records: put one or many, take an iterator, read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from penstock.local import sequence, shapes
+from penstock.local.faults import Hit
+from penstock.local.operations.call import Call
+from penstock.local.replies import invalid_argument, not_found, validation
+from penstock.local.sequence import ORDINAL_STEP
+from penstock.local.shard import Shard, shard_id
+from penstock.local.store import ACCOUNT, hash_key_of
+from penstock.local.stream import HASH_KEY_MAX, Stream
+from penstock.local.tokens import IteratorState
+from penstock.local.wire import Entry, PutResult, arrival_text, record_text
+
+Document = dict[str, Any]
+
+MIB = 1024 * 1024
+REQUEST_BYTES_MAX = 10 * MIB
+REQUEST_RECORDS_MAX = 500
+ANSWER_BYTES_MAX = 10 * MIB
+ANSWER_RECORDS_MAX = 10_000
+RECORD_BYTES_MAX = 10 * MIB
+
+_HASH_KEY = re.compile(r"0|([1-9]\d{0,38})")
+
+
+# -- put ----------------------------------------------------------------------------------------------------
+
+
+class _Batch:
+    """The records of one call that go to one shard."""
+
+    __slots__ = ("base", "shard", "sizes", "texts")
+
+    def __init__(self, shard: Shard, arrival_ms: int) -> None:
+        self.shard = shard
+        self.base = shard.number_base(arrival_ms)
+        self.texts: list[bytes] = []
+        self.sizes: list[int] = []
+
+    def add(self, entry: Entry, size_bytes: int, arrival: bytes) -> str:
+        """Add a record; returns its sequence number."""
+        number = self.base + (self.shard.next_ordinal + len(self.texts)) * ORDINAL_STEP
+        text = record_text(number, arrival, entry.data_b64 or b"", entry.partition_key or "")
+        self.texts.append(text)
+        self.sizes.append(size_bytes)
+        return str(number)
+
+
+def PutRecord(call: Call, request: Document) -> Document:
+    """Store one record."""
+    entry = call.wire.entry(request)
+    _check_entries([entry], "")
+    stream = call.readable_stream(request)
+    size_bytes = _check_sizes(stream, [entry])[0]
+    shard = stream.shard_for(_hash_key(entry))
+    ordering = request.get("SequenceNumberForOrdering")
+    if ordering is not None:
+        _check_ordering(stream, ordering)
+    call.admit(stream, (shard.id,))
+    quotas = call.service.quotas
+    if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, call.now_ms):
+        raise call.throttled()
+    batch = _Batch(shard, call.now_ms)
+    number = batch.add(entry, size_bytes, arrival_text(call.now_ms))
+    call.service.store.add_records(stream, [(shard, batch.texts, batch.sizes)], call.now_ms)
+    return {"ShardId": shard.id, "SequenceNumber": number}
+
+
+def PutRecords(call: Call, body: bytes) -> bytes:
+    """Store many records; each is accepted or refused for itself."""
+    fields, entries = call.wire.decode_put_records(body)
+    request = shapes.checked("PutRecords", fields)
+    if entries is None:
+        raise validation(
+            "1 validation error detected: Value null at 'records' failed to satisfy constraint: "
+            "Member must not be null"
+        )
+    problems: list[str] = []
+    shapes.check_length(entries, "records", 1, REQUEST_RECORDS_MAX, problems)
+    shapes.refuse_if(problems)
+    _check_entries(entries, "records.{}.member.")
+    stream = call.readable_stream(request)
+    sizes = _check_sizes(stream, entries)
+    if sum(sizes) > REQUEST_BYTES_MAX:
+        raise invalid_argument(
+            f"Records size exceeds 10 MB limit: {sum(sizes)} bytes of data and partition keys, at most {REQUEST_BYTES_MAX}"
+        )
+    shards = [stream.shard_for(_hash_key(entry)) for entry in entries]
+    call.admit(stream, sorted({shard.id for shard in shards}))
+    results, failed = _put_all(call, stream, entries, sizes, shards)
+    return call.wire.put_records_answer(results, failed)
+
+
+def _put_all(
+    call: Call, stream: Stream, entries: list[Entry], sizes: list[int], shards: list[Shard]
+) -> tuple[list[PutResult], int]:
+    now_ms = call.now_ms
+    arrival = arrival_text(now_ms)
+    refused = _scripted_failures(call, stream, shards)
+    quotas = call.service.quotas
+    batches: dict[int, _Batch] = {}
+    results: list[PutResult] = []
+    failed = 0
+    for i, (entry, size_bytes, shard) in enumerate(zip(entries, sizes, shards, strict=True)):
+        failure = refused.get(i)
+        if failure is not None and not failure[1]:
+            failed += 1
+            results.append(failure[0])
+            continue
+        if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, now_ms):
+            failed += 1
+            results.append(_throttled(stream, shard))
+            continue
+        batch = batches.get(shard.index)
+        if batch is None:
+            batch = batches[shard.index] = _Batch(shard, now_ms)
+        number = batch.add(entry, size_bytes, arrival)
+        if failure is not None:
+            failed += 1
+            results.append(failure[0])
+        else:
+            results.append(PutResult(shard.id, number))
+    call.service.store.add_records(stream, [(b.shard, b.texts, b.sizes) for b in batches.values()], now_ms)
+    return results, failed
+
+
+def _throttled(stream: Stream, shard: Shard) -> PutResult:
+    message = f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {ACCOUNT}."
+    return PutResult("", "", "ProvisionedThroughputExceededException", message)
+
+
+def _scripted_failures(
+    call: Call, stream: Stream, shards: Sequence[Shard]
+) -> dict[int, tuple[PutResult, bool]]:
+    """Which entries a fault fails, with the answer and whether they are stored all the same."""
+    found: dict[int, tuple[PutResult, bool]] = {}
+    for hit in call.answering:
+        fault = hit.fault
+        candidates = [i for i, shard in enumerate(shards) if fault.shard is None or shard.id == fault.shard]
+        if fault.kind == "throttle":
+            chosen = candidates
+        elif fault.kind == "partial":
+            chosen = _chosen(hit, candidates)
+        else:
+            continue
+        for i in chosen:
+            result = _throttled(stream, shards[i])
+            if fault.code is not None or fault.message is not None:
+                result = result._replace(
+                    code=fault.code or result.code, message=fault.message or "Internal service failure."
+                )
+            found[i] = (result, fault.applied)
+    return found
+
+
+def _chosen(hit: Hit, candidates: list[int]) -> list[int]:
+    """Take the fault's fraction of the entries, at least one, in their order."""
+    count = max(1, round(len(candidates) * hit.fault.fraction)) if candidates else 0
+    return sorted(hit.chance.sample(candidates, count))
+
+
+def _check_entries(entries: Sequence[Entry], path: str) -> None:
+    """Check what the model says about each entry, in the service's words."""
+    problems: list[str] = []
+    for i, (data, size, key, explicit) in enumerate(entries, 1):
+        where = path.format(i)
+        if data is None:
+            problems.append(shapes.violated(None, f"{where}data", "Member must not be null"))
+        elif size > RECORD_BYTES_MAX:
+            problems.append(
+                shapes.violated(
+                    f"java.nio.HeapByteBuffer[pos=0 lim={size} cap={size}]",
+                    f"{where}data",
+                    f"Member must have length less than or equal to {RECORD_BYTES_MAX}",
+                )
+            )
+        if key is None:
+            problems.append(shapes.violated(None, f"{where}partitionKey", "Member must not be null"))
+        elif not 1 <= len(key) <= 256:
+            shapes.PARTITION_KEY.check(key, f"{where}partitionKey", problems)
+        if explicit is not None and not _HASH_KEY.fullmatch(explicit):
+            shapes.HASH_KEY.check(explicit, f"{where}explicitHashKey", problems)
+    shapes.refuse_if(problems)
+
+
+def _check_sizes(stream: Stream, entries: Sequence[Entry]) -> list[int]:
+    """Return the bytes that each record counts for; refuse those over the stream's record size."""
+    limit = stream.record_kib_max * 1024
+    sizes = [entry.size_bytes + len((entry.partition_key or "").encode()) for entry in entries]
+    for i, size in enumerate(sizes):
+        if size > limit:
+            raise invalid_argument(
+                f"Record {i + 1} of {len(sizes)} has {size} bytes of data and partition key; stream {stream.name} "
+                f"takes at most {limit} (MaxRecordSizeInKiB={stream.record_kib_max})."
+            )
+    return sizes
+
+
+def _hash_key(entry: Entry) -> int:
+    if entry.explicit_hash_key is None:
+        return hash_key_of(entry.partition_key or "")
+    key = int(entry.explicit_hash_key)
+    if key > HASH_KEY_MAX:
+        raise invalid_argument(
+            "Invalid ExplicitHashKey. ExplicitHashKey must be in the range: [0, 2^128-1]. "
+            f"Specified value was {entry.explicit_hash_key}"
+        )
+    return key
+
+
+def _check_ordering(stream: Stream, text: str) -> None:
+    """Accept a number that this stream has given out: whatever is stored now comes after it."""
+    parts = sequence.decode(int(text))
+    shard = None if parts is None else _shard_by_index(stream, parts.shard_index)
+    if (
+        parts is None
+        or shard is None
+        or parts.created_s != shard.created_s
+        or not 0 < parts.ordinal < shard.next_ordinal
+    ):
+        raise invalid_argument(
+            f"ExclusiveMinimumSequenceNumber {text} used in PutRecord on stream {stream.name} "
+            f"under account {ACCOUNT} is invalid."
+        )
+
+
+def _shard_by_index(stream: Stream, index: int) -> Shard | None:
+    return stream.shards.get(shard_id(index))
+
+
+# -- read ---------------------------------------------------------------------------------------------------
+
+
+def GetShardIterator(call: Call, request: Document) -> Document:
+    """Return an iterator at a position of a shard."""
+    stream = call.readable_stream(request)
+    shard = stream.shard(request["ShardId"])
+    ordinal = _position(call, stream, shard, request)
+    call.admit(stream, (shard.id,))
+    quotas = call.service.quotas
+    if quotas.enforced:
+        bucket = quotas.shard(stream.uid, shard.index).iterator_calls
+        if not bucket.may_take(1, call.now_ms):
+            raise call.throttled()
+        bucket.take(1)
+    state = IteratorState(stream.uid, shard.index, ordinal)
+    return {"ShardIterator": call.service.tokens.iterator(state, call.now_ms)}
+
+
+def _position(call: Call, stream: Stream, shard: Shard, request: Document) -> int:
+    kind: str = request["ShardIteratorType"]
+    at_ms: int | None = request.get("Timestamp")
+    number = request.get("StartingSequenceNumber")
+    takes_number = kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
+    if takes_number and number is None:
+        raise invalid_argument(f"ShardIteratorType {kind} needs a StartingSequenceNumber.")
+    if not takes_number and number is not None:
+        raise invalid_argument(
+            "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and StartingSequenceNumber or (2) "
+            f"TRIM_HORIZON or LATEST and no StartingSequenceNumber. Request specified {kind} and also a "
+            "StartingSequenceNumber."
+        )
+    if kind != "AT_TIMESTAMP" and at_ms is not None:
+        raise invalid_argument(f"ShardIteratorType {kind} takes no Timestamp.")
+    if kind == "AT_TIMESTAMP":
+        if at_ms is None:
+            raise invalid_argument("ShardIteratorType AT_TIMESTAMP needs a Timestamp.")
+        if at_ms > call.now_ms:
+            raise invalid_argument(
+                "The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
+                f"timestampInMillis: {at_ms}, currentTimestampInMillis: {call.now_ms}"
+            )
+        return shard.ordinal_at_time(at_ms)
+    if kind == "TRIM_HORIZON":
+        return 0
+    if kind == "LATEST":
+        return shard.next_ordinal
+    at = _position_of_number(stream, shard, str(number))
+    return at + 1 if kind == "AFTER_SEQUENCE_NUMBER" else at
+
+
+def _position_of_number(stream: Stream, shard: Shard, text: str) -> int:
+    number = int(text)
+    parts = sequence.decode(number)
+    where = f"on shard {shard.id} in stream {stream.name} under account {ACCOUNT}"
+    if parts is None:
+        raise invalid_argument(f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid.")
+    if parts.created_s != shard.created_s or parts.shard_index != shard.index:
+        raise invalid_argument(
+            f"Invalid StartingSequenceNumber. It encodes shardId-{parts.shard_index:012d}, while it was used in a "
+            f"call to a shard with {shard.id}"
+            if _shard_by_index(stream, parts.shard_index) is not None and parts.shard_index != shard.index
+            else f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid because it did not "
+            "come from this stream."
+        )
+    if number == shard.ending_number:
+        return shard.next_ordinal
+    if parts.ordinal >= shard.next_ordinal:
+        raise invalid_argument(
+            f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid: "
+            "it is later than any record of the shard."
+        )
+    return parts.ordinal
+
+
+def GetRecords(call: Call, request: Document) -> bytes:
+    """Read from an iterator on."""
+    now_ms = call.now_ms
+    tokens, store, quotas = call.service.tokens, call.service.store, call.service.quotas
+    state = tokens.read_iterator(request["ShardIterator"], now_ms)
+    stream = store.by_uid.get(state.stream_uid)
+    if stream is not None:
+        store.settle(stream, now_ms)
+    shard = None if stream is None else _shard_by_index(stream, state.shard_index)
+    if stream is None or shard is None or state.stream_uid not in store.by_uid:
+        raise not_found(
+            f"The stream or shard of this iterator under account {ACCOUNT} does not exist any more."
+        )
+    if request.get("StreamARN", stream.arn) != stream.arn:
+        raise invalid_argument("ShardIterator is of another stream than StreamARN.")
+    call.admit(stream, (shard.id,))
+    quota = quotas.shard(stream.uid, shard.index) if quotas.enforced else None
+    if quota is not None:
+        if not quota.read_bytes.may_read(now_ms) or not quota.read_calls.may_take(1, now_ms):
+            raise call.throttled()
+        quota.read_calls.take(1)
+    store.trim(stream, shard, now_ms)
+    limit = 0 if call.has("empty") else request.get("Limit", ANSWER_RECORDS_MAX)
+    following, texts, size_bytes = shard.read(state.ordinal, limit, ANSWER_BYTES_MAX)
+    if quota is not None:
+        quota.read_bytes.take(size_bytes, now_ms)
+    return call.wire.get_records_answer(texts, _after_reading(call, stream, shard, following))
+
+
+def _after_reading(call: Call, stream: Stream, shard: Shard, ordinal: int) -> Document:
+    """What GetRecords says beside the records: lag, next iterator, and the children at the end of the shard."""
+    oldest_ms = shard.arrival_ms(ordinal)
+    # 0 is kept for "nothing unread", also when the unread record came in this very millisecond
+    behind_ms = 0 if oldest_ms is None else max(1, call.now_ms - oldest_ms)
+    if shard.closed_ms is not None and oldest_ms is None:
+        return {
+            "NextShardIterator": None,
+            "MillisBehindLatest": behind_ms,
+            "ChildShards": [stream.describe_child(i) for i in shard.children if i in stream.shards],
+        }
+    state = IteratorState(stream.uid, shard.index, ordinal)
+    return {
+        "NextShardIterator": call.service.tokens.iterator(state, call.now_ms),
+        "MillisBehindLatest": behind_ms,
+    }

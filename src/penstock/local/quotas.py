@@ -1,0 +1,158 @@
+"""The service's rates as token buckets over the virtual clock.
+
+Sources: the API reference of each operation, and the developer guide's page on quotas and limits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+MIB = 1024 * 1024
+
+WRITE_BYTES_PER_S = MIB
+WRITE_RECORDS_PER_S = 1000
+READ_BYTES_PER_S = 2 * MIB
+READ_CALLS_PER_S = 5
+ITERATOR_CALLS_PER_S = 5
+LIST_SHARDS_PER_S = 1000
+
+ACCOUNT_CALLS_PER_S = {
+    "AddTagsToStream": 5,
+    "CreateStream": 5,
+    "DecreaseStreamRetentionPeriod": 5,
+    "DeleteStream": 5,
+    "DescribeLimits": 1,
+    "DescribeStream": 10,
+    "DescribeStreamSummary": 20,
+    "IncreaseStreamRetentionPeriod": 5,
+    "ListStreams": 5,
+    "ListTagsForResource": 5,
+    "ListTagsForStream": 5,
+    "MergeShards": 5,
+    "RemoveTagsFromStream": 5,
+    "SplitShard": 5,
+    "TagResource": 5,
+    "UntagResource": 5,
+    "UpdateMaxRecordSize": 5,
+    "UpdateShardCount": 10,
+    "UpdateStreamMode": 5,
+}
+CREATING_STREAMS_MAX = 5
+RESCALES_PER_DAY_MAX = 10
+MODE_SWITCHES_PER_DAY_MAX = 2
+DAY_MS = 24 * 3_600_000
+
+
+class Bucket:
+    """A token bucket that holds one second's worth and may go into debt for one large request.
+
+    Args:
+        per_s: Tokens that flow in per virtual second; also what it holds at most.
+    """
+
+    __slots__ = ("_level", "_per_ms", "_stamp_ms", "capacity")
+
+    def __init__(self, per_s: float) -> None:
+        self.capacity = float(per_s)
+        self._per_ms = per_s / 1000.0
+        self._level = self.capacity
+        self._stamp_ms = 0
+
+    def level(self, now_ms: int) -> float:
+        """Tokens there now; negative while in debt."""
+        if now_ms > self._stamp_ms:
+            self._level = min(self.capacity, self._level + (now_ms - self._stamp_ms) * self._per_ms)
+            self._stamp_ms = now_ms
+        return self._level
+
+    def may_take(self, amount: float, now_ms: int) -> bool:
+        """Whether a request of this size goes through: it fits, or it is larger than a full bucket and this one is full."""
+        return self.level(now_ms) >= min(amount, self.capacity)
+
+    def take(self, amount: float) -> None:
+        """Use tokens up; call `may_take` first. The debt of a large request delays the next ones."""
+        self._level -= amount
+
+
+class ReadBucket:
+    """Bytes out of one shard: 2 MiB/s, one answer may be 10 MiB, and a large one is paid off before the next.
+
+    The service documents that a 10 MiB answer is followed by five seconds of refusals.
+    """
+
+    __slots__ = ("_blocked_until_ms", "_bucket")
+
+    def __init__(self) -> None:
+        self._bucket = Bucket(READ_BYTES_PER_S)
+        self._blocked_until_ms = 0
+
+    def may_read(self, now_ms: int) -> bool:
+        """Whether a read may start now; its size is not known yet."""
+        return now_ms >= self._blocked_until_ms and self._bucket.level(now_ms) > 0
+
+    def take(self, size_bytes: int, now_ms: int) -> None:
+        """Count an answer of this many bytes of data and keys."""
+        self._bucket.take(size_bytes)
+        if size_bytes > READ_BYTES_PER_S:
+            self._blocked_until_ms = now_ms + -(-size_bytes * 1000 // READ_BYTES_PER_S)
+
+
+@dataclass(slots=True)
+class ShardQuota:
+    """The five rates of one shard."""
+
+    write_bytes: Bucket = field(default_factory=lambda: Bucket(WRITE_BYTES_PER_S))
+    write_records: Bucket = field(default_factory=lambda: Bucket(WRITE_RECORDS_PER_S))
+    read_calls: Bucket = field(default_factory=lambda: Bucket(READ_CALLS_PER_S))
+    iterator_calls: Bucket = field(default_factory=lambda: Bucket(ITERATOR_CALLS_PER_S))
+    read_bytes: ReadBucket = field(default_factory=ReadBucket)
+
+    def may_write(self, size_bytes: int, now_ms: int) -> bool:
+        """Take the tokens of one record when both rates allow it; False takes nothing."""
+        if not self.write_records.may_take(1, now_ms) or not self.write_bytes.may_take(size_bytes, now_ms):
+            return False
+        self.write_records.take(1)
+        self.write_bytes.take(size_bytes)
+        return True
+
+
+class Quotas:
+    """All buckets of one server.
+
+    Args:
+        enforced: False lets everything through and keeps no state.
+    """
+
+    def __init__(self, *, enforced: bool = True) -> None:
+        self.enforced = enforced
+        self._shards: dict[tuple[int, int], ShardQuota] = {}
+        self._calls: dict[tuple[str, int], Bucket] = {}
+
+    def shard(self, stream_uid: int, shard_index: int) -> ShardQuota:
+        """Return the buckets of one shard."""
+        key = (stream_uid, shard_index)
+        found = self._shards.get(key)
+        if found is None:
+            found = self._shards[key] = ShardQuota()
+        return found
+
+    def may_call(self, operation: str, now_ms: int, stream_uid: int = 0) -> bool:
+        """Take one call of an operation that is limited per account, or per stream for ListShards."""
+        if not self.enforced:
+            return True
+        per_s = LIST_SHARDS_PER_S if operation == "ListShards" else ACCOUNT_CALLS_PER_S.get(operation)
+        if per_s is None:
+            return True
+        key = (operation, stream_uid)
+        bucket = self._calls.get(key)
+        if bucket is None:
+            bucket = self._calls[key] = Bucket(per_s)
+        if not bucket.may_take(1, now_ms):
+            return False
+        bucket.take(1)
+        return True
+
+    def forget(self, stream_uid: int) -> None:
+        """Drop the buckets of a deleted stream."""
+        self._shards = {key: quota for key, quota in self._shards.items() if key[0] != stream_uid}
+        self._calls = {key: bucket for key, bucket in self._calls.items() if key[1] != stream_uid}

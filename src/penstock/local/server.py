@@ -1,0 +1,356 @@
+"""The embedded Kinesis as a thing to start and stop: in a thread of this process, or in one of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from penstock.errors import OptionError, Unavailable
+from penstock.local.application import KinesisApplication
+from penstock.local.calls import CallLog
+from penstock.local.clock import VirtualClock
+from penstock.local.faults import FaultBook
+from penstock.local.handle import Handle
+from penstock.local.http import HttpProtocol
+from penstock.local.moto_bridge import MotoBridge
+from penstock.local.operations.call import Service
+from penstock.local.quotas import Quotas
+from penstock.local.store import GIB, Store, StoreOptions
+from penstock.local.tokens import Tokens
+
+HOST = "127.0.0.1"
+_START_TIMEOUT_S = 20.0
+_STOP_TIMEOUT_S = 20.0
+_SWEEP_S = 1.0
+
+log = logging.getLogger("penstock.local")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalOptions:
+    """How the embedded Kinesis runs.
+
+    Attributes:
+        port: TCP port on loopback; 0 takes a free one.
+        limits: Whether the service's quotas are enforced.
+        time_factor: Virtual seconds per real second; 0 stops the clock.
+        state_dir: Folder that streams, records and tables are kept in; None keeps nothing.
+        settle_s: Virtual seconds that CREATING, UPDATING and DELETING last.
+        memory_bytes_max: Stored records at most, in bytes; writes beyond are refused.
+        region: Region of the ARNs.
+    """
+
+    port: int = 0
+    limits: bool = True
+    time_factor: float = 1.0
+    state_dir: str | Path | None = None
+    settle_s: float = 0.2
+    memory_bytes_max: int = 4 * GIB
+    region: str = "us-east-1"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65535:
+            raise OptionError(f"port must be 0 to 65535, not {self.port}")
+        if not self.settle_s >= 0:
+            raise OptionError(f"settle_s must be at least 0, not {self.settle_s}")
+        if self.memory_bytes_max < 1:
+            raise OptionError(f"memory_bytes_max must be at least 1, not {self.memory_bytes_max}")
+        if not self.time_factor >= 0:
+            raise OptionError(f"time_factor must be at least 0, not {self.time_factor}")
+
+
+class Server:
+    """One listening server on the running loop.
+
+    Args:
+        options: How it runs.
+    """
+
+    def __init__(self, options: LocalOptions) -> None:
+        self.options = options
+        self.clock = VirtualClock(options.time_factor)
+        store = Store(
+            StoreOptions(
+                region=options.region,
+                settle_ms=round(options.settle_s * 1000),
+                memory_bytes_max=options.memory_bytes_max,
+            )
+        )
+        self._service = Service(
+            store, Quotas(enforced=options.limits), Tokens(secrets.token_bytes(32)), FaultBook()
+        )
+        self._bridge = MotoBridge(options.region)
+        self._application = KinesisApplication(self._service, self.clock, CallLog(), self._bridge)
+        self._connections: set[HttpProtocol] = set()
+        self._server: asyncio.Server | None = None
+        self._sweeper: asyncio.TimerHandle | None = None
+        self.port = 0
+
+    async def start(self) -> None:
+        """Listen; `port` is known on return.
+
+        Raises:
+            OptionError: The port is taken.
+        """
+        loop = asyncio.get_running_loop()
+        try:
+            self._server = await loop.create_server(
+                lambda: HttpProtocol(self._application, loop, self._connections),
+                HOST,
+                self.options.port,
+                backlog=1024,
+            )
+        except OSError as error:
+            raise OptionError(f"cannot listen on {HOST}:{self.options.port}: {error}") from error
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweep()
+
+    async def stop(self) -> None:
+        """Stop listening, end all connections, close the state folder."""
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.close()
+        if self._server is not None:
+            await self._server.wait_closed()
+        await asyncio.get_running_loop().run_in_executor(None, self._bridge.close)
+
+    def create_streams(self, streams: list[tuple[str, int]]) -> None:
+        """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return."""
+        store = self._service.store
+        for name, count in streams:
+            if name not in store.streams:
+                store.create_active(name, count, self.clock.now_ms())
+
+    def _sweep(self) -> None:
+        """Free what is past its retention, now and then, also in streams that nobody touches."""
+        self._service.store.settle_all(self.clock.now_ms())
+        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+
+
+class LocalKinesis(Handle):
+    """The embedded Kinesis in a thread of this process; a context manager.
+
+    ::
+
+        with LocalKinesis() as kinesis:
+            kinesis.create_stream("orders", shards=2)
+            client = kinesis.client("kinesis")
+
+    Args:
+        port: TCP port on loopback; 0 takes a free one.
+        limits: Whether the service's quotas are enforced.
+        time_factor: Virtual seconds per real second; 0 stops the clock.
+        state_dir: Folder to keep streams, records and tables in.
+        settle_s: Virtual seconds that CREATING, UPDATING and DELETING last.
+        memory_bytes_max: Stored records at most, in bytes.
+        region: Region of the ARNs.
+    """
+
+    def __init__(
+        self,
+        *,
+        port: int = 0,
+        limits: bool = True,
+        time_factor: float = 1.0,
+        state_dir: str | Path | None = None,
+        settle_s: float = 0.2,
+        memory_bytes_max: int = 4 * GIB,
+        region: str = "us-east-1",
+    ) -> None:
+        self.options = LocalOptions(port, limits, time_factor, state_dir, settle_s, memory_bytes_max, region)
+        self._thread: threading.Thread | None = None
+        self._stop: Callable[[], object] | None = None
+        self._failure: BaseException | None = None
+
+    def start(self) -> Self:
+        """Start the server; it answers on return.
+
+        Raises:
+            OptionError: It cannot listen, or the state folder cannot be used.
+        """
+        if self._thread is not None:
+            raise OptionError("this LocalKinesis runs already")
+        started = threading.Event()
+        self._failure = None
+        self._thread = threading.Thread(target=self._run, args=(started,), name="penstock-local", daemon=True)
+        self._thread.start()
+        if not started.wait(_START_TIMEOUT_S):
+            raise Unavailable(f"the embedded Kinesis did not start within {_START_TIMEOUT_S} s")
+        self._raise_failure()
+        return self
+
+    def stop(self) -> None:
+        """Stop the server and wait for it; does nothing when it does not run."""
+        thread, stop = self._thread, self._stop
+        if thread is None or stop is None:
+            return
+        stop()
+        thread.join(_STOP_TIMEOUT_S)
+        if thread.is_alive():
+            raise Unavailable(f"the embedded Kinesis did not stop within {_STOP_TIMEOUT_S} s")
+        self._thread = self._stop = None
+        self._raise_failure()
+
+    def _raise_failure(self) -> None:
+        """Raise, in the thread that waits, what ended the server's thread."""
+        if self._failure is not None:
+            self._thread = self._stop = None
+            raise self._failure
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    @staticmethod
+    def process(**options: object) -> LocalKinesisProcess:
+        """Return the same server for a process of its own; takes the arguments of `LocalKinesis`."""
+        return LocalKinesisProcess(**options)
+
+    def _run(self, started: threading.Event) -> None:
+        try:
+            asyncio.run(self._serve(started))
+        except BaseException as error:  # noqa: BLE001 - handed to the thread that waits
+            self._failure = error
+        finally:
+            started.set()
+
+    async def _serve(self, started: threading.Event) -> None:
+        loop = asyncio.get_running_loop()
+        stopping = asyncio.Event()
+        self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
+        server = Server(self.options)
+        await server.start()
+        Handle.__init__(self, f"http://{HOST}:{server.port}", self.options.region)
+        started.set()
+        try:
+            await stopping.wait()
+        finally:
+            await server.stop()
+
+
+class LocalKinesisProcess(Handle):
+    """The embedded Kinesis in a process of its own; a context manager with the arguments of `LocalKinesis`."""
+
+    def __init__(self, **options: object) -> None:
+        self.options = LocalOptions(**options)  # type: ignore[arg-type]  # checked by the dataclass itself
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def pid(self) -> int:
+        """The process id.
+
+        Raises:
+            Unavailable: It does not run.
+        """
+        if self._process is None:
+            raise Unavailable("this embedded Kinesis does not run")
+        return self._process.pid
+
+    def start(self) -> Self:
+        """Start the process; it answers on return.
+
+        Raises:
+            Unavailable: It ended instead; the message has what it said.
+        """
+        if self._process is not None:
+            raise OptionError("this LocalKinesisProcess runs already")
+        process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
+            [sys.executable, "-m", "penstock.local", *arguments(self.options)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            stdin=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        assert process.stdout is not None  # noqa: S101 - for the type checker
+        timer = threading.Timer(_START_TIMEOUT_S, process.kill)
+        timer.start()
+        try:
+            first = process.stdout.readline()
+        finally:
+            timer.cancel()
+        if not first.startswith("http://"):
+            process.kill()
+            _, said = process.communicate()
+            raise Unavailable(f"the embedded Kinesis did not start: {first}{said.strip()}")
+        self._process = process
+        Handle.__init__(self, first.strip(), self.options.region)
+        return self
+
+    def stop(self) -> None:
+        """End the process in an orderly way, and wait for it."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the process as a crash would."""
+        self._end(signal.SIGKILL)
+
+    def _end(self, number: signal.Signals) -> None:
+        process, self._process = self._process, None
+        if process is None:
+            return
+        process.send_signal(number)
+        try:
+            process.communicate(timeout=_STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.communicate()
+            raise Unavailable(f"the embedded Kinesis did not stop within {_STOP_TIMEOUT_S} s") from None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+
+def arguments(options: LocalOptions) -> list[str]:
+    """Return the command line that gives `python -m penstock.local` these options."""
+    found = ["--port", str(options.port), "--time-factor", str(options.time_factor)]
+    found += ["--settle", str(options.settle_s), "--memory-max", str(options.memory_bytes_max)]
+    found += ["--region", options.region]
+    if not options.limits:
+        found.append("--no-limits")
+    if options.state_dir is not None:
+        found += ["--state", str(options.state_dir)]
+    return found
+
+
+async def serve_until(options: LocalOptions, on_start: Callable[[Server], None], stop: asyncio.Event) -> None:
+    """Run a server in the foreground of the running loop until `stop` is set.
+
+    Args:
+        options: How it runs.
+        on_start: Called once it listens.
+        stop: Ends it.
+
+    Raises:
+        OptionError: It cannot listen, or the state folder cannot be used.
+    """
+    server = Server(options)
+    await server.start()
+    try:
+        on_start(server)
+        await stop.wait()
+    finally:
+        await server.stop()

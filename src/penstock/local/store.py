@@ -1,0 +1,244 @@
+"""Everything the embedded Kinesis knows: streams by name, their records, and what changes them.
+
+Pure given a clock reading: no sockets, no waiting. The journal is told of every change before the
+caller is answered.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import md5
+from typing import Protocol
+
+from penstock.local.replies import Refusal, in_use, invalid_argument, not_found
+from penstock.local.shard import Shard
+from penstock.local.stream import Change, Stream
+
+ACCOUNT = "123456789012"
+GIB = 1024**3
+_ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]*):(\d{12}):stream/([a-zA-Z0-9_.-]+)")
+
+Batch = tuple[Shard, Sequence[bytes], Sequence[int]]
+"""Records for one shard: it, the records' texts, and the bytes that each counts for."""
+
+
+class Journal(Protocol):
+    """Told of every change; implemented by `journal.FileJournal` and by `NullJournal`."""
+
+    def stream_changed(self, stream: Stream) -> None:
+        """Something other than the records of this stream changed."""
+
+    def stream_deleted(self, stream: Stream) -> None:
+        """This stream is gone."""
+
+    def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
+        """These records are about to be appended to their shards, all with one arrival."""
+
+
+class NullJournal:
+    """Keeps nothing: the server without a state folder."""
+
+    def stream_changed(self, stream: Stream) -> None:
+        """Do nothing."""
+
+    def stream_deleted(self, stream: Stream) -> None:
+        """Do nothing."""
+
+    def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
+        """Do nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreOptions:
+    """What a store is made with.
+
+    Attributes:
+        region: Region in the ARNs.
+        settle_ms: How long CREATING, UPDATING and DELETING last, in virtual milliseconds.
+        memory_bytes_max: Stored record texts at most; a write beyond it is refused.
+        shard_count_max: Open shards of the account at most.
+    """
+
+    region: str = "us-east-1"
+    settle_ms: int = 200
+    memory_bytes_max: int = 4 * GIB
+    shard_count_max: int = 20_000
+
+
+class Store:
+    """All streams of one account; not thread-safe, owned by the server's loop."""
+
+    def __init__(self, options: StoreOptions | None = None, journal: Journal | None = None) -> None:
+        self.options = options or StoreOptions()
+        self.journal: Journal = journal or NullJournal()
+        self.streams: dict[str, Stream] = {}
+        self.by_uid: dict[int, Stream] = {}
+        self.stored_bytes = 0
+        self._uid_last = 0
+        self._stamps: dict[str, int] = {}
+
+    # -- finding --------------------------------------------------------------------------------------------
+
+    def find(self, name: str | None, arn: str | None, now_ms: int) -> Stream:
+        """Return a stream by name or ARN, its due change applied.
+
+        Raises:
+            Refusal: Neither is given, both disagree, or there is no such stream.
+        """
+        if arn is not None:
+            parts = _ARN.fullmatch(arn)
+            if parts is None:
+                raise invalid_argument(f"StreamARN {arn} is not the ARN of a stream.")
+            if name is not None and name != parts[4]:
+                raise invalid_argument(f"StreamARN {arn} and StreamName {name} do not name the same stream.")
+            name = parts[4]
+            if parts[3] != ACCOUNT or parts[2] != self.options.region:
+                raise not_found(f"Stream {name} under account {parts[3]} in region {parts[2]} not found.")
+        if name is None:
+            raise invalid_argument("Either StreamName or StreamARN must be given.")
+        stream = self.streams.get(name)
+        if stream is not None:
+            self.settle(stream, now_ms)
+            stream = self.streams.get(name)
+        if stream is None:
+            raise not_found(f"Stream {name} under account {ACCOUNT} not found.")
+        return stream
+
+    def settle(self, stream: Stream, now_ms: int) -> None:
+        """Apply what is due in a stream; a deleted one is forgotten."""
+        if stream.settle(now_ms):
+            if stream.status == "DELETED":
+                self._drop(stream)
+                return
+            self.journal.stream_changed(stream)
+
+    def settle_all(self, now_ms: int) -> None:
+        """Apply what is due everywhere, and trim everything (called now and then by the server)."""
+        for stream in list(self.streams.values()):
+            self.settle(stream, now_ms)
+            if stream.status != "DELETED":
+                for shard in stream.shards.values():
+                    self.trim(stream, shard, now_ms)
+                self.forget_expired(stream, now_ms)
+
+    def forget_expired(self, stream: Stream, now_ms: int) -> None:
+        """Drop the closed shards of a stream that are past its retention."""
+        kept_before = {shard.id: shard for shard in stream.shards.values()}
+        if stream.forget_expired(now_ms):
+            self.stored_bytes -= sum(s.stored_bytes for i, s in kept_before.items() if i not in stream.shards)
+            self.journal.stream_changed(stream)
+
+    def trim(self, stream: Stream, shard: Shard, now_ms: int) -> None:
+        """Drop a shard's records past the retention."""
+        self.stored_bytes -= shard.trim(now_ms - stream.retention_ms)
+
+    def open_shard_count(self) -> int:
+        """Open shards of all streams, those being created included."""
+        total = 0
+        for stream in self.streams.values():
+            change = stream.change
+            creating = change is not None and change.kind == "create"
+            total += change.args[0] if change is not None and creating else len(stream.open_shards)
+        return total
+
+    # -- changing -------------------------------------------------------------------------------------------
+
+    def create(self, name: str, shard_count: int, now_ms: int, *, mode: str = "PROVISIONED") -> Stream:
+        """Begin to create a stream.
+
+        Raises:
+            Refusal: `ResourceInUseException` when there is one of that name.
+        """
+        if name in self.streams:
+            self.settle(self.streams[name], now_ms)
+        if name in self.streams:
+            raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
+        self._uid_last = max(self._uid_last + 1, now_ms)
+        stream = Stream(
+            name=name,
+            arn=f"arn:aws:kinesis:{self.options.region}:{ACCOUNT}:stream/{name}",
+            account=ACCOUNT,
+            uid=self._uid_last,
+            created_ms=now_ms,
+            stamp_s=max(now_ms // 1000, self._stamps.get(name, 0) + 1),
+            mode=mode,
+        )
+        self.streams[name] = stream
+        self.by_uid[stream.uid] = stream
+        self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
+        return stream
+
+    def create_active(self, name: str, shard_count: int, now_ms: int) -> Stream:
+        """Create a stream that is ACTIVE on return."""
+        stream = self.create(name, shard_count, now_ms)
+        if stream.change is not None:
+            stream.change.due_ms = now_ms
+            self.settle(stream, now_ms)
+        return stream
+
+    def begin(self, stream: Stream, kind: str, args: tuple[int, ...], status: str, now_ms: int) -> None:
+        """Start a change that takes `settle_ms`; with 0 it has taken effect on return."""
+        stream.begin(Change(now_ms + self.options.settle_ms, kind, args), status)
+        self.journal.stream_changed(stream)
+        self.settle(stream, now_ms)
+
+    def require_active(self, stream: Stream) -> None:
+        """Refuse a control operation on a stream that is being changed."""
+        if stream.status != "ACTIVE":
+            raise in_use(
+                f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state {stream.status}"
+            )
+
+    def adopt(self, stream: Stream) -> None:
+        """Take in a stream that was loaded from a state folder."""
+        self.streams[stream.name] = stream
+        self.by_uid[stream.uid] = stream
+        self._uid_last = max(self._uid_last, stream.uid)
+        self.stored_bytes += sum(shard.stored_bytes for shard in stream.shards.values())
+
+    def add_records(
+        self,
+        stream: Stream,
+        batches: Sequence[Batch],
+        arrival_ms: int,
+    ) -> None:
+        """Append the records of one call to their shards, journal first.
+
+        Args:
+            stream: The stream that owns the shards.
+            batches: Per shard its record texts and the bytes that each counts for.
+            arrival_ms: The arrival of all of them.
+
+        Raises:
+            Refusal: The memory limit of this server would be passed; nothing was stored.
+        """
+        added = sum(sum(map(len, texts)) for _, texts, _ in batches)
+        if self.stored_bytes + added > self.options.memory_bytes_max:
+            raise Refusal(
+                "StorageFullException",
+                f"penstock local holds {self.stored_bytes} bytes of records and {added} more would pass "
+                f"memory_bytes_max={self.options.memory_bytes_max}; raise it, or let time pass the retention of "
+                f"{stream.retention_h} h.",
+                status=507,
+            )
+        self.journal.records_added(stream, batches, arrival_ms)
+        for shard, texts, sizes in batches:
+            for text, size in zip(texts, sizes, strict=True):
+                shard.append(text, size, arrival_ms)
+        self.stored_bytes += added
+
+    def _drop(self, stream: Stream) -> None:
+        del self.streams[stream.name]
+        del self.by_uid[stream.uid]
+        self._stamps[stream.name] = max(
+            (shard.created_s for shard in stream.shards.values()), default=stream.stamp_s
+        )
+        self.stored_bytes -= sum(shard.stored_bytes for shard in stream.shards.values())
+        self.journal.stream_deleted(stream)
+
+
+def hash_key_of(partition_key: str) -> int:
+    """Return the 128-bit MD5 of a partition key, as the service uses it."""
+    return int.from_bytes(md5(partition_key.encode()).digest(), "big")

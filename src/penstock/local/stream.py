@@ -1,0 +1,291 @@
+"""One stream: its shards and their lineage, its states, and every change of its topology.
+
+Changes take effect when they are due (`settle`), at the moment they were due, so that the order of
+events does not depend on when somebody looked.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from penstock.local.replies import invalid_argument, not_found
+from penstock.local.shard import Shard
+
+HASH_KEY_MAX = (1 << 128) - 1
+HOUR_MS = 3_600_000
+
+
+@dataclass(slots=True)
+class Change:
+    """A change of topology under way.
+
+    Attributes:
+        due_ms: When it takes effect.
+        kind: `create`, `split`, `merge`, `scale`, `mode` or `delete`.
+        args: Numbers that the kind needs (shard indexes, hash key, target count).
+    """
+
+    due_ms: int
+    kind: str
+    args: tuple[int, ...] = ()
+
+
+@dataclass(slots=True)
+class Stream:
+    """A stream and all its shards; not thread-safe, owned by the server's loop.
+
+    Attributes:
+        uid: Distinguishes streams that have the same name one after the other.
+        stamp_s: Second that the first shards' sequence numbers carry.
+        shards: By id, in the order they were made; shards past the retention are dropped.
+        open_shards: The open ones, by hash range.
+    """
+
+    name: str
+    arn: str
+    account: str
+    uid: int
+    created_ms: int
+    stamp_s: int
+    mode: str = "PROVISIONED"
+    status: str = "CREATING"
+    retention_h: int = 24
+    record_kib_max: int = 1024
+    tags: dict[str, str] = field(default_factory=dict)
+    shards: dict[str, Shard] = field(default_factory=dict)
+    open_shards: list[Shard] = field(default_factory=list)
+    change: Change | None = None
+    next_index: int = 0
+    rescaled_ms: list[int] = field(default_factory=list)
+    mode_switched_ms: list[int] = field(default_factory=list)
+    version: int = 0
+    _starts: list[int] = field(default_factory=list)
+    _earlier: tuple[int, frozenset[int]] = (0, frozenset())
+
+    @property
+    def retention_ms(self) -> int:
+        """Milliseconds that a record is kept."""
+        return self.retention_h * HOUR_MS
+
+    def shard_for(self, hash_key: int) -> Shard:
+        """Return the open shard that owns a hash key (0 to 2^128 - 1)."""
+        return self.open_shards[bisect_right(self._starts, hash_key) - 1]
+
+    def shard(self, shard_id: str) -> Shard:
+        """Return a shard by id.
+
+        Raises:
+            Refusal: There is no such shard, or no longer.
+        """
+        found = self.shards.get(shard_id)
+        if found is None:
+            raise not_found(
+                f"Shard {shard_id} in stream {self.name} under account {self.account} does not exist"
+            )
+        return found
+
+    # -- states ---------------------------------------------------------------------------------------------
+
+    def settle(self, now_ms: int) -> bool:
+        """Let the change that is due take effect.
+
+        Returns:
+            Whether anything changed. A stream whose `status` is then `DELETED` is to be forgotten.
+        """
+        change = self.change
+        if change is None or now_ms < change.due_ms:
+            return False
+        self.change = None
+        self.status = "ACTIVE"
+        match change.kind:
+            case "create":
+                self._create(change.args[0], change.due_ms)
+            case "split":
+                self._split(self._open_by_index(change.args[0]), change.args[1], change.due_ms)
+            case "merge":
+                self._merge(
+                    self._open_by_index(change.args[0]), self._open_by_index(change.args[1]), change.due_ms
+                )
+            case "scale":
+                self._scale(change.args[0], change.due_ms)
+            case "mode":
+                pass  # the mode itself is set when the change begins
+            case "delete":
+                self.status = "DELETED"
+            case kind:
+                raise AssertionError(f"unknown change {kind}")
+        self.version += 1
+        return True
+
+    def begin(self, change: Change, status: str) -> None:
+        """Start a change: the stream shows `status` until it is due."""
+        self.change = change
+        self.status = status
+        self.version += 1
+
+    def forget_expired(self, now_ms: int) -> bool:
+        """Drop closed shards whose last record is past the retention; True when any went."""
+        horizon_ms = now_ms - self.retention_ms
+        gone = [s for s in self.shards.values() if s.closed_ms is not None and s.closed_ms < horizon_ms]
+        for shard in gone:
+            del self.shards[shard.id]
+        if gone:
+            self.version += 1
+        return bool(gone)
+
+    # -- topology -------------------------------------------------------------------------------------------
+
+    def check_split(self, shard_id: str, hash_key: int) -> Shard:
+        """Return the shard to split, or refuse: it must be open and the key strictly inside its range."""
+        shard = self._open_or_refuse(shard_id)
+        if not shard.hash_start + 1 < hash_key < shard.hash_end:
+            raise invalid_argument(
+                f"NewStartingHashKey {hash_key} used in SplitShard() on shard {shard_id} in stream {self.name} "
+                f"under account {self.account} is not both greater than one plus the shard's StartingHashKey "
+                f"{shard.hash_start} and less than the shard's EndingHashKey {shard.hash_end}."
+            )
+        return shard
+
+    def check_merge(self, shard_id: str, adjacent_id: str) -> tuple[Shard, Shard]:
+        """Return the two shards to merge, or refuse: both must be open and adjacent."""
+        one = self._open_or_refuse(shard_id)
+        other = self._open_or_refuse(adjacent_id)
+        if one.hash_end + 1 != other.hash_start and other.hash_end + 1 != one.hash_start:
+            raise invalid_argument(
+                f"Shards {shard_id} and {adjacent_id} in stream {self.name} under account {self.account} "
+                "are not an adjacent pair of shards eligible for merging"
+            )
+        return one, other
+
+    def _open_or_refuse(self, shard_id: str) -> Shard:
+        shard = self.shards.get(shard_id)
+        if shard is None:
+            raise not_found(
+                f"Could not find shard {shard_id} in stream {self.name} under account {self.account}."
+            )
+        if shard.closed_ms is not None:
+            raise invalid_argument(
+                f"Shard {shard_id} in stream {self.name} under account {self.account} has already been merged "
+                "or split, and thus is not eligible for merging or splitting."
+            )
+        return shard
+
+    def _open_by_index(self, index: int) -> Shard:
+        return next(shard for shard in self.open_shards if shard.index == index)
+
+    def _create(self, count: int, at_ms: int) -> None:
+        bounds = uniform_bounds(count)
+        for start, end in pairwise(bounds):
+            self._add(start, end - 1, (), at_ms, self.stamp_s)
+        self._reindex()
+        self._earlier = (self.next_index, frozenset(s.index for s in self.open_shards))
+
+    def _split(self, shard: Shard, hash_key: int, at_ms: int) -> None:
+        self._remember()
+        self._split_one(shard, hash_key, at_ms)
+        self._reindex()
+
+    def _merge(self, one: Shard, other: Shard, at_ms: int) -> None:
+        self._remember()
+        self._merge_two(one, other, at_ms)
+        self._reindex()
+
+    def _scale(self, count: int, at_ms: int) -> None:
+        """Cut at every new bound, then merge, two by two, what lies between them: one lineage for all data."""
+        self._remember()
+        bounds = uniform_bounds(count)
+        for bound in bounds[1:-1]:
+            self._reindex()
+            shard = self.shard_for(bound)
+            if shard.hash_start != bound:
+                self._split_one(shard, bound, at_ms)
+        self._reindex()
+        for start, end in pairwise(bounds):
+            pieces = [s for s in self.open_shards if start <= s.hash_start < end]
+            while len(pieces) > 1:
+                pieces[:2] = [self._merge_two(pieces[0], pieces[1], at_ms)]
+        self._reindex()
+
+    def _split_one(self, shard: Shard, hash_key: int, at_ms: int) -> None:
+        opened_ms = self._close(shard, at_ms) + 1
+        stamp_s = max(at_ms // 1000, shard.created_s + 1)
+        left = self._add(shard.hash_start, hash_key - 1, (shard.id,), opened_ms, stamp_s)
+        right = self._add(hash_key, shard.hash_end, (shard.id,), opened_ms, stamp_s)
+        shard.children = (left.id, right.id)
+
+    def _merge_two(self, one: Shard, other: Shard, at_ms: int) -> Shard:
+        opened_ms = max(self._close(one, at_ms), self._close(other, at_ms)) + 1
+        stamp_s = max(at_ms // 1000, one.created_s + 1, other.created_s + 1)
+        start, end = min(one.hash_start, other.hash_start), max(one.hash_end, other.hash_end)
+        child = self._add(start, end, (one.id, other.id), opened_ms, stamp_s)
+        one.children = other.children = (child.id,)
+        return child
+
+    def _close(self, shard: Shard, at_ms: int) -> int:
+        # a shard made and closed in one rescale must not end before it began
+        shard.closed_ms = max(at_ms, shard.opened_ms)
+        self.open_shards.remove(shard)
+        return shard.closed_ms
+
+    def _add(self, start: int, end: int, parents: tuple[str, ...], opened_ms: int, stamp_s: int) -> Shard:
+        shard = Shard(self.next_index, start, end, created_s=stamp_s, opened_ms=opened_ms, parents=parents)
+        self.next_index += 1
+        self.shards[shard.id] = shard
+        self.open_shards.append(shard)
+        return shard
+
+    def _reindex(self) -> None:
+        self.open_shards.sort(key=lambda shard: shard.hash_start)
+        self._starts = [shard.hash_start for shard in self.open_shards]
+
+    def _remember(self) -> None:
+        self._earlier = (self.next_index, frozenset(shard.index for shard in self.open_shards))
+
+    # -- listing --------------------------------------------------------------------------------------------
+
+    def describe_shard(self, shard: Shard, *, as_open: bool = False) -> dict[str, Any]:
+        """Return the service's description of a shard (`Shard` of the API)."""
+        numbers = {"StartingSequenceNumber": str(shard.starting_number)}
+        if shard.closed_ms is not None and not as_open:
+            numbers["EndingSequenceNumber"] = str(shard.ending_number)
+        description: dict[str, Any] = {"ShardId": shard.id}
+        if shard.parents:
+            description["ParentShardId"] = shard.parents[0]
+        if len(shard.parents) > 1:
+            description["AdjacentParentShardId"] = shard.parents[1]
+        description["HashKeyRange"] = {
+            "StartingHashKey": str(shard.hash_start),
+            "EndingHashKey": str(shard.hash_end),
+        }
+        description["SequenceNumberRange"] = numbers
+        return description
+
+    def describe_child(self, shard_id: str) -> dict[str, Any]:
+        """Return the service's `ChildShard` of a shard."""
+        shard = self.shards[shard_id]
+        return {
+            "ShardId": shard.id,
+            "ParentShards": list(shard.parents),
+            "HashKeyRange": {
+                "StartingHashKey": str(shard.hash_start),
+                "EndingHashKey": str(shard.hash_end),
+            },
+        }
+
+    def earlier_view(self) -> list[dict[str, Any]]:
+        """Describe the shards as they stood before the last change of topology (for a stale answer)."""
+        count, open_then = self._earlier
+        return [
+            self.describe_shard(shard, as_open=shard.index in open_then)
+            for shard in self.shards.values()
+            if shard.index < count
+        ]
+
+
+def uniform_bounds(count: int) -> list[int]:
+    """Cut the hash-key space evenly: `count + 1` bounds, the last one exclusive (2^128)."""
+    width = (HASH_KEY_MAX + 1) // count
+    return [width * i for i in range(count)] + [HASH_KEY_MAX + 1]

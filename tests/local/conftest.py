@@ -1,0 +1,61 @@
+"""Servers for the tests of the embedded Kinesis: a stopped clock, so that no test waits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.config import Config
+
+from penstock.local import LocalKinesis
+
+ONE_ATTEMPT = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=20)
+
+
+class Rig:
+    """A server without quotas and its clients, each making one attempt per call."""
+
+    def __init__(self, server: LocalKinesis) -> None:
+        self.server = server
+        self.clock = server.clock
+        self.faults = server.faults
+        self.kinesis = server.client("kinesis", config=ONE_ATTEMPT)
+
+    def client(self, service: str) -> Any:
+        return self.server.client(service, config=ONE_ATTEMPT)
+
+    def settle(self) -> None:
+        """Let a change of topology take effect."""
+        self.clock.advance(1)
+
+    def shards(self, stream: str, **options: Any) -> list[dict[str, Any]]:
+        return list(self.kinesis.list_shards(StreamName=stream, **options)["Shards"])
+
+    def open_shards(self, stream: str) -> list[str]:
+        return [s["ShardId"] for s in self.shards(stream, ShardFilter={"Type": "AT_LATEST"})]
+
+    def iterator(self, stream: str, shard: str = "shardId-000000000000", **options: Any) -> str:
+        kind = options.pop("kind", "TRIM_HORIZON")
+        answer = self.kinesis.get_shard_iterator(
+            StreamName=stream, ShardId=shard, ShardIteratorType=kind, **options
+        )
+        return str(answer["ShardIterator"])
+
+    def read(self, stream: str, shard: str = "shardId-000000000000", **options: Any) -> list[bytes]:
+        """All data from an iterator on, to the tip."""
+        answer = self.kinesis.get_records(ShardIterator=self.iterator(stream, shard, **options))
+        return [record["Data"] for record in answer["Records"]]
+
+
+@pytest.fixture
+def rig() -> Iterator[Rig]:
+    with LocalKinesis(limits=False, time_factor=0) as server:
+        yield Rig(server)
+
+
+@pytest.fixture
+def limited() -> Iterator[Rig]:
+    """The same with all quotas enforced; time moves only when the test moves it."""
+    with LocalKinesis(limits=True, time_factor=0) as server:
+        yield Rig(server)

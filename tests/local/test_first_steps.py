@@ -1,0 +1,93 @@
+"""What a newcomer does first."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from penstock.errors import OptionError, Unavailable
+from penstock.local import LocalKinesis
+
+
+def test_a_record_put_is_read_back():
+    with LocalKinesis() as kinesis:
+        kinesis.create_stream("orders", shards=2)
+        client = kinesis.client("kinesis")
+        put = client.put_record(StreamName="orders", PartitionKey="a", Data=b"one")
+        iterator = client.get_shard_iterator(
+            StreamName="orders", ShardId=put["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        answer = client.get_records(ShardIterator=iterator)
+        (record,) = answer["Records"]
+        assert (record["Data"], record["PartitionKey"]) == (b"one", "a")
+        assert record["SequenceNumber"] == put["SequenceNumber"]
+        assert answer["MillisBehindLatest"] == 0
+        assert "EncryptionType" not in record
+
+
+def test_the_fixture_gives_a_server_with_the_options_of_its_marker(local_kinesis):
+    assert local_kinesis.state()["limits"] is True
+
+
+@pytest.mark.local_kinesis(limits=False, time_factor=0)
+def test_the_marker_passes_options_on(local_kinesis):
+    assert local_kinesis.state()["limits"] is False
+    assert local_kinesis.clock.now_ms() == local_kinesis.clock.now_ms()
+
+
+def test_environ_points_any_sdk_to_the_server():
+    with LocalKinesis() as kinesis:
+        environ = kinesis.environ()
+    assert environ["AWS_ENDPOINT_URL"] == kinesis.endpoint_url
+    assert environ["AWS_REGION"] == environ["AWS_DEFAULT_REGION"] == "us-east-1"
+    assert environ["AWS_ACCESS_KEY_ID"]
+    assert environ["AWS_SECRET_ACCESS_KEY"]
+
+
+def test_a_server_that_was_stopped_can_be_started_again():
+    kinesis = LocalKinesis()
+    with kinesis:
+        kinesis.create_stream("orders")
+    with kinesis:
+        assert kinesis.state()["streams"] == {}
+
+
+def test_a_port_in_use_is_named():
+    with LocalKinesis() as kinesis:
+        port = int(kinesis.endpoint_url.rpartition(":")[2])
+        with pytest.raises(OptionError, match=f"cannot listen on 127.0.0.1:{port}"):
+            LocalKinesis(port=port).start()
+
+
+def test_asking_a_stopped_server_says_so():
+    with LocalKinesis() as kinesis:
+        pass
+    with pytest.raises(Unavailable, match="no answer from the embedded Kinesis"):
+        kinesis.calls()
+
+
+@pytest.mark.parametrize(
+    "options", [{"port": 70000}, {"settle_s": -1}, {"time_factor": -1}, {"memory_bytes_max": 0}]
+)
+def test_bad_options_are_refused_by_name(options):
+    with pytest.raises(OptionError, match=next(iter(options))):
+        LocalKinesis(**options)
+
+
+def test_importing_and_starting_does_not_load_moto():
+    program = (
+        "import sys; from penstock.local import LocalKinesis\n"
+        "with LocalKinesis() as k: k.create_stream('s')\n"
+        "assert not [m for m in sys.modules if m.split('.')[0] in ('moto', 'botocore', 'boto3', 'cbor2')]"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_the_plugin_loads_nothing_of_ours_until_the_fixture_is_used():
+    program = (
+        "import sys, penstock.pytest_plugin\n"
+        "assert not [m for m in sys.modules if m.startswith('penstock.local') or m == 'msgspec']"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
