@@ -1,3 +1,88 @@
-"""Hold the generated parts of the documentation against the code."""
+"""Hold the documentation against the code: generated parts, links, commands.
 
-raise SystemExit(0)
+    python tools/check_docs.py            say what is out of step, exit 1
+    python tools/check_docs.py --write    write the generated parts
+
+Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
+every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
+entry for the version.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
+
+
+def generated() -> dict[Path, str]:
+    """Give each generated document with the text that it must have."""
+    from penstock.spark.option_docs import render_markdown
+
+    return {ROOT / "docs" / "options.md": render_markdown()}
+
+
+def stale_documents() -> list[str]:
+    """Name the generated documents that differ from what the code gives."""
+    return [
+        f"{path.relative_to(ROOT)} is out of step with the code: run `make docs`"
+        for path, text in generated().items()
+        if not path.exists() or path.read_text() != text
+    ]
+
+
+def broken_links() -> list[str]:
+    """Name links to files that do not exist."""
+    documents = [*ROOT.glob("*.md"), *(ROOT / "docs").glob("**/*.md"), *(ROOT / "examples").glob("**/*.md")]
+    found = []
+    for document in documents:
+        for target, _ in _LINK.findall(document.read_text()):
+            if not (document.parent / target).exists():
+                found.append(f"{document.relative_to(ROOT)}: the link to {target} leads nowhere")
+    return found
+
+
+def missing_words() -> list[str]:
+    """Name commands that the README does not mention, and a version without a changelog entry."""
+    import penstock
+    from penstock.cli.main import command_names
+
+    readme = (ROOT / "README.md").read_text()
+    found = [
+        f"README.md does not mention `penstock {name}`"
+        for name in command_names()
+        if f"penstock {name}" not in readme
+    ]
+    found += [
+        f"README.md does not mention `make {target}`"
+        for target in ("demo", "test", "bench")
+        if f"make {target}" not in readme
+    ]
+    if f"## {penstock.__version__}" not in (ROOT / "CHANGELOG.md").read_text():
+        found.append(f"CHANGELOG.md has no entry for {penstock.__version__}")
+    return found
+
+
+def main() -> int:
+    """Check or write; exit code 1 when something is out of step."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--write", action="store_true", help="write the generated documents")
+    if parser.parse_args().write:
+        for path, text in generated().items():
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
+    problems = [*stale_documents(), *broken_links(), *missing_words()]
+    for problem in problems:
+        print(problem, file=sys.stderr)
+    return 1 if problems else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

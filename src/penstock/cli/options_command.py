@@ -1,0 +1,50 @@
+"""`penstock options`: every option of the Spark source and sink."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from typing import Any
+
+
+def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("options", help="list the options of the Spark source and sink")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
+    parser.add_argument(
+        "words", nargs="*", metavar="WORD", help="only options whose name, alias or meaning holds a word"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the table."""
+    from penstock.spark.option_docs import option_rows, render_markdown
+
+    rows = [row for row in option_rows() if _matches(row, args.words)]
+    if args.json:
+        print(json.dumps(rows, indent=2))
+    elif args.markdown:
+        print(render_markdown(), end="")
+    else:
+        _print_table(rows)
+    return 0
+
+
+def _matches(row: dict[str, Any], words: list[str]) -> bool:
+    text = " ".join([row["name"], *row["aliases"], row["meaning"]]).lower()
+    return all(word.lower() in text for word in words)
+
+
+def _print_table(rows: list[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("option", "default", "for", "meaning"):
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(
+            row["name"], row["default"] or f"({row['form']})", ", ".join(row["scopes"]), row["meaning"]
+        )
+    Console().print(table)

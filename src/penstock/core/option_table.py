@@ -1,0 +1,203 @@
+"""Options as data: names, aliases, kinds, defaults and meaning in one table that parses, refuses and documents.
+
+Keys are case-insensitive, as Spark's are. A key that the table does not know is an error that names the nearest
+known one. Aliases are the spellings of other connectors; those that have no meaning here are accepted, and say so.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.errors import OptionError
+
+_DURATION: Final = re.compile(r"^(?P<number>\d+(\.\d+)?)\s*(?P<unit>ms|s|m|h|d|)$")
+_DURATION_S: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_SIZE: Final = re.compile(r"^(?P<number>\d+)\s*(?P<unit>b|k|kb|m|mb|g|gb|)$")
+_SIZE_BYTES: Final = {
+    "": 1,
+    "b": 1,
+    "k": 2**10,
+    "kb": 2**10,
+    "m": 2**20,
+    "mb": 2**20,
+    "g": 2**30,
+    "gb": 2**30,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Args:
+        name: As the documentation spells it.
+        kind: How a text becomes a value, with the name of the form for messages and the table.
+        default: The value when it is not given.
+        meaning: One or two sentences for the table.
+        scopes: Where it counts: `source`, `batch`, `sink`.
+        aliases: Other spellings; `name=unit` says the unit of a bare number there (`fetchIntervalMs=ms`).
+        secret: The value never appears in messages.
+    """
+
+    name: str
+    kind: Kind
+    default: Any
+    meaning: str
+    scopes: frozenset[str]
+    aliases: tuple[str, ...] = ()
+    secret: bool = False
+
+    def spellings(self) -> Iterable[tuple[str, str]]:
+        """Give every key that sets the option, with the unit of a bare number there (or an empty text)."""
+        yield (self.name, "")
+        for alias in self.aliases:
+            name, _, unit = alias.partition("=")
+            yield (name, unit)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A form of values: its name for people, and the function that reads one."""
+
+    form: str
+    read: Callable[[str], Any]
+
+
+def _read_text(text: str) -> str:
+    if not text.strip():
+        raise ValueError("it is empty")
+    return text.strip()
+
+
+def _read_flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word not in ("true", "false"):
+        raise ValueError("expected true or false")
+    return word == "true"
+
+
+def _read_duration(text: str) -> float:
+    match = _DURATION.match(text.strip().lower())
+    if match is None:
+        raise ValueError("expected a duration such as 200ms, 1s or 5m (a bare number is seconds)")
+    return float(match["number"]) * _DURATION_S[match["unit"] or "s"]
+
+
+def _read_size(text: str) -> int:
+    match = _SIZE.match(text.strip().lower())
+    if match is None or int(match["number"]) == 0:
+        raise ValueError("expected a size such as 1048576, 512k or 10m")
+    return int(match["number"]) * _SIZE_BYTES[match["unit"]]
+
+
+def whole_number(low: int, high: int) -> Kind:
+    """Give the kind of whole numbers in a range, both ends included."""
+
+    def read(text: str) -> int:
+        if not re.fullmatch(r"-?\d+", text.strip()) or not low <= int(text) <= high:
+            raise ValueError(f"expected a whole number from {low} to {high}")
+        return int(text)
+
+    return Kind(f"{low}..{high}", read)
+
+
+def duration(low_s: float, high_s: float) -> Kind:
+    """Give the kind of durations in a range, in seconds."""
+
+    def read(text: str) -> float:
+        value_s = _read_duration(text)
+        if not low_s <= value_s <= high_s:
+            raise ValueError(f"expected a duration from {low_s:g}s to {high_s:g}s")
+        return value_s
+
+    return Kind("duration", read)
+
+
+def one_of(*words: str) -> Kind:
+    """Give the kind of a closed list of words, in any case."""
+
+    def read(text: str) -> str:
+        for word in words:
+            if text.strip().lower() == word.lower():
+                return word
+        raise ValueError(f"expected one of {', '.join(words)}")
+
+    return Kind(" or ".join(words), read)
+
+
+TEXT: Final = Kind("text", _read_text)
+FLAG: Final = Kind("true or false", _read_flag)
+SIZE: Final = Kind("size", _read_size)
+
+
+def parse_options(
+    given: Mapping[str, str],
+    table: Iterable[Option],
+    *,
+    scope: str,
+    without_effect: Mapping[str, str],
+    refused: Mapping[str, str] | None = None,
+) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Read what a user set.
+
+    Args:
+        given: Keys and texts; keys in any case.
+        table: The known options.
+        scope: Which of them count here.
+        without_effect: Foreign keys (lower case) that are accepted and do nothing, with the reason.
+        refused: Foreign keys (lower case) that ask for something that is not there, with the way out.
+
+    Returns:
+        Option names to values, defaults filled in; and a sentence for each key without effect.
+
+    Raises:
+        OptionError: An unknown key, a value that cannot be read, or an option given twice by two spellings.
+    """
+    options = list(table)
+    by_key = {key.lower(): (option, unit) for option in options for key, unit in option.spellings()}
+    values: dict[str, Any] = {}
+    set_by: dict[str, str] = {}
+    notes: list[str] = []
+    for key, text in given.items():
+        lowered = key.lower()
+        if refused is not None and lowered in refused:
+            raise OptionError(f"option {key}: {refused[lowered]}")
+        if lowered in without_effect:
+            notes.append(f"option {key} has no effect: {without_effect[lowered]}")
+            continue
+        if lowered not in by_key:
+            raise OptionError(_unknown(key, by_key, scope))
+        option, unit = by_key[lowered]
+        if scope not in option.scopes:
+            places = " and ".join(sorted(option.scopes))
+            raise OptionError(f"option {option.name} is for the {places}, not for the {scope}; remove it")
+        if option.name in values:
+            raise OptionError(
+                f"option {option.name} is set twice, as {set_by[option.name]} and as {key}; keep one"
+            )
+        values[option.name] = _read(option, key, text, unit)
+        set_by[option.name] = key
+    for option in options:
+        if scope in option.scopes:
+            values.setdefault(option.name, option.default)
+    return values, tuple(notes)
+
+
+def _read(option: Option, key: str, text: str, unit: str) -> Any:
+    raw = f"{text}{unit}" if unit and re.fullmatch(r"\s*\d+(\.\d+)?\s*", text) else text
+    try:
+        return option.kind.read(raw)
+    except (ValueError, ArithmeticError) as error:
+        shown = "(hidden)" if option.secret else repr(text)
+        raise OptionError(f"option {key}={shown}: {error}") from None
+
+
+def _unknown(key: str, by_key: Mapping[str, tuple[Option, str]], scope: str) -> str:
+    known = sorted({option.name for option, _ in by_key.values() if scope in option.scopes}, key=str.lower)
+    near = difflib.get_close_matches(key.lower(), list(by_key), n=1, cutoff=0.6)
+    hint = f" Did you mean {by_key[near[0]][0].name}?" if near else ""
+    return f"unknown option {key}.{hint} Known options of the {scope}: {', '.join(known)}"

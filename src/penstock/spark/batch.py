@@ -1,0 +1,206 @@
+"""`spark.read.format("kinesis")`: a bounded read, one task per shard, no leases and no state.
+
+Filters on `approximateArrivalTimestamp` and `shardId` narrow the read itself when Spark pushes filters down
+(`spark.sql.python.filterPushdown.enabled`); Spark applies them again, so the result is the same without.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceReader,
+    EqualTo,
+    Filter,
+    GreaterThan,
+    GreaterThanOrEqual,
+    In,
+    InputPartition,
+    LessThan,
+    LessThanOrEqual,
+)
+
+from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
+from penstock.spark.cuts import count_before_ms, count_up_to
+from penstock.spark.options import BatchOptions
+from penstock.spark.process import open_kinesis_for
+from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_log: Final = logging.getLogger("penstock.spark")
+_ARRIVAL: Final = ("approximateArrivalTimestamp",)
+_SHARD: Final = ("shardId",)
+
+
+@dataclass(frozen=True, slots=True)
+class Narrowing:
+    """What pushed filters allow to leave unread.
+
+    Args:
+        from_ms: Only records that arrived at or after it are asked for, or None.
+        until_ms: Only records that arrived before it are asked for, or None.
+        shards: Only these shards, or None for all.
+    """
+
+    from_ms: int | None = None
+    until_ms: int | None = None
+    shards: frozenset[str] | None = None
+
+
+def narrow(filters: Iterable[Filter]) -> Narrowing:
+    """Read what is useful out of filters; everything else is left to Spark."""
+    narrowed = Narrowing()
+    for each in filters:
+        narrowed = _narrow_by(narrowed, each)
+    return narrowed
+
+
+def _narrow_by(so_far: Narrowing, condition: Filter) -> Narrowing:
+    attribute = getattr(condition, "attribute", None)
+    value: Any = getattr(condition, "value", None)
+    if attribute == _SHARD and isinstance(condition, EqualTo | In):
+        # The field's class, not its content, differs between the two: one text, or a tuple of them.
+        wanted = frozenset([value] if isinstance(condition, EqualTo) else value)
+        return replace(so_far, shards=wanted if so_far.shards is None else so_far.shards & wanted)
+    if attribute != _ARRIVAL or not isinstance(value, datetime):
+        return so_far
+    moment = value if value.tzinfo is not None else value.astimezone()
+    micros = round(moment.astimezone(UTC).timestamp() * 1_000_000)
+    low_ms, high_ms = micros // 1000, -(-micros // 1000) + 1
+    if isinstance(condition, EqualTo | GreaterThan | GreaterThanOrEqual):
+        so_far = replace(so_far, from_ms=low_ms if so_far.from_ms is None else max(so_far.from_ms, low_ms))
+    if isinstance(condition, EqualTo | LessThan | LessThanOrEqual):
+        so_far = replace(
+            so_far, until_ms=high_ms if so_far.until_ms is None else min(so_far.until_ms, high_ms)
+        )
+    return so_far
+
+
+@dataclass(frozen=True, slots=True)
+class BoundedRead:
+    """What one task of a batch read reads: plain values."""
+
+    shard_id: str
+    start: Position
+    end: Position | None
+    until_ms: int
+    retention_ms: int
+
+
+class BoundedPartition(InputPartition):
+    """One shard of a batch read; None when there is nothing at all to read."""
+
+    def __init__(self, bounded: BoundedRead | None) -> None:
+        super().__init__(None if bounded is None else bounded.shard_id)
+        self.bounded = bounded
+
+
+class _Pushdown:
+    """`pushFilters` in a form that Spark accepts whether or not pushing is switched on.
+
+    Spark refuses a reader that overrides `pushFilters` while `spark.sql.python.filterPushdown.enabled` is off, and
+    it recognises an override by the function behind the bound method. This object does the work when called and
+    shows Spark the inherited function, so the same reader serves both settings.
+    """
+
+    __func__ = DataSourceReader.pushFilters
+
+    def __init__(self, keep: Callable[[Narrowing], None]) -> None:
+        self._keep = keep
+
+    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+        """Take note of the filters and give all of them back: Spark applies them as well."""
+        self._keep(narrow(filters))
+        return filters
+
+
+class KinesisBatchReader(DataSourceReader):
+    """A stream between two positions as a batch source."""
+
+    def __init__(self, options: BatchOptions) -> None:
+        self._options = options
+        self._narrowing = Narrowing()
+        # The instance's attribute hides the inherited method on purpose; see _Pushdown.
+        self.pushFilters = _Pushdown(self._keep_narrowing)  # type: ignore[assignment,method-assign]
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel without the pushdown object, whose work is done."""
+        return {"_options": self._options, "_narrowing": self._narrowing}
+
+    def _keep_narrowing(self, narrowing: Narrowing) -> None:
+        self._narrowing = narrowing
+
+    def partitions(self) -> list[BoundedPartition]:  # type: ignore[override]  # Spark takes any sequence of partitions
+        """Give one task for each shard that may hold records in the range."""
+        options, narrowing = self._options, self._narrowing
+        kinesis = open_kinesis_for(options.connection)
+        summary = kinesis.fetch_summary(options.stream)
+        listing = kinesis.fetch_shards(options.stream)
+        now_ms = time.time_ns() // 1_000_000
+        if listing.server_ms is not None and abs(now_ms - listing.server_ms) >= 2000:
+            now_ms = listing.server_ms + 1000
+        planned = []
+        for shard in sorted(listing.shards, key=lambda each: each.shard_id):
+            if narrowing.shards is not None and shard.shard_id not in narrowing.shards:
+                continue
+            start = _later_start(options.starting.of(shard.shard_id), narrowing.from_ms)
+            end = options.ending.of(shard.shard_id)
+            until_ms = min(m for m in (now_ms, end.timestamp_ms, narrowing.until_ms) if m is not None)
+            if (
+                start.is_shard_end
+                or start == LATEST
+                or (start.timestamp_ms is not None and start.timestamp_ms >= until_ms)
+            ):
+                continue
+            planned.append(
+                BoundedPartition(
+                    BoundedRead(
+                        shard.shard_id,
+                        start,
+                        end if end.is_record else None,
+                        until_ms,
+                        summary.retention_hours * 3_600_000,
+                    )
+                )
+            )
+        return planned or [BoundedPartition(None)]
+
+    def read(self, partition: BoundedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
+        """Read one shard's range."""
+        bounded, options = partition.bounded, self._options
+        if bounded is None:
+            return
+        shard = ShardRange(
+            open_kinesis_for(options.connection),
+            options.stream,
+            options.stream.rpartition("/")[2],
+            bounded.shard_id,
+            bounded.start,
+            pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
+            loss=LossPolicy(options.fail_on_data_loss, None, bounded.retention_ms),
+            deaggregate=options.deaggregate,
+        )
+        for page in shard.pages():
+            count = count_before_ms(page.rows, bounded.until_ms)
+            if bounded.end is not None:
+                count = min(count, count_up_to(page.rows, bounded.end))
+            if count:
+                yield page.rows.slice(0, count)
+            if count < page.rows.num_rows or page.millis_behind_latest == 0:
+                return
+
+
+def _later_start(start: Position, from_ms: int | None) -> Position:
+    if from_ms is None or start.is_record:
+        # A named record is where the user wants to start; Spark's own filter does the rest.
+        return start
+    if start.sentinel is Sentinel.SHARD_END or start == LATEST:
+        return start
+    return at_timestamp(max(from_ms, start.timestamp_ms or 0))

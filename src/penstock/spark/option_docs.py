@@ -1,0 +1,71 @@
+"""The option table as text: for `penstock options` and for docs/options.md."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.core.option_table import Option
+from penstock.spark.options import OPTIONS, WITHOUT_EFFECT
+
+_SCOPES: Final = (("source", "streaming read"), ("batch", "batch read"), ("sink", "write"))
+
+
+def option_rows() -> list[dict[str, Any]]:
+    """Give one row per option, as plain values."""
+    return [
+        {
+            "name": option.name,
+            "form": option.kind.form,
+            "default": None if option.default is None else _show(option),
+            "scopes": [scope for scope, _ in _SCOPES if scope in option.scopes],
+            "aliases": [alias.partition("=")[0] for alias in option.aliases],
+            "meaning": option.meaning,
+        }
+        for option in OPTIONS
+    ]
+
+
+def render_markdown() -> str:
+    """Give docs/options.md."""
+    lines = [
+        "# Options of the Spark source and sink",
+        "",
+        "Generated from the code by `make docs`; `penstock options` prints the same. Names are case-insensitive.",
+        "An unknown name is an error that names the nearest known one.",
+        "",
+        "| option | form | default | for | meaning | also accepted as |",
+        "|---|---|---|---|---|---|",
+    ]
+    for row in option_rows():
+        where = ", ".join(row["scopes"])
+        default = "" if row["default"] is None else f"`{row['default']}`"
+        aliases = ", ".join(f"`{alias}`" for alias in row["aliases"])
+        lines.append(
+            f"| `{row['name']}` | {row['form']} | {default} | {where} | {row['meaning']} | {aliases} |"
+        )
+    lines += [
+        "",
+        "`source` is `spark.readStream`, `batch` is `spark.read`, `sink` is `write` and `writeStream`. Durations are",
+        "written `200ms`, `1s`, `5m`; sizes `512k`, `10m`. A bare number in an alias that names its unit (`...Ms`) has",
+        "that unit.",
+        "",
+        "## Accepted without effect",
+        "",
+        "Options of other connectors that have nothing to do here; a query that sets them runs and logs why.",
+        "",
+        "| option | why |",
+        "|---|---|",
+    ]
+    lines += [f"| `{name}` | {why} |" for name, why in sorted(WITHOUT_EFFECT.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _show(option: Option) -> str:
+    value = option.default
+    if isinstance(value, bool):
+        return str(value).lower()
+    if option.kind.form == "duration":
+        return f"{value:g}s" if value >= 1 else f"{value * 1000:g}ms"
+    if option.kind.form == "size" and value % 2**20 == 0:
+        return f"{value // 2**20}m"
+    return str(value)

@@ -1,0 +1,335 @@
+"""Every option of the Spark source, batch reader and sink: one table, parsed once, documented by itself.
+
+Names follow Spark's Kafka source where it has the idea and Kinesis's own words elsewhere; the names of the awslabs,
+qubole and Databricks connectors are aliases. This module does not import pyspark: the command line prints the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_of, parse_options, whole_number
+from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
+from penstock.core.starting import StartingPosition, parse_starting
+from penstock.errors import OptionError, PositionError
+
+_ALL: Final = frozenset({"source", "batch", "sink"})
+_READ: Final = frozenset({"source", "batch"})
+_SOURCE: Final = frozenset({"source"})
+_BATCH: Final = frozenset({"batch"})
+_SINK: Final = frozenset({"sink"})
+_COUNT: Final = whole_number(1, 2**53)
+
+OPTIONS: Final[tuple[Option, ...]] = (
+    Option("streamName", TEXT, None, "Name of the stream. One of `streamName` and `streamARN` is required (the sink may take it from the `streamName` column).", _ALL, ("stream", "kinesis.streamName")),
+    Option("streamARN", TEXT, None, "ARN of the stream; needed for a stream of another account.", _ALL, ("kinesis.streamARN",)),
+    Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Without it the query has `penstock-<stream>` for itself and refuses to share.", _SOURCE, ("kinesis.applicationName", "consumerName", "kinesis.consumerName")),
+    Option("leaseTable", TEXT, None, "DynamoDB table of the leases; `applicationName` when not given.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
+    Option("leaseDuration", duration(1, 3600), 10.0, "A lease whose owner shows no life for this long may be taken by others (KCL: failoverTimeMillis).", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
+    Option("workerId", TEXT, None, "Name in the lease table; made once and kept in the checkpoint when not given.", _SOURCE),
+    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
+    Option("startingTimestamp", TEXT, None, "Short for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
+    Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
+    Option("endingTimestamp", TEXT, None, "Short for `endingPosition` AT_TIMESTAMP; records that arrived at or after it are left out.", _BATCH),
+    Option("failOnDataLoss", FLAG, True, "Stop when records that were not read have left the stream (retention); false goes on and warns.", _READ, ("kinesis.failOnDataLoss",)),
+    Option("maxRecordsPerTrigger", _COUNT, None, "User records in one batch, over all shards.", _SOURCE, ("maxOffsetsPerTrigger",)),
+    Option("maxBytesPerTrigger", SIZE, None, "Bytes of data in one batch, over all shards; a batch ends with the record that reaches it.", _SOURCE),
+    Option("maxRecordsPerShard", _COUNT, None, "User records of one shard in one batch.", _SOURCE, ("kinesis.maxFetchRecordsPerShard", "maxFetchRecordsPerShard", "kinesis.executor.maxFetchRecordsPerShard")),
+    Option("maxBatchDuration", duration(0.1, 86400), None, "A task stops reading after this time and claims what it has.", _SOURCE, ("kinesis.maxFetchTimePerShardSec", "kinesis.executor.maxFetchTimeInMs=ms")),
+    Option("recordsPerFetch", whole_number(1, 10_000), 10_000, "Limit of one GetRecords call.", _READ, ("kinesis.getRecords.numberOfRecordsPerFetch", "maxRecordsPerFetch", "kinesis.executor.maxRecordPerRead")),
+    Option("fetchInterval", duration(0, 60), 0.2, "Time between two GetRecords calls of one shard (the service allows five a second).", _READ, ("kinesis.getRecords.fetchIntervalMs=ms", "minFetchPeriod")),
+    Option("probeInterval", duration(0.2, 60), 1.0, "How often an idle query asks a shard for news.", _SOURCE, ("shardFetchInterval", "kinesis.client.describeShardInterval", "kinesis.describeShardInterval")),
+    Option("deaggregate", FLAG, True, "Take KPL aggregates apart; false gives each Kinesis record as it is.", _READ),
+    Option("region", TEXT, None, "AWS region; boto3's rules when not given.", _ALL, ("regionName", "kinesis.region", "awsRegion", "kinesis.kinesisRegion")),
+    Option("endpointUrl", TEXT, None, "Endpoint of every service; `AWS_ENDPOINT_URL` and its per-service forms count when not given.", _ALL, ("endpoint", "kinesis.endpointUrl", "serviceEndpoint")),
+    Option("profile", TEXT, None, "Profile of the shared configuration.", _ALL, ("awsProfile",)),
+    Option("awsAccessKeyId", TEXT, None, "Access key; boto3's credential chain when not given.", _ALL, ("awsAccessKey", "kinesis.awsAccessKeyId"), secret=True),
+    Option("awsSecretKey", TEXT, None, "Secret key.", _ALL, ("awsSecretAccessKey", "kinesis.awsSecretKey"), secret=True),
+    Option("sessionToken", TEXT, None, "Session token of temporary credentials.", _ALL, ("awsSessionToken", "kinesis.sessionToken"), secret=True),
+    Option("roleArn", TEXT, None, "Role to assume.", _ALL, ("awsSTSRoleARN", "kinesis.stsRoleArn", "stsRoleArn")),
+    Option("roleSessionName", TEXT, "penstock", "Session name of the assumed role.", _ALL, ("awsSTSSessionName", "kinesis.stsSessionName", "stsSessionName")),
+    Option("roleExternalId", TEXT, None, "External id of the assumed role.", _ALL),
+    Option("stsEndpoint", TEXT, None, "Endpoint of STS.", _ALL, ("stsEndpointUrl", "kinesis.stsEndpointUrl")),
+    Option("maxRetries", whole_number(0, 1000), 10, "Attempts after the first one of a refused or failed call.", _ALL, ("kinesis.clientNumRetries", "kinesis.client.numRetries", "numRetries")),
+    Option("retryInterval", duration(0.001, 60), 0.1, "First pause before a retry; pauses double and are drawn at random below that.", _ALL, ("retryIntervalMs=ms", "kinesis.clientRetryIntervalsMs=ms", "kinesis.client.retryIntervalMs=ms")),
+    Option("maxRetryInterval", duration(0.001, 600), 5.0, "Longest pause before a retry.", _ALL, ("maxRetryIntervalMs=ms", "kinesis.clientMaxRetryIntervalMs=ms", "kinesis.client.maxRetryIntervalMs=ms")),
+    Option("retryDeadline", duration(1, 86400), 60.0, "Time for one call with all its retries.", _ALL),
+    Option("requestTimeout", duration(0.1, 600), 30.0, "Time for one answer.", _ALL),
+    Option("aggregation", FLAG, False, "Pack records into KPL aggregates, per shard.", _SINK, ("kinesis.sink.aggregationEnabled", "aggregationEnabled", "kinesis.executor.aggregationEnabled")),
+    Option("ordering", one_of("key", "none"), "key", "`key` keeps the order of each partition key within a task, also under throttling; `none` is faster.", _SINK),
+    Option("rateLimit", whole_number(1, 1000), None, "Percent of a shard's write capacity that each task may use; nothing is limited until the service refuses when not given.", _SINK),
+    Option("maxRecordsPerBatch", whole_number(1, 500), 500, "Kinesis records in one PutRecords call.", _SINK),
+    Option("bufferBytes", SIZE, 32 * 2**20, "Memory that one task may hold in records that are not acknowledged yet.", _SINK),
+    Option("writeDeadline", duration(1, 86400), 600.0, "Time without any acknowledgement after which a task gives up and fails.", _SINK),
+)  # fmt: skip
+
+WITHOUT_EFFECT: Final[Mapping[str, str]] = {
+    "kinesis.consumertype": "records are read by polling",
+    "consumermode": "records are read by polling",
+    "kinesis.metadatacommittertype": "positions are kept in the query's own checkpoint and on the leases",
+    "kinesis.metadatapath": "positions are kept in the query's own checkpoint and on the leases",
+    "kinesis.metadatanumretries": "there is no second commit log",
+    "kinesis.metadataretryintervalsms": "there is no second commit log",
+    "kinesis.metadatamaxretryintervalms": "there is no second commit log",
+    "kinesis.executor.metadata.committer": "there is no second commit log",
+    "kinesis.minbatchestoretain": "there is no second commit log",
+    "kinesis.checknewrecordthreads": "idle shards are probed as needed",
+    "kinesis.internal.avoidemptybatches": "empty batches are never run",
+    "kinesis.client.avoidemptybatches": "empty batches are never run",
+    "avoidemptybatches": "empty batches are never run",
+    "kinesis.executor.addidletimebetweenreads": "set fetchInterval instead",
+    "kinesis.executor.idletimebetweenreadsinms": "set fetchInterval instead",
+    "awsuseinstanceprofile": "boto3's credential chain finds instance profiles by itself",
+    "maxfetchrate": "a task reads as fast as the shard allows",
+    "maxfetchduration": "there is no prefetch to buffer",
+    "fetchbuffersize": "there is no prefetch to buffer",
+    "coalescethresholdblocksize": "there are no cached blocks to merge",
+    "coalescebinsize": "there are no cached blocks to merge",
+    "maxshardsperdescribe": "shards are listed a thousand at a time",
+    "kinesis.sink.flushwaittimemillis": "a task waits for each acknowledgement",
+    "kinesis.sink.recordmaxbufferedtimems": "a task sends as soon as a request is full",
+    "kinesis.sink.maxconnections": "connections are kept per Python worker",
+    "kinesis.sink.recordttl": "a record is not dropped because time passed",
+}
+
+REFUSED: Final[Mapping[str, str]] = {
+    "path": "load() and start() take no path; name the stream with option streamName",
+    "topic": "Kinesis has streams; use option streamName",
+}
+_REFUSED_VALUES: Final = {
+    (
+        "kinesis.consumertype",
+        "subscribetoshard",
+    ): "enhanced fan-out is not available yet; remove the option to read by polling",
+    ("consumermode", "efo"): "enhanced fan-out is not available yet; remove the option to read by polling",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """How to reach the services; every field as the option of the same name."""
+
+    region: str | None
+    endpoint_url: str | None
+    profile: str | None
+    access_key_id: str | None
+    secret_access_key: str | None
+    session_token: str | None
+    role_arn: str | None
+    role_session_name: str
+    role_external_id: str | None
+    sts_endpoint_url: str | None
+    attempts_max: int
+    retry_base_s: float
+    retry_cap_s: float
+    retry_deadline_s: float
+    request_timeout_s: float
+
+    def __repr__(self) -> str:
+        """Show nothing that is secret."""
+        return f"Connection(region={self.region!r}, endpoint_url={self.endpoint_url!r}, role_arn={self.role_arn!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """The streaming source's options, checked."""
+
+    stream: str
+    connection: Connection
+    application: str
+    application_is_default: bool
+    lease_table: str
+    lease_duration_s: float
+    worker_id: str | None
+    starting: StartingPosition
+    fail_on_data_loss: bool
+    record_count_max: int | None
+    bytes_max: int | None
+    shard_record_count_max: int | None
+    batch_duration_max_s: float | None
+    fetch_count_max: int
+    fetch_interval_s: float
+    probe_interval_s: float
+    deaggregate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOptions:
+    """The batch reader's options, checked."""
+
+    stream: str
+    connection: Connection
+    starting: StartingPosition
+    ending: StartingPosition
+    fail_on_data_loss: bool
+    fetch_count_max: int
+    fetch_interval_s: float
+    deaggregate: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """The sink's options, checked."""
+
+    stream: str | None
+    connection: Connection
+    aggregation: bool
+    ordering: str
+    rate_limit_percent: int | None
+    request_record_count_max: int
+    buffer_bytes_max: int
+    write_deadline_s: float
+
+
+def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ...]]:
+    """Read the streaming source's options; also gives a sentence for each option without effect.
+
+    Raises:
+        OptionError: Anything unknown, missing or out of range.
+    """
+    values, notes = _parse(given, "source")
+    stream = _stream(values)
+    short = stream.rpartition("/")[2]
+    application = values["applicationName"] or values["leaseTable"] or f"penstock-{short}"
+    return (
+        SourceOptions(
+            stream=stream,
+            connection=_connection(values),
+            application=application,
+            application_is_default=values["applicationName"] is None and values["leaseTable"] is None,
+            lease_table=values["leaseTable"] or application,
+            lease_duration_s=values["leaseDuration"],
+            worker_id=values["workerId"],
+            starting=_starting(values, "starting", StartingPosition(LATEST)),
+            fail_on_data_loss=values["failOnDataLoss"],
+            record_count_max=values["maxRecordsPerTrigger"],
+            bytes_max=values["maxBytesPerTrigger"],
+            shard_record_count_max=values["maxRecordsPerShard"],
+            batch_duration_max_s=values["maxBatchDuration"],
+            fetch_count_max=values["recordsPerFetch"],
+            fetch_interval_s=values["fetchInterval"],
+            probe_interval_s=values["probeInterval"],
+            deaggregate=values["deaggregate"],
+        ),
+        notes,
+    )
+
+
+def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]]:
+    """Read the batch reader's options.
+
+    Raises:
+        OptionError: Anything unknown, missing or out of range.
+    """
+    values, notes = _parse(given, "batch")
+    starting = _starting(values, "starting", StartingPosition(TRIM_HORIZON))
+    ending = _starting(values, "ending", StartingPosition(LATEST))
+    if starting.default == LATEST and not starting.by_shard:
+        raise OptionError(
+            "option startingPosition=LATEST: a batch read from the tip holds nothing; use TRIM_HORIZON or a timestamp"
+        )
+    if ending.default in (TRIM_HORIZON, SHARD_END) and not ending.by_shard:
+        raise OptionError("option endingPosition: use LATEST, AT_TIMESTAMP <moment> or JSON shard by shard")
+    return (
+        BatchOptions(
+            stream=_stream(values),
+            connection=_connection(values),
+            starting=starting,
+            ending=ending,
+            fail_on_data_loss=values["failOnDataLoss"],
+            fetch_count_max=values["recordsPerFetch"],
+            fetch_interval_s=values["fetchInterval"],
+            deaggregate=values["deaggregate"],
+        ),
+        notes,
+    )
+
+
+def parse_sink(given: Mapping[str, str]) -> tuple[SinkOptions, tuple[str, ...]]:
+    """Read the sink's options.
+
+    Raises:
+        OptionError: Anything unknown or out of range.
+    """
+    values, notes = _parse(given, "sink")
+    return (
+        SinkOptions(
+            stream=_stream(values, required=False),
+            connection=_connection(values),
+            aggregation=values["aggregation"],
+            ordering=values["ordering"],
+            rate_limit_percent=values["rateLimit"],
+            request_record_count_max=values["maxRecordsPerBatch"],
+            buffer_bytes_max=values["bufferBytes"],
+            write_deadline_s=values["writeDeadline"],
+        ),
+        notes,
+    )
+
+
+def _parse(given: Mapping[str, str], scope: str) -> tuple[dict[str, Any], tuple[str, ...]]:
+    for key, text in given.items():
+        reason = _REFUSED_VALUES.get((key.lower(), text.strip().lower()))
+        if reason is not None:
+            raise OptionError(f"option {key}={text}: {reason}")
+    # Spark hands its own switches on to every source; a checkpoint location is one of them.
+    own = {key: text for key, text in given.items() if key.lower() not in ("checkpointlocation", "queryname")}
+    return parse_options(own, OPTIONS, scope=scope, without_effect=WITHOUT_EFFECT, refused=REFUSED)
+
+
+def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
+    name, arn = values["streamName"], values["streamARN"]
+    if name is not None and arn is not None and arn.rpartition("/")[2] != name:
+        raise OptionError(f"options streamName={name} and streamARN={arn} name two streams; keep one")
+    stream = arn or name
+    if stream is None and required:
+        raise OptionError("option streamName is missing: name the stream with option streamName or streamARN")
+    if stream is not None and "," in stream:
+        raise OptionError(
+            f"option streamName={stream}: one stream per source; union several sources for several streams"
+        )
+    if arn is not None and not (arn.startswith("arn:") and ":kinesis:" in arn and "stream/" in arn):
+        raise OptionError(
+            f"option streamARN={arn} is not a stream's ARN (arn:aws:kinesis:<region>:<account>:stream/<name>)"
+        )
+    return stream
+
+
+def _starting(values: Mapping[str, Any], which: str, default: StartingPosition) -> StartingPosition:
+    position, moment = values[f"{which}Position"], values[f"{which}Timestamp"]
+    if position is not None and moment is not None:
+        raise OptionError(f"options {which}Position and {which}Timestamp exclude each other; keep one")
+    try:
+        if moment is not None:
+            return parse_starting(f"AT_TIMESTAMP {moment}", f"{which}Timestamp")
+        return default if position is None else parse_starting(position, f"{which}Position")
+    except PositionError as error:
+        raise OptionError(str(error)) from None
+
+
+def _connection(values: Mapping[str, Any]) -> Connection:
+    if (values["awsAccessKeyId"] is None) != (values["awsSecretKey"] is None):
+        raise OptionError("options awsAccessKeyId and awsSecretKey go together; set both or neither")
+    return Connection(
+        region=values["region"] or _region_of(values["streamARN"]),
+        endpoint_url=values["endpointUrl"],
+        profile=values["profile"],
+        access_key_id=values["awsAccessKeyId"],
+        secret_access_key=values["awsSecretKey"],
+        session_token=values["sessionToken"],
+        role_arn=values["roleArn"],
+        role_session_name=values["roleSessionName"],
+        role_external_id=values["roleExternalId"],
+        sts_endpoint_url=values["stsEndpoint"],
+        attempts_max=values["maxRetries"] + 1,
+        retry_base_s=values["retryInterval"],
+        retry_cap_s=values["maxRetryInterval"],
+        retry_deadline_s=values["retryDeadline"],
+        request_timeout_s=values["requestTimeout"],
+    )
+
+
+def _region_of(arn: str | None) -> str | None:
+    return None if arn is None else arn.split(":")[3]

@@ -1,0 +1,211 @@
+"""`write.format("kinesis")`, batch and streaming: rows become records, and a task ends when all are acknowledged.
+
+The sending itself (requests within every limit, order, flow control, retries of refused entries only) is
+`penstock.producer.task_writer`. Here rows are taken from Arrow, routed by stream, and counted. Delivery is
+at-least-once: a task that Spark repeats sends its rows again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from penstock.errors import OptionError, RecordError
+from penstock.producer.task_writer import TaskWriter, TaskWriterOptions, WriteReport
+from penstock.spark.options import SinkOptions
+from penstock.spark.process import open_kinesis_for
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+_log: Final = logging.getLogger("penstock.spark")
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": ("binary", "string"),
+    "partitionKey": ("string",),
+    "explicitHashKey": ("string",),
+    "streamName": ("string",),
+}
+_REQUIRED: Final = ("data", "partitionKey")
+
+
+def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> tuple[str, ...]:
+    """Check the rows' columns before anything runs.
+
+    Returns:
+        The names as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an empty
+        text for one that is not there.
+
+    Raises:
+        OptionError: A column is missing, unknown or of another type, or the mode would replace what is there.
+    """
+    if overwrite:
+        raise OptionError(
+            "a stream cannot be replaced: use mode append (batch), or outputMode append or update (streaming)"
+        )
+    found = {field.name.lower(): field for field in schema.fields}
+    known = {name.lower() for name in _TYPES}
+    unknown = sorted(field.name for key, field in found.items() if key not in known)
+    if unknown:
+        raise OptionError(
+            f"the sink does not know the column {', '.join(unknown)}: it takes data, partitionKey and, if wanted, "
+            "explicitHashKey and streamName; put the rest into data, for instance with "
+            "to_json(struct('*')).alias('data')"
+        )
+    for name in _REQUIRED:
+        if name.lower() not in found:
+            raise OptionError(
+                f"the column {name} is missing; add it, for instance with "
+                + (
+                    "to_json(struct('*')).alias('data')"
+                    if name == "data"
+                    else "col('id').cast('string').alias('partitionKey')"
+                )
+            )
+    for name, types in _TYPES.items():
+        column = found.get(name.lower())
+        if column is not None and column.dataType.typeName() not in types:
+            raise OptionError(
+                f"the column {column.name} is {column.dataType.simpleString()}; the sink takes {' or '.join(types)}"
+            )
+    if options.stream is None and "streamname" not in found:
+        raise OptionError(
+            "where to write? Set option streamName, or add a column streamName that routes each row"
+        )
+    return tuple(found[name.lower()].name if name.lower() in found else "" for name in _TYPES)
+
+
+@dataclass
+class KinesisCommitMessage(WriterCommitMessage):
+    """What one task tells the driver: a report for each stream that it wrote to."""
+
+    reports: dict[str, WriteReport] = field(default_factory=dict)
+
+
+class RowWriter:
+    """Writes one task's rows; used by both writers.
+
+    Args:
+        options: The sink's options.
+        columns: What `check_columns` gave.
+    """
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        self._options = options
+        self._columns = columns
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Send every row and wait until every one is acknowledged.
+
+        Raises:
+            RecordError: A row can never be accepted; names the row and the way out.
+            DeliveryFailed: The service did not acknowledge in time, or refused for good.
+        """
+        writers: dict[str, TaskWriter] = {}
+        row_number = 0
+        for batch in batches:
+            names = batch.schema.names
+            data, keys, hash_keys, streams = (_values(batch, names, column) for column in self._columns)
+            for index in range(batch.num_rows):
+                stream = self._stream_of(streams[index], row_number)
+                writer = writers.get(stream)
+                if writer is None:
+                    writer = writers[stream] = self._open(stream)
+                self._send(writer, stream, row_number, data[index], keys[index], hash_keys[index])
+                row_number += 1
+        reports = {stream: writer.finish() for stream, writer in writers.items()}
+        return KinesisCommitMessage(reports)
+
+    def _open(self, stream: str) -> TaskWriter:
+        options = self._options
+        return TaskWriter(
+            open_kinesis_for(options.connection),
+            stream,
+            TaskWriterOptions(
+                aggregation=options.aggregation,
+                ordering=options.ordering,
+                rate_limit_percent=options.rate_limit_percent,
+                request_record_count_max=options.request_record_count_max,
+                buffer_bytes_max=max(1, options.buffer_bytes_max),
+                no_progress_deadline_s=options.write_deadline_s,
+            ),
+        )
+
+    def _stream_of(self, value: Any, row_number: int) -> str:
+        if value is not None:
+            return str(value)
+        if self._options.stream is None:
+            raise RecordError(
+                f"row {row_number}: the column streamName is null and no option streamName is set"
+            )
+        return self._options.stream
+
+    @staticmethod
+    def _send(writer: TaskWriter, stream: str, row_number: int, data: Any, key: Any, hash_key: Any) -> None:  # noqa: PLR0917 - one row
+        if data is None or key is None:
+            missing = "data" if data is None else "partitionKey"
+            raise RecordError(
+                f"stream {stream}, row {row_number} of the task: the column {missing} is null; filter such rows out or give a value"
+            )
+        payload = data.encode() if isinstance(data, str) else data
+        try:
+            writer.write(payload, key, hash_key)
+        except RecordError as error:
+            raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
+
+
+def _values(batch: pa.RecordBatch, names: list[str], column: str) -> list[Any]:
+    return batch.column(names.index(column)).to_pylist() if column else [None] * batch.num_rows
+
+
+def _log_reports(messages: list[WriterCommitMessage | None], what: str) -> None:
+    for message in messages:
+        if isinstance(message, KinesisCommitMessage):
+            for stream, report in message.reports.items():
+                _log.info("%s to stream %s: %s", what, stream, report)
+
+
+class KinesisBatchWriter(DataSourceArrowWriter):
+    """The sink of `df.write`."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        self._rows = RowWriter(options, columns)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Write one task's rows."""
+        return self._rows.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say in the log what was written."""
+        _log_reports(messages, "batch write")
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Say in the log what stays written although the job failed: a stream takes nothing back."""
+        _log_reports(messages, "failed batch write, acknowledged before the failure")
+
+
+class KinesisStreamWriter(DataSourceStreamArrowWriter):
+    """The sink of `df.writeStream`."""
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+        self._rows = RowWriter(options, columns)
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Write one task's rows of a micro-batch."""
+        return self._rows.write(iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Say in the log what the micro-batch wrote; may be called again for the same batch after a restart."""
+        _log_reports(messages, f"micro-batch {batchId}")
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
+        """Say in the log what stays written; the batch will be written again (at-least-once)."""
+        _log_reports(messages, f"failed micro-batch {batchId}, acknowledged before the failure")

@@ -1,0 +1,86 @@
+"""`format("kinesis")`: the data source that Spark finds, and what it makes of the options."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, MutableMapping
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql.datasource import DataSource
+
+from penstock.spark.options import parse_batch, parse_sink, parse_source
+from penstock.spark.schema import SCHEMA_DDL
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from penstock.spark.batch import KinesisBatchReader
+    from penstock.spark.sink import KinesisBatchWriter, KinesisStreamWriter
+    from penstock.spark.stream_reader import KinesisStreamReader
+
+_log: Final = logging.getLogger("penstock.spark")
+
+
+class KinesisDataSource(DataSource):
+    """Amazon Kinesis Data Streams as a streaming source, a batch source and a sink.
+
+    Spark makes one per query and sends it to other processes, so it holds only the options' texts; they are
+    checked when it becomes clear what for.
+    """
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        # A plain dictionary travels between processes whatever class Spark hands in.
+        self.options = dict(options.items())
+
+    def __repr__(self) -> str:
+        """Show the names of the options that are set, never their values: some are secret."""
+        return f"KinesisDataSource({', '.join(sorted(self.options))})"
+
+    @classmethod
+    def name(cls) -> str:
+        """Give the format's name."""
+        return "kinesis"
+
+    def schema(self) -> str:
+        """Give the rows that reading produces."""
+        return SCHEMA_DDL
+
+    def reader(self, schema: StructType) -> KinesisBatchReader:  # noqa: ARG002 - Spark's signature
+        """Give the batch reader."""
+        from penstock.spark.batch import KinesisBatchReader
+
+        options, notes = parse_batch(self._own_options())
+        _say(notes)
+        return KinesisBatchReader(options)
+
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: ARG002, N802 - Spark's signature
+        """Give the streaming reader."""
+        from penstock.spark.stream_reader import KinesisStreamReader
+
+        options, notes = parse_source(self._own_options())
+        _say(notes)
+        return KinesisStreamReader(options)
+
+    def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
+        """Give the batch writer."""
+        from penstock.spark.sink import KinesisBatchWriter, check_columns
+
+        options, notes = parse_sink(self._own_options())
+        _say(notes)
+        return KinesisBatchWriter(options, check_columns(schema, options, overwrite=overwrite))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
+        """Give the streaming writer."""
+        from penstock.spark.sink import KinesisStreamWriter, check_columns
+
+        options, notes = parse_sink(self._own_options())
+        _say(notes)
+        return KinesisStreamWriter(options, check_columns(schema, options, overwrite=overwrite))
+
+    def _own_options(self) -> Mapping[str, str]:
+        return self.options
+
+
+def _say(notes: tuple[str, ...]) -> None:
+    for note in notes:
+        _log.warning(note)
