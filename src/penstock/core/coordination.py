@@ -97,6 +97,9 @@ class CoordinatorOptions:
                 f"round_interval_s={self.round_interval_s}: expected more than 0 and at most 100 times "
                 f"lease_duration_s={self.lease_duration_s}"
             )
+        self._check_signs()
+
+    def _check_signs(self) -> None:
         for name in (
             "scanned_rows_per_s_max",
             "handover_timeout_s",

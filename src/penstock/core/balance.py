@@ -1,0 +1,433 @@
+"""Who should hold which lease: pure policies over one view of the fleet, each move with its reason.
+
+There is no leader. Every worker computes the same target for everybody from what it has scanned, and carries out
+the part that concerns itself: the worker that gains a lease takes it. A worker takes its whole share in one
+round. Free leases are taken; live ones are asked for, and their owner finishes first (a hand-over).
+
+- `even`: everybody gets the whole part of leases/workers, and the remainder goes to those that have most already,
+  so that as few leases as possible move. Nothing is ever taken from a worker that has at most one lease more.
+- `by_zone`: every zone gets the same number (the remainder to the fullest), then even within each zone. A zone
+  is what stands before the first "/" of a worker id (`zone/name`); ids without one form a zone of their own. The
+  owner is an opaque text to Java KCL workers, so the convention costs them nothing and needs no attribute.
+- `by_throughput`: the same kilobytes per second for everybody, within a tenth, moving the fewest shards it can
+  find. Meant for a fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
+- `kcl2`: see `penstock.core.balance_kcl2`.
+
+Finished leases count for nothing. A lease that waits for its parents counts when somebody holds it, but nobody takes
+one before it can be read: whoever ends the last parent takes the children, since it loses a lease just then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from hashlib import blake2b
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.core.coordination import BalancePolicy
+from penstock.core.lease import Lease, RequestHandover, Take
+from penstock.core.lease_view import Hold, LeaseView
+
+OVERSHOOT: Final = 0.10
+"""Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""
+_WEIGHT_FLOOR: Final = 0.05  # of the mean: an idle shard still costs calls and a lease
+
+
+class Reason(Enum):
+    """Why a lease moves."""
+
+    UNOWNED = "unowned"
+    EXPIRED = "expired"
+    OWN = "own"  # it bears this worker's name from before a restart
+    CHILD = "child"  # this worker ended its parent
+    SHARE = "share"  # this worker has fewer than its share
+    LEFT_OVER = "left_over"  # free for long: whoever should take it does not
+    HANDED_OVER = "handed_over"
+    HANDOVER_OVERDUE = "handover_overdue"
+    STEAL = "steal"  # kcl2: from the most loaded worker
+    VERY_OLD = "very_old"  # kcl2: nobody has renewed it for three lease durations
+    SURPLUS = "surplus"  # more leases than max_leases
+
+
+class FleetLease(NamedTuple):
+    """One unfinished lease, judged."""
+
+    lease: Lease
+    hold: Hold
+    unchanged_s: float = 0.0
+    waits: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Write this to get the lease: a `Take`, or a `RequestHandover` where somebody reads it."""
+
+    write: Take | RequestHandover
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Finish, checkpoint and free this lease."""
+
+    key: str
+    reason: Reason
+
+
+Move: TypeAlias = Gain | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLimits:
+    """What bounds a plan.
+
+    Args:
+        max_leases: Nobody's share is larger; assumed the same for all workers.
+        leases_to_acquire: At most so many gains at a time.
+        handover: False takes live leases without asking.
+        left_over_s: A free lease that stands for so long is offered to the next worker, and so on.
+    """
+
+    max_leases: int | None = None
+    leases_to_acquire: int | None = None
+    handover: bool = True
+    left_over_s: float = 20.0
+
+
+DEFAULT_LIMITS: Final = BalanceLimits()
+
+
+def fleet_of(view: LeaseView, now_s: float) -> list[FleetLease]:
+    """Judge every unfinished lease of a view."""
+    return [
+        FleetLease(lease, hold, unchanged_s, view.waits_for_parents(lease))
+        for lease, hold, unchanged_s in view.holds(now_s)
+        if hold is not Hold.ENDED
+    ]
+
+
+def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
+    """Give everybody who renews a lease or has asked for one, and this worker."""
+    workers = {me}
+    for lease, hold, _, _ in fleet:
+        if hold is Hold.ALIVE:
+            if lease.owner is not None:
+                workers.add(lease.owner)
+            if lease.checkpoint_owner is not None:
+                workers.add(lease.checkpoint_owner)
+    return workers
+
+
+def zone_of(worker: str) -> str:
+    """Give the zone that a worker id names: what stands before the first "/", or nothing."""
+    zone, slash, _ = worker.partition("/")
+    return zone if slash else ""
+
+
+def tie(*parts: str) -> int:
+    """Order what is otherwise equal: the same on every worker, unlike for every lease."""
+    return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")
+
+
+def plan_balance(
+    fleet: Sequence[FleetLease],
+    me: str,
+    policy: BalancePolicy = BalancePolicy.EVEN,
+    limits: BalanceLimits = DEFAULT_LIMITS,
+    *,
+    workers: Iterable[str] = (),
+    lease_duration_s: float = 10.0,
+    chance: float = 0.5,
+) -> list[Move]:
+    """Say which leases this worker gains or gives up now.
+
+    Args:
+        fleet: Every unfinished lease as judged from here.
+        me: This worker's id.
+        policy: The rule.
+        limits: What bounds the plan.
+        workers: Workers known to live beside those that the leases show.
+        lease_duration_s: For `kcl2`, whose rule knows leases that are three times as old.
+        chance: In [0, 1), for `kcl2`, whose choices are random.
+
+    Returns:
+        Moves in the order in which they should be made: free leases first. With the same fleet, workers and
+        policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them.
+    """
+    if policy is BalancePolicy.KCL2:
+        from penstock.core.balance_kcl2 import plan_kcl2
+
+        return list(plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance))
+    everybody = live_workers(fleet, me) | set(workers)
+    counts = dict.fromkeys(everybody, 0)
+    unclaimed = 0
+    for entry in fleet:
+        owner = entry.lease.owner
+        if entry.hold is Hold.ALIVE and owner is not None:
+            counts[owner] += 1
+        elif not entry.waits:
+            unclaimed += 1  # what waits for its parents counts from when somebody holds it
+    if policy is BalancePolicy.BY_THROUGHPUT:
+        assigned = _assign_by_throughput(fleet, counts, limits.max_leases)
+    else:
+        total = sum(counts.values()) + unclaimed
+        targets = plan_targets(counts, total, policy, limits.max_leases)
+        assigned = _assign(fleet, counts, targets)
+    moves = _own_moves(fleet, me, assigned, limits)
+    moves += _left_over(fleet, me, everybody, assigned, limits)
+    room = None if limits.max_leases is None else max(0, limits.max_leases - counts[me])
+    moves = moves[:room]
+    if limits.leases_to_acquire is not None:
+        moves = moves[: limits.leases_to_acquire]
+    return [*moves, *_surplus(fleet, me, counts, limits)]
+
+
+# --- targets --------------------------------------------------------------------------------------------
+
+
+def plan_targets(
+    counts: dict[str, int], total: int, policy: BalancePolicy, max_leases: int | None
+) -> dict[str, int]:
+    """Give every worker's number of leases.
+
+    Args:
+        counts: What each live worker has now.
+        total: Leases to share, free ones included.
+        policy: EVEN or BY_ZONE.
+        max_leases: Nobody gets more.
+    """
+    if policy is not BalancePolicy.BY_ZONE:
+        return _share(counts, total, max_leases)
+    members: dict[str, dict[str, int]] = {}
+    for worker, count in counts.items():
+        members.setdefault(zone_of(worker), {})[worker] = count
+    quotas = _zone_quotas(members, total, max_leases)
+    targets: dict[str, int] = {}
+    for zone, zone_counts in members.items():
+        targets.update(_share(zone_counts, quotas[zone], max_leases))
+    return targets
+
+
+def _share(counts: dict[str, int], total: int, cap: int | None) -> dict[str, int]:
+    base, remainder = divmod(total, len(counts))
+    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
+    targets = {worker: base + (1 if place < remainder else 0) for place, worker in enumerate(fullest_first)}
+    return targets if cap is None else {worker: min(target, cap) for worker, target in targets.items()}
+
+
+def _zone_quotas(members: dict[str, dict[str, int]], total: int, cap: int | None) -> dict[str, int]:
+    zone_counts = {zone: sum(counts.values()) for zone, counts in members.items()}
+    if cap is None:
+        return _share(zone_counts, total, None)
+    quotas: dict[str, int] = {}
+    open_zones, left = dict(zone_counts), total
+    while open_zones:  # zones that are full pass what is over to the others; each turn fills at least one
+        shares = _share(open_zones, left, None)
+        full = {zone for zone, share in shares.items() if share >= cap * len(members[zone])}
+        if not full:
+            quotas.update(shares)
+            break
+        for zone in full:
+            quotas[zone] = min(shares[zone], cap * len(members[zone]))
+            left -= quotas[zone]
+            del open_zones[zone]
+    return quotas
+
+
+# --- who gets what --------------------------------------------------------------------------------------
+
+
+def _assign(fleet: Sequence[FleetLease], counts: dict[str, int], targets: dict[str, int]) -> dict[str, str]:
+    """Give the new owner of every lease that moves."""
+    surplus = {worker: counts[worker] - target for worker, target in targets.items()}
+    wanting = {worker: -over for worker, over in surplus.items() if over < 0}
+    offered = [entry.lease.key for entry in fleet if _is_takable(entry)]
+    return _deal([*sorted(offered, key=tie), *_given_up_by_donors(fleet, surplus)], wanting)
+
+
+def _is_takable(entry: FleetLease) -> bool:
+    return entry.hold is not Hold.ALIVE and not entry.waits
+
+
+def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
+    by_donor: dict[str, list[FleetLease]] = {}
+    for entry in fleet:
+        owner = entry.lease.owner
+        if owner is not None and surplus.get(owner, 0) > 0 and _may_be_asked_for(entry):
+            by_donor.setdefault(owner, []).append(entry)
+    given = []
+    for donor, entries in by_donor.items():
+        # What nobody reads yet moves for nothing.
+        entries.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
+        given += [entry.lease.key for entry in entries[: surplus[donor]]]
+    return sorted(given, key=tie)
+
+
+def _may_be_asked_for(entry: FleetLease) -> bool:
+    return entry.hold is Hold.ALIVE and entry.lease.checkpoint_owner is None  # else it is under way already
+
+
+def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
+    """Give each lease to the next worker on a ring that still wants one.
+
+    Where views differ a little, only a little of the result differs: two workers seldom want the same lease.
+    """
+    left = dict(wanting)
+    ring = sorted((tie(worker), worker) for worker in left)
+    assigned: dict[str, str] = {}
+    for key in offered:
+        if not ring:
+            break
+        place = bisect_left(ring, (tie(key), "")) % len(ring)
+        worker = ring[place][1]
+        assigned[key] = worker
+        left[worker] -= 1
+        if not left[worker]:
+            del ring[place]
+    return assigned
+
+
+def _own_moves(
+    fleet: Sequence[FleetLease], me: str, assigned: dict[str, str], limits: BalanceLimits
+) -> list[Move]:
+    entries = {entry.lease.key: entry for entry in fleet}
+    mine = [entries[key] for key, worker in assigned.items() if worker == me]
+    mine.sort(key=lambda entry: entry.hold is Hold.ALIVE)  # stable: free leases first
+    return [_gain(entry, me, limits) for entry in mine]
+
+
+def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Gain:
+    lease = entry.lease
+    if entry.hold is Hold.ALIVE:
+        if limits.handover and lease.owner is not None:
+            return Gain(RequestHandover(lease.key, lease.owner, me), reason or Reason.SHARE)
+        return Gain(Take(lease.key, lease.counter, me), reason or Reason.SHARE)
+    if reason is None:
+        reason = Reason.UNOWNED if entry.hold is Hold.UNOWNED else Reason.EXPIRED
+    return Gain(Take(lease.key, lease.counter, me), reason)
+
+
+def _left_over(
+    fleet: Sequence[FleetLease],
+    me: str,
+    everybody: Iterable[str],
+    assigned: dict[str, str],
+    limits: BalanceLimits,
+) -> list[Move]:
+    """Take free leases that their receivers do not take: they are dead, full, or go by another rule."""
+    stale = [
+        entry
+        for entry in fleet
+        if _is_takable(entry)
+        and entry.unchanged_s >= limits.left_over_s
+        and assigned.get(entry.lease.key) != me
+    ]
+    if not stale:
+        return []
+    ring = sorted(everybody, key=tie)
+    points = [tie(worker) for worker in ring]
+    moves: list[Move] = []
+    for entry in stale:
+        # One worker after the other gets its turn; when all had theirs, everybody may.
+        turn = int(entry.unchanged_s / limits.left_over_s)
+        place = (bisect_left(points, tie(entry.lease.key)) + turn) % len(ring)
+        if ring[place] == me or turn > len(ring):
+            moves.append(_gain(entry, me, limits, Reason.LEFT_OVER))
+    return moves
+
+
+def _surplus(
+    fleet: Sequence[FleetLease], me: str, counts: dict[str, int], limits: BalanceLimits
+) -> list[Move]:
+    if limits.max_leases is None or counts[me] <= limits.max_leases:
+        return []
+    held = [entry for entry in fleet if entry.lease.owner == me and _may_be_asked_for(entry)]
+    held.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
+    return [GiveUp(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
+
+
+# --- by throughput --------------------------------------------------------------------------------------
+
+
+def _assign_by_throughput(
+    fleet: Sequence[FleetLease], counts: dict[str, int], cap: int | None
+) -> dict[str, str]:
+    weights = _weights(fleet)
+    loads = dict.fromkeys(counts, 0.0)
+    numbers = dict(counts)
+    movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}
+    for entry in fleet:
+        owner = entry.lease.owner
+        if owner in loads and entry.hold is Hold.ALIVE:
+            loads[owner] += weights[entry.lease.key]
+            if _may_be_asked_for(entry):
+                movable[owner].append((weights[entry.lease.key], entry.lease.key))
+    assigned: dict[str, str] = {}
+    idle_first = [(load, tie(worker), worker) for worker, load in loads.items()]
+    heapq.heapify(idle_first)
+    free = [entry.lease.key for entry in fleet if _is_takable(entry)]
+    for key in sorted(free, key=lambda key: (-weights[key], tie(key))):
+        while idle_first and cap is not None and numbers[idle_first[0][2]] >= cap:
+            heapq.heappop(idle_first)
+        if not idle_first:
+            break
+        load, order, worker = heapq.heappop(idle_first)
+        assigned[key] = worker
+        numbers[worker] += 1
+        loads[worker] = load + weights[key]
+        heapq.heappush(idle_first, (loads[worker], order, worker))
+    _even_out(loads, numbers, movable, assigned, cap)
+    return assigned
+
+
+def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
+    known = [entry.lease.throughput_kbps for entry in fleet if entry.lease.throughput_kbps is not None]
+    mean = sum(known) / len(known) if known else 1.0
+    floor = (mean or 1.0) * _WEIGHT_FLOOR
+    return {
+        entry.lease.key: floor
+        + (mean if entry.lease.throughput_kbps is None else entry.lease.throughput_kbps)
+        for entry in fleet
+    }
+
+
+def _even_out(
+    loads: dict[str, float],
+    numbers: dict[str, int],
+    movable: dict[str, list[tuple[float, str]]],
+    assigned: dict[str, str],
+    cap: int | None,
+) -> None:
+    """Move leases from the most to the least loaded worker while that brings them clearly closer."""
+    mean = sum(loads.values()) / len(loads)
+    for leases in movable.values():
+        leases.sort(key=lambda item: (item[0], tie(item[1])))
+    order = sorted((load, tie(worker), worker) for worker, load in loads.items())
+    while len(order) > 1:
+        high, _, donor = order[-1]
+        low, _, receiver = order[0]
+        if high <= mean * (1 + OVERSHOOT) and low >= mean * (1 - OVERSHOOT):
+            return
+        if cap is not None and numbers[receiver] >= cap:
+            del order[0]
+            continue
+        place = bisect_left(movable[donor], ((high - low) / 2 + 1e-9, ""))
+        # The heaviest that does not tip the scale; else the lightest, if even that leaves both better off.
+        candidates = [at for at in (place - 1, place) if 0 <= at < len(movable[donor])]
+        chosen = next(
+            (at for at in candidates if movable[donor][at][0] < high - low - mean * OVERSHOOT), None
+        )
+        if chosen is None:
+            order.pop()  # nothing of the donor's would help, not even the least loaded worker
+            continue
+        weight, key = movable[donor].pop(chosen)
+        assigned[key] = receiver
+        numbers[donor] -= 1
+        numbers[receiver] += 1
+        order.pop()
+        del order[0]
+        insort(order, (high - weight, tie(donor), donor))
+        insort(order, (low + weight, tie(receiver), receiver))

@@ -1,0 +1,174 @@
+"""What one observer knows of the lease table, and since when: the ground of every decision about others' leases.
+
+Expiry is the observer's own judgement, on its own monotonic clock: a lease whose counter and owner have not
+changed for the lease duration, as seen from here, is free. No clock is compared with another one. A row seen for
+the first time counts as alive, whoever is said to own it; a row without an owner is free at once.
+
+A row that looks unchanged may have been renewed since it was read; the write that takes it has the counter as
+read for its condition, so such a take is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.lease import Lease
+
+
+class Hold(Enum):
+    """What an observer may say about a lease's owner."""
+
+    ALIVE = "the owner renews"
+    UNOWNED = "nobody owns it"
+    EXPIRED = "the owner has not renewed for the lease duration"
+    ENDED = "everything in the shard is done"
+
+
+@dataclass(slots=True)
+class _Sighting:
+    lease: Lease
+    changed_s: float
+    unchanged_scans: int = 0
+
+
+class LeaseView:
+    """The last known row of every lease, with the moment it was last seen to change. Not thread-safe.
+
+    Args:
+        lease_duration_s: A counter that stands still for so long means a dead owner.
+    """
+
+    def __init__(self, lease_duration_s: float) -> None:
+        self.lease_duration_s = lease_duration_s
+        self._rows: dict[str, _Sighting] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Lease]:
+        return (sighting.lease for sighting in self._rows.values())
+
+    def get(self, key: str) -> Lease | None:
+        """Give the last known row, or None."""
+        sighting = self._rows.get(key)
+        return None if sighting is None else sighting.lease
+
+    def rows(self) -> Mapping[str, Lease]:
+        """Give every last known row by key."""
+        return {key: sighting.lease for key, sighting in self._rows.items()}
+
+    def observe_scan(self, leases: Iterable[Lease], now_s: float, began_s: float | None = None) -> list[str]:
+        """Take in a whole scan.
+
+        Args:
+            leases: Every row of the table.
+            now_s: Monotonic seconds at which the scan was complete: ages count from here.
+            began_s: When it began: rows that were seen by other means since then may be newer than the scan's and
+                stay.
+
+        Returns:
+            Keys of rows that were known and are gone.
+        """
+        rows = self._rows
+        gone = dict.fromkeys(rows)
+        for lease in leases:
+            key = lease.key
+            gone.pop(key, None)
+            known = rows.get(key)
+            if known is None:
+                rows[key] = _Sighting(lease, now_s)
+            elif began_s is not None and known.changed_s > began_s:
+                continue  # an answer to a write or a read that began later than this scan
+            elif known.lease.counter == lease.counter and known.lease.owner == lease.owner:
+                known.lease = lease
+                known.unchanged_scans += 1
+            else:
+                rows[key] = _Sighting(lease, now_s)
+        missing = []
+        for key in gone:
+            if began_s is not None and rows[key].changed_s > began_s:
+                continue  # created while the scan was under way
+            del rows[key]
+            missing.append(key)
+        return missing
+
+    def observe(self, lease: Lease, now_s: float) -> None:
+        """Take in one row, from a write's answer or a read."""
+        known = self._rows.get(lease.key)
+        if known is not None and known.lease.counter == lease.counter and known.lease.owner == lease.owner:
+            known.lease = lease
+            return
+        self._rows[lease.key] = _Sighting(lease, now_s)
+
+    def forget(self, key: str) -> None:
+        """Take in that a row does not exist."""
+        self._rows.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self._rows.clear()
+
+    def hold(self, key: str, now_s: float) -> Hold:
+        """Judge one known lease.
+
+        Raises:
+            KeyError: No such row is known.
+        """
+        sighting = self._rows[key]
+        return self._hold(sighting, now_s)
+
+    def unchanged_s(self, key: str, now_s: float) -> float:
+        """Give how long the row has stood unchanged, as seen from here; seconds.
+
+        Raises:
+            KeyError: No such row is known.
+        """
+        return now_s - self._rows[key].changed_s
+
+    def holds(self, now_s: float) -> Iterator[tuple[Lease, Hold, float]]:
+        """Judge every lease: the row, the judgement, and the seconds it has stood unchanged."""
+        for sighting in self._rows.values():
+            yield sighting.lease, self._hold(sighting, now_s), now_s - sighting.changed_s
+
+    def next_expiry_s(self, me: str) -> float | None:
+        """Give the earliest moment at which a lease that looks left will have expired.
+
+        A live owner renews several times per lease duration, so a row of another worker that two scans have
+        found the same is suspect: a scan at its expiry finds a dead owner sooner than the regular round.
+        """
+        moments = [
+            sighting.changed_s + self.lease_duration_s
+            for sighting in self._rows.values()
+            if sighting.unchanged_scans
+            and sighting.lease.owner is not None
+            and sighting.lease.owner != me
+            and not sighting.lease.is_ended
+        ]
+        return min(moments, default=None)
+
+    def waits_for_parents(self, lease: Lease) -> bool:
+        """Whether a parent's lease stands in the table unfinished, so that this shard may not be read yet."""
+        for parent in lease.parents:
+            row = self._rows.get(parent)
+            if row is not None and not row.lease.is_ended:
+                return True
+        return False
+
+    def has_parent(self, lease: Lease) -> bool:
+        """Whether a parent's lease stands in the table, finished or not."""
+        return any(parent in self._rows for parent in lease.parents)
+
+    def _hold(self, sighting: _Sighting, now_s: float) -> Hold:
+        lease = sighting.lease
+        if lease.is_ended:
+            return Hold.ENDED
+        if lease.reader is None:
+            return Hold.UNOWNED
+        if now_s - sighting.changed_s >= self.lease_duration_s:
+            return Hold.EXPIRED
+        return Hold.ALIVE
