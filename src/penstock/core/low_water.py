@@ -1,0 +1,76 @@
+"""The low water of one shard: the highest position below which everything is acknowledged.
+
+Records are counted in stream order (ordinals). They may be acknowledged in any order; what is acknowledged
+beyond a gap is remembered until the gap closes. A part of the delivery machine, kept apart because it is
+arithmetic only.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from penstock.core.position import Position, at_record
+
+
+class LowWater:
+    """Counts acknowledgements. Not thread-safe.
+
+    Args:
+        start: The checkpoint before the first record.
+    """
+
+    def __init__(self, start: Position) -> None:
+        self.position = start
+        self.ordinal = 0  # everything below it is acknowledged
+        self._ahead: dict[int, tuple[str, int]] = {}
+        self._run_ends: deque[tuple[int, Position]] = deque()
+
+    @property
+    def ahead_count(self) -> int:
+        """Records that are acknowledged beyond a gap."""
+        return len(self._ahead)
+
+    def is_done(self, ordinal: int) -> bool:
+        """Whether a record is acknowledged."""
+        return ordinal < self.ordinal or ordinal in self._ahead
+
+    def on_run_taken(self, last_ordinal: int, end: Position) -> None:
+        """Take in that the records up to an ordinal were delivered and end at a position."""
+        self._run_ends.append((last_ordinal, end))
+
+    def acknowledge(self, places: Iterable[tuple[int, str, int]]) -> None:
+        """Take in single records: ordinal, sequence number, sub-sequence number."""
+        for ordinal, sequence_number, sub_sequence_number in places:
+            if ordinal >= self.ordinal:
+                self._ahead[ordinal] = (sequence_number, sub_sequence_number)
+        self._close_gaps()
+
+    def acknowledge_through(self, position: Position, ordinal: int | None) -> None:
+        """Take in everything up to a position.
+
+        Args:
+            position: Not before the present one.
+            ordinal: Of the record at the position where it is known. Without it the count follows at the end
+                of the delivered run that holds the position.
+        """
+        passed = self.ordinal if ordinal is None else ordinal + 1
+        while self._run_ends and self._run_ends[0][1] <= position:
+            passed = max(passed, self._run_ends.popleft()[0] + 1)
+        for done in range(self.ordinal, passed):
+            self._ahead.pop(done, None)
+        self.ordinal = max(self.ordinal, passed)
+        self.position = max(self.position, position)
+        self._close_gaps()
+
+    def _close_gaps(self) -> None:
+        place: tuple[str, int] | None = None
+        while self.ordinal in self._ahead:
+            place = self._ahead.pop(self.ordinal)
+            self.ordinal += 1
+        if place is None:
+            return
+        # After `acknowledge_through` without an ordinal the position may be ahead of the count.
+        self.position = max(self.position, at_record(*place))
+        while self._run_ends and self._run_ends[0][0] < self.ordinal:
+            self._run_ends.popleft()
