@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
 from collections.abc import Awaitable, Sequence
 from email.utils import formatdate
 from typing import Any
+from xml.sax.saxutils import escape
 
 import msgspec
 
@@ -21,6 +23,8 @@ from penstock.local.operations import dispatch
 from penstock.local.operations.call import Call, DropConnection, Service
 from penstock.local.replies import Refusal
 from penstock.local.wire import CBOR, Wire, wire_for
+
+log = logging.getLogger("penstock.local")
 
 _TARGET = "Kinesis_20131202."
 _THROTTLES = {
@@ -82,6 +86,13 @@ class KinesisApplication:
         except DropConnection:
             outcome = "drop_before"
             response = Response(drop=True)
+        except Exception:
+            # a fault of this server or its disk: the service would say this, and the log says what it was
+            log.exception("Kinesis %s failed", operation)
+            outcome = "InternalFailure"
+            response = _error(
+                wire, Refusal(outcome, f"penstock local failed in {operation}; see its log", 500)
+            )
         if outcome == "ok" and call.sending:
             outcome = "+".join(hit.fault.kind for hit in call.sending)
         self._calls.add(
@@ -95,9 +106,9 @@ class KinesisApplication:
     async def _other(self, service: str, operation: str, request: Request) -> Response:
         tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
         hits = self._service.faults.hits(service, operation, tables=tables)
-        response = _scripted(service, hits)
+        response = _scripted(service, request, hits)
         if response is None:
-            response = await self._bridge.answer(service, request)
+            response = await self._bridge.answer(service, operation, request)
         outcome = "+".join(hit.fault.kind for hit in hits) if hits else _outcome(response)
         self._calls.add(
             self._clock.now_ms(), service, operation, resource=",".join(tables), shards=(), outcome=outcome
@@ -115,7 +126,7 @@ class KinesisApplication:
         return response
 
 
-def _scripted(service: str, hits: Sequence[Hit]) -> Response | None:
+def _scripted(service: str, request: Request, hits: Sequence[Hit]) -> Response | None:
     """The answer of a fault that keeps a call from moto; None to go on."""
     for hit in hits:
         fault = hit.fault
@@ -123,10 +134,10 @@ def _scripted(service: str, hits: Sequence[Hit]) -> Response | None:
             return Response(drop=True)
         if fault.kind == "throttle":
             code, message = _THROTTLES[service]
-            return _json_error(fault.code or code, fault.message or message, 400)
+            return _other_error(request, fault.code or code, fault.message or message, 400)
         if fault.kind == "error":
-            return _json_error(
-                fault.code or "InternalServerError", fault.message or "scripted fault", fault.status
+            return _other_error(
+                request, fault.code or "InternalServerError", fault.message or "scripted fault", fault.status
             )
     return None
 
@@ -160,7 +171,11 @@ def _error(wire: Wire, refusal: Refusal) -> Response:
     return Response(refusal.status, wire.encode(document), headers)
 
 
-def _json_error(code: str, message: str, status: int) -> Response:
+def _other_error(request: Request, code: str, message: str, status: int) -> Response:
+    """Write an error in the form that the request's protocol has: XML for the query protocol, else JSON."""
+    if "x-www-form-urlencoded" in request.headers.get("content-type", ""):
+        xml = f"<ErrorResponse><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error></ErrorResponse>"
+        return Response(status, xml.encode(), [("Content-Type", "text/xml")])
     body = msgspec.json.encode({"__type": code, "message": message, "Message": message})
     short = code.rpartition("#")[2]
     # the query services read the code from this header

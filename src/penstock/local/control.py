@@ -70,6 +70,7 @@ class Control:
 
     def _move_clock(self, document: dict[str, Any]) -> dict[str, Any]:
         now_ms = self._clock.advance(float(document["advance_s"]))
+        self._service.store.journal.clock_moved(now_ms)
         self._service.store.settle_all(now_ms)
         return self._clock_state()
 

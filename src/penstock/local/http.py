@@ -7,6 +7,7 @@ of one when the answer takes time; meanwhile the connection reads nothing more.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -14,6 +15,8 @@ from http import HTTPStatus
 from typing import Any
 
 import httptools
+
+log = logging.getLogger("penstock.local")
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
 _SEND_PIECE_BYTES = 256 * 1024
@@ -165,18 +168,27 @@ class HttpProtocol(asyncio.Protocol):
         """Answer what can be answered at once; go on in a task for the rest."""
         while self._waiting and self._transport is not None:
             request, keep_alive = self._waiting.popleft()
-            response = self._application(request)
+            try:
+                response = self._application(request)
+            except Exception:
+                log.exception("%s %s failed", request.method, request.target)
+                response = Response(HTTPStatus.INTERNAL_SERVER_ERROR)
             if isinstance(response, Response) and self._send_at_once(response, keep_alive):
                 continue
-            self._task = self._loop.create_task(self._finish(response, keep_alive))
+            self._task = self._loop.create_task(self._finish(request, response, keep_alive))
             return
 
-    async def _finish(self, response: Response | Awaitable[Response], keep_alive: bool) -> None:
+    async def _finish(
+        self, request: Request, response: Response | Awaitable[Response], keep_alive: bool
+    ) -> None:
         if self._transport is not None:
             self._transport.pause_reading()
         try:
-            await self._send(response if isinstance(response, Response) else await response, keep_alive)
+            await self._send(
+                response if isinstance(response, Response) else await _sure(request, response), keep_alive
+            )
         except asyncio.CancelledError:
+            # the connection is gone: nobody waits for the answer
             return
         finally:
             self._task = None
@@ -218,6 +230,15 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_head(Response(status), keep_alive=False))
             self._transport.close()
+
+
+async def _sure(request: Request, answer: Awaitable[Response]) -> Response:
+    """Wait for an answer; the connection must not be left hanging when there is none."""
+    try:
+        return await answer
+    except Exception:
+        log.exception("%s %s failed", request.method, request.target)
+        return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
 
 
 def _head(response: Response, keep_alive: bool) -> bytes:

@@ -1,20 +1,24 @@
 """DynamoDB, CloudWatch and STS on the same endpoint: requests are handed to moto, in this process.
 
-One thread carries them out, so one request runs at a time: moto itself has no locks, and with two at
-once a conditional write could have two winners. moto is imported on the first such request, and is
-entered at the point where its own botocore hook would enter it, so nothing is ever sent anywhere.
+A thread of their own carries them out, one at a time, so that Kinesis stays prompt meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from pathlib import Path
 
 import msgspec
 
+from penstock.local import moto_repairs
 from penstock.local.http import Request, Response
+from penstock.local.moto_account import MotoAccount
+from penstock.local.tables import TableJournal
+
+log = logging.getLogger("penstock.local")
 
 _SCOPE = re.compile(r"Credential=[^/]*/\d*/([^/]*)/([^/]*)/aws4_request")
 _HOSTS = {
@@ -71,56 +75,59 @@ class MotoBridge:
 
     Args:
         region: Region to use for requests that are not signed.
+        state_dir: Folder to keep DynamoDB tables in, which exists; None keeps nothing.
     """
 
-    def __init__(self, region: str) -> None:
+    def __init__(self, region: str, state_dir: Path | None = None) -> None:
         self._region = region
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-moto")
-        self._stubber: Any = None
+        self._account = MotoAccount()
+        self._journal = None if state_dir is None else TableJournal(state_dir, self._send_dynamodb)
 
-    async def answer(self, service: str, request: Request) -> Response:
+    async def start(self) -> None:
+        """Load the tables that the state folder keeps."""
+        if self._journal is not None:
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._journal.load)
+
+    async def answer(self, service: str, operation: str, request: Request) -> Response:
         """Return moto's answer to a request."""
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._thread, self._answer, service, request)
+        return await loop.run_in_executor(self._thread, self._answer, service, operation, request)
 
     def close(self) -> None:
-        """Wait for the request in hand, then stop the thread."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Finish the request in hand, save the tables, stop the thread."""
+        saved = None if self._journal is None else self._thread.submit(self._journal.close)
+        self._thread.shutdown(wait=True)
+        self._account.release()
+        if saved is not None:
+            saved.result()
 
-    def _answer(self, service: str, request: Request) -> Response:
+    def _answer(self, service: str, operation: str, request: Request) -> Response:
         scope = _SCOPE.search(request.headers.get("authorization", ""))
         region = scope[1] if scope is not None else self._region
-        status, headers, body = self._dispatch(_HOSTS[service].format(region), request)
-        raw = body.encode() if isinstance(body, str) else bytes(body or b"")
-        kept = [
-            (str(name), str(value))
-            for name, value in headers.items()
-            if str(name).lower()
-            not in ("content-length", "date", "status", "connection", "transfer-encoding")
-        ]
-        return Response(int(status), raw, kept)
+        if service == "dynamodb":
+            request.body = moto_repairs.repaired(operation, request.body)
+        try:
+            status, headers, raw = self._account.dispatch(_HOSTS[service].format(region), request)
+        except Exception as error:
+            # moto lets exceptions of its expression parsers through, where the service refuses the request
+            refused = moto_repairs.refusal_for(request.body, error) if service == "dynamodb" else None
+            if refused is None:
+                log.exception("moto failed on %s.%s", service, operation)
+                refused = (500, {"__type": "InternalServerError", "message": f"moto failed: {error!r}"})
+            return Response(
+                refused[0], msgspec.json.encode(refused[1]), [("Content-Type", "application/x-amz-json-1.0")]
+            )
+        if service == "dynamodb" and status == 200 and self._journal is not None:
+            self._journal.succeeded(region, operation, request.body)
+        return Response(status, raw, headers)
 
-    def _dispatch(self, host: str, request: Request) -> tuple[int, dict[str, Any], Any]:
-        # imported late: a server that is asked for Kinesis only never pays for it
-        from botocore.awsrequest import AWSPreparedRequest
-        from botocore.compat import HTTPHeaders
-        from moto.core.botocore_stubber import BotocoreStubber
-
-        if self._stubber is None:
-            self._stubber = BotocoreStubber()
-        headers = HTTPHeaders()
-        for name, value in request.headers.items():
-            if name not in ("host", "content-length"):
-                headers[name] = value
-        headers["host"] = host
-        prepared = AWSPreparedRequest(
-            method=request.method,
-            url=f"https://{host}{request.target}",
-            headers=headers,
-            body=request.body,
-            stream_output=False,
-        )
-        answer = self._stubber.process_request(prepared)
-        if answer is None:
-            return 404, {}, '{"__type":"UnknownOperationException","message":"moto does not serve this"}'
-        return answer  # type: ignore[no-any-return]  # moto is not typed
+    def _send_dynamodb(self, region: str, operation: str, body: bytes) -> tuple[int, bytes]:
+        headers = {
+            "x-amz-target": f"DynamoDB_20120810.{operation}",
+            "content-type": "application/x-amz-json-1.0",
+            "authorization": f"AWS4-HMAC-SHA256 Credential=local/20260101/{region}/dynamodb/aws4_request",
+        }
+        host = _HOSTS["dynamodb"].format(region)
+        status, _, answer = self._account.dispatch(host, Request("POST", "/", headers, body))
+        return status, answer

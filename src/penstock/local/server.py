@@ -23,6 +23,7 @@ from penstock.local.clock import VirtualClock
 from penstock.local.faults import FaultBook
 from penstock.local.handle import Handle
 from penstock.local.http import HttpProtocol
+from penstock.local.journal import FileJournal
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations.call import Service
 from penstock.local.quotas import Quotas
@@ -80,17 +81,17 @@ class Server:
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
         self.clock = VirtualClock(options.time_factor)
-        store = Store(
-            StoreOptions(
-                region=options.region,
-                settle_ms=round(options.settle_s * 1000),
-                memory_bytes_max=options.memory_bytes_max,
-            )
+        state_dir = None if options.state_dir is None else Path(options.state_dir)
+        self._journal = None if state_dir is None else FileJournal(state_dir)
+        settings = StoreOptions(
+            region=options.region,
+            settle_ms=round(options.settle_s * 1000),
+            memory_bytes_max=options.memory_bytes_max,
         )
-        self._service = Service(
-            store, Quotas(enforced=options.limits), Tokens(secrets.token_bytes(32)), FaultBook()
-        )
-        self._bridge = MotoBridge(options.region)
+        self._store = Store(settings, self._journal)
+        tokens = Tokens(secrets.token_bytes(32))
+        self._service = Service(self._store, Quotas(enforced=options.limits), tokens, FaultBook())
+        self._bridge = MotoBridge(options.region, state_dir)
         self._application = KinesisApplication(self._service, self.clock, CallLog(), self._bridge)
         self._connections: set[HttpProtocol] = set()
         self._server: asyncio.Server | None = None
@@ -101,9 +102,14 @@ class Server:
         """Listen; `port` is known on return.
 
         Raises:
-            OptionError: The port is taken.
+            OptionError: The port is taken, or the state folder is damaged.
         """
         loop = asyncio.get_running_loop()
+        try:
+            await self._load()
+        except BaseException:
+            await self.stop()
+            raise
         try:
             self._server = await loop.create_server(
                 lambda: HttpProtocol(self._application, loop, self._connections),
@@ -112,9 +118,18 @@ class Server:
                 backlog=1024,
             )
         except OSError as error:
+            await self.stop()
             raise OptionError(f"cannot listen on {HOST}:{self.options.port}: {error}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweep()
+
+    async def _load(self) -> None:
+        """Take over what the state folder keeps."""
+        if self._journal is not None:
+            self._journal.load(self._store)
+            self.clock.catch_up(self._journal.clock_ms)
+            self._service.tokens.key = self._journal.key
+        await self._bridge.start()
 
     async def stop(self) -> None:
         """Stop listening, end all connections, close the state folder."""
@@ -127,17 +142,20 @@ class Server:
         if self._server is not None:
             await self._server.wait_closed()
         await asyncio.get_running_loop().run_in_executor(None, self._bridge.close)
+        if self._journal is not None:
+            self._journal.close(self.clock.now_ms())
 
     def create_streams(self, streams: list[tuple[str, int]]) -> None:
         """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return."""
-        store = self._service.store
         for name, count in streams:
-            if name not in store.streams:
-                store.create_active(name, count, self.clock.now_ms())
+            if name not in self._store.streams:
+                self._store.create_active(name, count, self.clock.now_ms())
 
     def _sweep(self) -> None:
         """Free what is past its retention, now and then, also in streams that nobody touches."""
-        self._service.store.settle_all(self.clock.now_ms())
+        self._store.settle_all(self.clock.now_ms())
+        if self._journal is not None:
+            self._journal.compact_if_large(self._store)
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 
 

@@ -6,6 +6,7 @@ binary search, and an answer is one join. No object is kept per record beside it
 
 from __future__ import annotations
 
+import itertools
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
@@ -105,16 +106,25 @@ class Shard:
         """Arrival of the newest record kept, in milliseconds; the opening when there is none."""
         return self._arrivals[-1] if self._arrivals else self.opened_ms
 
-    def number_base(self, arrival_ms: int) -> int:
-        """What all sequence numbers of this arrival have in common; add `ordinal * ORDINAL_STEP`."""
-        return sequence.encode(self.created_s, self.index, 0, arrival_ms // 1000)
+    def next_number(self, arrival_ms: int) -> int:
+        """The number that the next record will have; those after it are each `ORDINAL_STEP` larger."""
+        return sequence.encode(self.created_s, self.index, self.next_ordinal, arrival_ms // 1000)
 
-    def append(self, text: bytes, payload_bytes: int, arrival_ms: int) -> None:
-        """Keep one record: its JSON text, the bytes it counts for (data and key), its arrival."""
-        self._texts.append(text)
-        self._arrivals.append(arrival_ms)
-        self._ends.append((self._ends[-1] if self._ends else self._base_bytes) + payload_bytes)
-        self.stored_bytes += len(text)
+    def extend(self, texts: Sequence[bytes], sizes: Sequence[int], arrival_ms: int) -> int:
+        """Keep records that arrived together; returns the bytes that they take up.
+
+        Args:
+            texts: Their JSON texts, in order.
+            sizes: The bytes that each counts for (data and key).
+            arrival_ms: The arrival of all of them.
+        """
+        end = self._ends[-1] if self._ends else self._base_bytes
+        self._texts.extend(texts)
+        self._arrivals.extend([arrival_ms] * len(texts))
+        self._ends.extend(itertools.islice(itertools.accumulate(sizes, initial=end), 1, None))
+        added = sum(map(len, texts))
+        self.stored_bytes += added
+        return added
 
     def read(self, ordinal: int, count_max: int, bytes_max: int) -> tuple[int, list[bytes], int]:
         """Read records from a position on.

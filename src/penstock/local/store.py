@@ -36,6 +36,9 @@ class Journal(Protocol):
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
         """These records are about to be appended to their shards, all with one arrival."""
 
+    def clock_moved(self, now_ms: int) -> None:
+        """The virtual clock was moved to this time."""
+
 
 class NullJournal:
     """Keeps nothing: the server without a state folder."""
@@ -47,6 +50,9 @@ class NullJournal:
         """Do nothing."""
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
+        """Do nothing."""
+
+    def clock_moved(self, now_ms: int) -> None:
         """Do nothing."""
 
 
@@ -156,19 +162,24 @@ class Store:
         if name in self.streams:
             raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
         self._uid_last = max(self._uid_last + 1, now_ms)
-        stream = Stream(
-            name=name,
-            arn=f"arn:aws:kinesis:{self.options.region}:{ACCOUNT}:stream/{name}",
-            account=ACCOUNT,
-            uid=self._uid_last,
-            created_ms=now_ms,
-            stamp_s=max(now_ms // 1000, self._stamps.get(name, 0) + 1),
-            mode=mode,
-        )
+        stamp_s = max(now_ms // 1000, self._stamps.get(name, 0) + 1)
+        stream = self.blank_stream(name, self._uid_last, now_ms, stamp_s, mode)
         self.streams[name] = stream
         self.by_uid[stream.uid] = stream
         self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
         return stream
+
+    def blank_stream(self, name: str, uid: int, created_ms: int, stamp_s: int, mode: str) -> Stream:
+        """Return a stream without shards that this store does not know yet."""
+        return Stream(
+            name=name,
+            arn=f"arn:aws:kinesis:{self.options.region}:{ACCOUNT}:stream/{name}",
+            account=ACCOUNT,
+            uid=uid,
+            created_ms=created_ms,
+            stamp_s=stamp_s,
+            mode=mode,
+        )
 
     def create_active(self, name: str, shard_count: int, now_ms: int) -> Stream:
         """Create a stream that is ACTIVE on return."""
@@ -225,9 +236,7 @@ class Store:
             )
         self.journal.records_added(stream, batches, arrival_ms)
         for shard, texts, sizes in batches:
-            for text, size in zip(texts, sizes, strict=True):
-                shard.append(text, size, arrival_ms)
-        self.stored_bytes += added
+            self.stored_bytes += shard.extend(texts, sizes, arrival_ms)
 
     def _drop(self, stream: Stream) -> None:
         del self.streams[stream.name]

@@ -241,6 +241,14 @@ class Stream:
         self.open_shards.sort(key=lambda shard: shard.hash_start)
         self._starts = [shard.hash_start for shard in self.open_shards]
 
+    def restore(self, shards: list[Shard], next_index: int) -> None:
+        """Put the shards in place that were loaded from a state folder."""
+        self.shards = {shard.id: shard for shard in shards}
+        self.open_shards = [shard for shard in shards if shard.closed_ms is None]
+        self.next_index = next_index
+        self._reindex()
+        self._remember()
+
     def _remember(self) -> None:
         self._earlier = (self.next_index, frozenset(shard.index for shard in self.open_shards))
 

@@ -32,12 +32,12 @@ class IteratorState(NamedTuple):
 class Tokens:
     """Makes and reads tokens.
 
-    Args:
+    Attributes:
         key: Secret that signs them; keep it over a restart for tokens to stay valid.
     """
 
     def __init__(self, key: bytes) -> None:
-        self._key = key
+        self.key = key
         self.iterator_generation = 0
         self.page_generation = 0
 
@@ -99,4 +99,4 @@ class Tokens:
         return raw if mac == self._mac(raw) else None
 
     def _mac(self, raw: bytes) -> bytes:
-        return hashlib.blake2b(raw, key=self._key, digest_size=_MAC_BYTES).digest()
+        return hashlib.blake2b(raw, key=self.key, digest_size=_MAC_BYTES).digest()

@@ -39,17 +39,16 @@ class _Batch:
 
     def __init__(self, shard: Shard, arrival_ms: int) -> None:
         self.shard = shard
-        self.base = shard.number_base(arrival_ms)
+        self.base = shard.next_number(arrival_ms)
         self.texts: list[bytes] = []
         self.sizes: list[int] = []
 
     def add(self, entry: Entry, size_bytes: int, arrival: bytes) -> str:
         """Add a record; returns its sequence number."""
-        number = self.base + (self.shard.next_ordinal + len(self.texts)) * ORDINAL_STEP
-        text = record_text(number, arrival, entry.data_b64 or b"", entry.partition_key or "")
-        self.texts.append(text)
+        number = str(self.base + len(self.texts) * ORDINAL_STEP)
+        self.texts.append(record_text(number, arrival, entry.data_json or b'""', entry.partition_key or ""))
         self.sizes.append(size_bytes)
-        return str(number)
+        return number
 
 
 def PutRecord(call: Call, request: Document) -> Document:

@@ -1,0 +1,185 @@
+"""How fast the embedded Kinesis serves, from one process, beside moto's server in the same run.
+
+    python bench/server.py [--seconds 3] [--json] [--no-peer]
+
+The client is this process: it sends requests that were built beforehand and throws the answers away, so
+that the server is what is measured. MB are 10^6 bytes of user data (before base64). `ratio` is ours over
+the peer's, each measured the same way; the peer gets smaller answers because it would take minutes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from urllib.parse import urlsplit
+
+from penstock.local import LocalKinesisProcess
+
+RECORD_BYTES = 1024
+BATCH_RECORDS = 500
+SCOPE = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/kinesis/aws4_request, SignedHeaders=host, Signature=0"
+
+
+class RawClient:
+    """Sends requests over one connection and discards what comes back."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        self.host = parts.netloc
+        self.socket = socket.create_connection((parts.hostname, parts.port))
+        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.buffer = bytearray(4 * 1024 * 1024)
+
+    def request(self, operation: str, document: dict[str, object]) -> bytes:
+        body = json.dumps(document).encode()
+        head = (
+            f"POST / HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: {SCOPE}\r\n"
+            f"Content-Type: application/x-amz-json-1.1\r\nX-Amz-Target: Kinesis_20131202.{operation}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        return head.encode() + body
+
+    def exchange(self, request: bytes) -> int:
+        """Send a request; returns the bytes of the answer's body, which is thrown away."""
+        self.socket.sendall(request)
+        got = self.socket.recv_into(self.buffer)
+        while (end := self.buffer.find(b"\r\n\r\n", 0, got)) < 0:
+            got += self.socket.recv_into(memoryview(self.buffer)[got:])
+        head = bytes(self.buffer[:end]).lower()
+        if not head.startswith(b"http/1.1 200"):
+            raise SystemExit(f"the server answered {bytes(self.buffer[:got])!r}")
+        size = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
+        left = size - (got - end - 4)
+        while left:
+            left -= self.socket.recv_into(self.buffer, min(left, len(self.buffer)))
+        return size
+
+    def call(self, operation: str, document: dict[str, object]) -> dict[str, object]:
+        """Make one ordinary call and return its document."""
+        connection = http.client.HTTPConnection(self.host, timeout=60)
+        headers = {
+            "Authorization": SCOPE,
+            "Content-Type": "application/x-amz-json-1.1",
+            "X-Amz-Target": f"Kinesis_20131202.{operation}",
+        }
+        connection.request("POST", "/", json.dumps(document), headers)
+        response = connection.getresponse()
+        raw = response.read()
+        connection.close()
+        if response.status != 200:
+            raise SystemExit(f"{operation}: {response.status} {raw!r}")
+        return json.loads(raw) if raw else {}
+
+
+def put_request(client: RawClient, stream: str) -> bytes:
+    data = base64.b64encode(os.urandom(RECORD_BYTES)).decode()
+    entries = [{"Data": data, "PartitionKey": f"key-{i}"} for i in range(BATCH_RECORDS)]
+    return client.request("PutRecords", {"StreamName": stream, "Records": entries})
+
+
+def rate(client: RawClient, request: bytes, payload_bytes: int, seconds: float) -> float:
+    """MB/s of user data, over at least this many seconds of the same request."""
+    client.exchange(request)
+    calls = 0
+    started = time.perf_counter()
+    while (spent := time.perf_counter() - started) < seconds:
+        client.exchange(request)
+        calls += 1
+    return calls * payload_bytes / spent / 1e6
+
+
+def measure(url: str, *, records: int, seconds: float) -> dict[str, float]:
+    """Fill a shard with records, read them over and over, then write to another stream."""
+    client = RawClient(url)
+    for stream in ("read", "write"):
+        client.call("CreateStream", {"StreamName": stream, "ShardCount": 1})
+    deadline = time.monotonic() + 10
+    while not described_active(client, ("read", "write")):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the streams at {url} did not become active")
+    fill = put_request(client, "read")
+    for _ in range(records // BATCH_RECORDS):
+        client.exchange(fill)
+    shard = {"StreamName": "read", "ShardId": "shardId-000000000000", "ShardIteratorType": "TRIM_HORIZON"}
+    iterator = client.call("GetShardIterator", shard)["ShardIterator"]
+    given = client.call("GetRecords", {"ShardIterator": iterator, "Limit": records})["Records"]
+    if len(given) != records:
+        raise SystemExit(f"asked {url} for {records} records of one read and got {len(given)}")
+    read = client.request("GetRecords", {"ShardIterator": iterator, "Limit": records})
+    return {
+        "GetRecords": rate(client, read, records * RECORD_BYTES, seconds),
+        "PutRecords": rate(client, put_request(client, "write"), BATCH_RECORDS * RECORD_BYTES, seconds),
+    }
+
+
+def described_active(client: RawClient, streams: tuple[str, ...]) -> bool:
+    for stream in streams:
+        answer = client.call("DescribeStreamSummary", {"StreamName": stream})
+        if answer["StreamDescriptionSummary"]["StreamStatus"] != "ACTIVE":
+            return False
+    return True
+
+
+@contextmanager
+def moto_server() -> Iterator[str]:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                if process.poll() is not None or time.monotonic() > deadline:
+                    raise SystemExit("moto's server did not start; it needs flask and flask-cors") from None
+                time.sleep(0.05)
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measurement")
+    parser.add_argument("--json", action="store_true", help="print one JSON object instead of rows")
+    parser.add_argument("--no-peer", action="store_true", help="do not measure moto's server")
+    args = parser.parse_args()
+    with LocalKinesisProcess(limits=False) as server:
+        ours = measure(server.endpoint_url, records=10_000, seconds=args.seconds)
+    peer: dict[str, float] = {}
+    if not args.no_peer:
+        with moto_server() as url:
+            peer = measure(url, records=1_000, seconds=args.seconds)
+    rows = []
+    for operation, rate_mb in ours.items():
+        base = peer.get(operation)
+        rows.append((f"server {operation} 1 KiB, penstock local", rate_mb, rate_mb / base if base else None))
+        if base:
+            rows.append((f"server {operation} 1 KiB, moto server", base, 1.0))
+    if args.json:
+        print(
+            json.dumps([{"name": n, "mb_per_s": round(r, 1), "ratio": q and round(q, 1)} for n, r, q in rows])
+        )
+        return 0
+    print(f"{'name':<48}{'MB/s':>10}{'ratio':>9}")
+    for name, rate_mb, ratio in rows:
+        print(f"{name:<48}{rate_mb:>10.1f}{'' if ratio is None else f'{ratio:.1f}x':>9}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
