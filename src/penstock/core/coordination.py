@@ -332,6 +332,13 @@ class ReaderFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadersFound:
+    """The answer to `AuditReaders`: (key, epoch) of every reader that has not stopped."""
+
+    alive: frozenset[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
 class StopRequested:
     """Finish what is in hand, checkpoint, release everything, within `shutdown_timeout_s`."""
 
@@ -352,6 +359,7 @@ Event: TypeAlias = (
     | ShardDrained
     | ReaderStopped
     | ReaderFailed
+    | ReadersFound
     | StopRequested
 )
 
@@ -464,6 +472,11 @@ class CheckpointStands:
     position: Position
 
 
+@dataclass(frozen=True, slots=True)
+class AuditReaders:
+    """Say which readers live; answer `ReadersFound` at once, before any other event."""
+
+
 class Level(Enum):
     """How loud a report is."""
 
@@ -527,6 +540,7 @@ Effect: TypeAlias = (
     | ExtendDelivery
     | StopReader
     | CheckpointStands
+    | AuditReaders
     | Report
     | Stopped
 )

@@ -26,3 +26,505 @@ different leases may run in parallel, heartbeats (`is_heartbeat`) first.
 """
 
 from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.balance import (
+    BalanceLimits,
+    FleetLease,
+    Gain,
+    GiveUp,
+    Reason,
+    fleet_of,
+    live_workers,
+    plan_balance,
+)
+from penstock.core.caretaker import Caretaker
+from penstock.core.coordination import (
+    AuditReaders,
+    CheckpointRequested,
+    CoordinatorOptions,
+    CoordinatorStats,
+    Effect,
+    EnsureTable,
+    Event,
+    FetchFailed,
+    FetchLease,
+    LeaseFetched,
+    Level,
+    ListingDone,
+    ListingFailed,
+    NotDone,
+    Problem,
+    ReaderFailed,
+    ReaderProgress,
+    ReadersFound,
+    ReaderStopped,
+    ScanDone,
+    ScanFailed,
+    ScanTable,
+    ShardDrained,
+    Stopped,
+    StopRequested,
+    StopWhy,
+    TableFailed,
+    TableReady,
+    Tick,
+    Topic,
+    Unknown,
+    WriteDone,
+)
+from penstock.core.holdings import Holdings, Phase
+from penstock.core.lease import Applied, Lease, LeaseWrite, Refused, Release, Renew, RequestHandover, Take
+from penstock.core.lease_view import Hold, LeaseView
+from penstock.core.outbox import Errand, Outbox
+
+_ROUND_JITTER: Final = 0.2  # of the interval, to both sides
+_SHUN_DURATIONS: Final = (
+    10  # a shard that failed here and was freed is left to others for so many lease times
+)
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A lease whose owner is asked to hand it over to this worker."""
+
+    since_s: float
+    look_s: float
+    is_looking: bool = False
+
+
+class Coordinator:
+    """One worker's coordination. Not thread-safe: one event at a time.
+
+    Args:
+        worker: This worker's id, unique in the fleet; `zone/name` where zones matter. The same id after a
+            restart gets the same leases back at once.
+        options: How to coordinate.
+    """
+
+    def __init__(self, worker: str, options: CoordinatorOptions) -> None:
+        self.worker = worker
+        self.options = options
+        self.view = LeaseView(options.lease_duration_s)
+        self.outbox = Outbox(options.writes_in_flight_max)
+        self.holdings = Holdings(worker, options, self.view, self.outbox)
+        self.caretaker = Caretaker(worker, options, self.view, self.outbox)
+        self.stats = CoordinatorStats()
+        self.stopped = False
+        self._table_state = "unknown"  # unknown -> ensuring -> ready
+        self._table_due_s = -math.inf
+        self._round_due_s = math.inf
+        self._scanning = False
+        self._scan_failures = 0
+        self._last_round_s = -math.inf
+        self._awaited: dict[str, _Awaited] = {}
+        self._shunned: dict[str, float] = {}
+        self._skipped: set[tuple[str, str]] = set()
+        self._takes: dict[str, int] = {}
+        self._stop_by_s: float | None = None
+        self._stop_hard_s: float | None = None
+        self._fleet_size = (0, 1)
+
+    # --- the surface ----------------------------------------------------------------------------------
+
+    @property
+    def next_wake_s(self) -> float:
+        """When the next `Tick` is due at the latest, on the clock of `handle`; infinity once stopped."""
+        if self.stopped:
+            return math.inf
+        moments = [self.holdings.next_wake_s]
+        if self._table_state == "unknown":
+            moments.append(self._table_due_s)
+        if self._table_state == "ready" and not self._scanning:
+            moments.append(self._round_due_s)
+        moments += [awaited.look_s for awaited in self._awaited.values() if not awaited.is_looking]
+        if self._stop_by_s is not None:
+            moments.append(self._stop_by_s)
+        return min(moments)
+
+    def handle(self, event: Event, now_s: float, chance: float = 0.5) -> list[Effect]:
+        """Take in one event and answer what is to be done.
+
+        Args:
+            event: What happened.
+            now_s: Monotonic seconds, when this is called.
+            chance: A fresh number in [0, 1), for jitter.
+
+        Returns:
+            Effects, to be begun in this order.
+        """
+        if self.stopped:
+            return []
+        self.outbox.begin(chance)
+        self._dispatch(event, now_s)
+        self._advance(now_s)
+        return self.outbox.effects
+
+    def held(self) -> dict[str, Phase]:
+        """Give every lease in this worker's hands and where it stands."""
+        return {holding.key: holding.phase for holding in self.holdings}
+
+    # --- events ---------------------------------------------------------------------------------------
+
+    def _dispatch(self, event: Event, now_s: float) -> None:  # noqa: C901, PLR0912 - one case per event
+        match event:
+            case Tick():
+                pass
+            case TableReady():
+                self._table_state = "ready"
+                self._round_due_s = now_s
+            case TableFailed(detail):
+                self._on_table_failed(detail, now_s)
+            case ScanDone():
+                self._on_scan(event, now_s)
+            case ScanFailed(problem, detail):
+                self._on_scan_failed(problem, detail, now_s)
+            case WriteDone():
+                self._on_write(event, now_s)
+            case LeaseFetched(key, lease):
+                self._on_fetched(key, lease, now_s)
+            case FetchFailed(key):
+                self.holdings.on_fetch_failed(key, now_s)
+                self._look_again(key, now_s)
+            case ListingDone():
+                self.caretaker.on_listing(event, now_s)
+            case ListingFailed(purpose, problem, detail):
+                self.caretaker.on_listing_failed()
+                self._report_failure(f"listing the shards ({purpose.value})", problem, detail)
+            case CheckpointRequested():
+                self.holdings.on_checkpoint(event, now_s)
+            case ReaderProgress():
+                self.holdings.on_progress(event, now_s)
+            case ShardDrained():
+                self.holdings.on_drained(event, now_s)
+            case ReaderStopped():
+                self.holdings.on_stopped(event, now_s)
+            case ReaderFailed():
+                if self.holdings.on_failed(event, now_s):
+                    self._shunned[event.key] = now_s + _SHUN_DURATIONS * self.options.lease_duration_s
+            case ReadersFound(alive):
+                self.holdings.audit(alive, now_s)
+            case StopRequested():
+                self._begin_stop(now_s)
+
+    def _advance(self, now_s: float) -> None:
+        self.holdings.tick(now_s)
+        if self.holdings.table_missing:
+            self.holdings.table_missing = False
+            self._on_table_missing()
+        if self._table_state == "unknown" and now_s >= self._table_due_s:
+            self._table_state = "ensuring"
+            self.outbox.emit(EnsureTable())
+        if self.caretaker.wants_round:
+            self.caretaker.wants_round = False
+            self._round_due_s = min(self._round_due_s, now_s)
+        if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:
+            self._scanning = True
+            self.outbox.emit(ScanTable())
+        self._look_at_awaited(now_s)
+        self.outbox.pump(now_s)
+        if self._stop_by_s is not None:
+            self._finish_stop(now_s)
+
+    def _report_failure(self, what: str, problem: Problem, detail: str) -> None:
+        level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
+        self.outbox.report(
+            Topic.CALL_FAILED,
+            level,
+            f"{what} failed: {problem.value} {detail}".rstrip(),
+            reason=problem.name.lower(),
+        )
+
+    # --- the table ------------------------------------------------------------------------------------
+
+    def _on_table_failed(self, detail: str, now_s: float) -> None:
+        self._table_state = "unknown"
+        self._table_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self.outbox.draw())
+        self.outbox.report(Topic.CALL_FAILED, Level.ERROR, f"the lease table cannot be made ready: {detail}")
+
+    def _on_table_missing(self) -> None:
+        if self._table_state != "ready":
+            return
+        self.outbox.report(
+            Topic.TABLE_GONE,
+            Level.ERROR,
+            "the lease table has been deleted under a running application; it is created again",
+        )
+        self._table_state = "unknown"
+        self._table_due_s = -math.inf
+
+    # --- rounds ---------------------------------------------------------------------------------------
+
+    def _on_scan_failed(self, problem: Problem, detail: str, now_s: float) -> None:
+        self._scanning = False
+        self._scan_failures += 1
+        self._report_failure("scanning the lease table", problem, detail)
+        if problem is Problem.TABLE_MISSING:
+            self._on_table_missing()
+        bound_s = min(self.options.interval_s, 0.5 * 2 ** min(self._scan_failures, 8))
+        self._round_due_s = now_s + 0.1 + bound_s * self.outbox.draw()
+
+    def _on_scan(self, event: ScanDone, now_s: float) -> None:
+        self._scanning = False
+        self._scan_failures = 0
+        self._last_round_s = now_s
+        if not event.leases and len(self.view):
+            self.caretaker.remember(self._last_known())
+        for key in self.view.observe_scan(event.leases, now_s, event.began_s):
+            self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
+        self._report_skipped(event)
+        for lease in event.leases:
+            if lease.key in self.holdings:
+                self.holdings.see_row(lease, now_s, event.began_s)
+        if self._stop_by_s is None:
+            self._run_round(event, now_s)
+        self.holdings.wake_waiting(now_s)
+        self.holdings.watch_progress(now_s)
+        self.outbox.emit(AuditReaders())
+        self._schedule_round(now_s)
+
+    def _last_known(self) -> dict[str, Lease]:
+        rows = dict(self.view.rows())
+        for holding in self.holdings:
+            rows[holding.key] = holding.lease
+        return rows
+
+    def _run_round(self, event: ScanDone, now_s: float) -> None:
+        if not event.leases and not len(self.view):
+            self._count([], {self.worker})
+            self.caretaker.on_empty_table(now_s)
+            return
+        self._see_own_rows(now_s)
+        fleet = fleet_of(self.view, now_s)
+        workers = live_workers(fleet, self.worker)
+        self.caretaker.on_round(now_s, sorted(workers))
+        self._balance(fleet, now_s)
+        self._count(fleet, workers)
+
+    def _schedule_round(self, now_s: float) -> None:
+        rows, workers = self._fleet_size
+        interval_s = max(self.options.interval_s, rows * workers / self.options.scanned_rows_per_s_max)
+        due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self.outbox.draw())
+        suspect_s = self.view.next_expiry_s(self.worker)
+        if suspect_s is not None and suspect_s > now_s:
+            # Somebody may have died: look when that is certain rather than at the next regular round.
+            due_s = min(due_s, suspect_s + 0.02 * interval_s * self.outbox.draw())
+        if self.caretaker.cold_until_s is not None:
+            due_s = self.caretaker.cold_until_s
+        self._round_due_s = max(due_s, now_s + 0.01 * interval_s)
+
+    def _report_skipped(self, event: ScanDone) -> None:
+        for key, why in event.skipped:
+            if (key, why) not in self._skipped:
+                self._skipped.add((key, why))
+                self.outbox.report(
+                    Topic.ROW_SKIPPED,
+                    Level.WARNING,
+                    f"row {key!r} of the lease table is left alone: {why}",
+                    key,
+                )
+
+    def _see_own_rows(self, now_s: float) -> None:
+        """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
+        for key, lease in self.view.rows().items():
+            if lease.is_ended or key in self.holdings or self.outbox.is_busy(key):
+                continue
+            if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
+                self._await(key, now_s)
+            elif lease.reader == self.worker:
+                write: LeaseWrite = Renew(key, lease.counter)
+                if lease.owner != self.worker:  # it was being handed over when this worker stopped
+                    write = Release(key, lease.counter, self.worker, None, lease.owner)
+                self.outbox.enqueue(write, ("gain", Reason.OWN))
+
+    def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
+        limits = BalanceLimits(
+            self.options.max_leases,
+            self.options.leases_to_acquire,
+            self.options.handover,
+            left_over_s=2.5 * self.options.interval_s,
+        )
+        moves = plan_balance(
+            fleet,
+            self.worker,
+            self.options.policy,
+            limits,
+            lease_duration_s=self.options.lease_duration_s,
+            chance=self.outbox.draw(),
+        )
+        for move in moves:
+            if isinstance(move, GiveUp):
+                holding = self.holdings.get(move.key)
+                if holding is not None:
+                    self.holdings.stop(holding, StopWhy.SURPLUS, now_s)
+                    self.holdings.drive(holding, now_s)
+            else:
+                self._gain(move, now_s)
+
+    def _gain(self, move: Gain, now_s: float) -> None:
+        key = move.write.key
+        if key in self.holdings or key in self._awaited or self._shunned.get(key, -math.inf) > now_s:
+            return
+        self.outbox.enqueue(move.write, ("gain", move.reason))
+
+    def _count(self, fleet: list[FleetLease], workers: set[str]) -> None:
+        self._fleet_size = (len(self.view), len(workers))
+        self.stats = CoordinatorStats(
+            total_leases=len(fleet),
+            ended_leases=len(self.view) - len(fleet),
+            unclaimed_leases=sum(1 for entry in fleet if entry.hold is not Hold.ALIVE),
+            worker_count=len(workers),
+            held_leases=len(self.holdings),
+            reading_leases=sum(1 for holding in self.holdings if holding.phase is Phase.READING),
+            lost_leases=self.holdings.lost_count,
+            takes=tuple(sorted(self._takes.items())),
+        )
+
+    # --- answers --------------------------------------------------------------------------------------
+
+    def _on_write(self, event: WriteDone, now_s: float) -> None:
+        errand = self.outbox.settle(event.write_id)
+        if errand is None:
+            return
+        outcome = event.outcome
+        if isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING:
+            self._on_table_missing()
+        kind = errand.purpose[0]
+        if kind == "held":
+            self.holdings.on_write(errand, outcome, now_s)
+        elif kind == "child":
+            self.holdings.on_child_created(errand, outcome, now_s)
+        elif kind == "gain":
+            self._on_gain(errand, outcome, now_s)
+        else:
+            self._observe(outcome, errand.write.key, now_s)
+            if kind == "first":
+                self.caretaker.on_first_created(outcome)
+            elif kind == "create":
+                self.caretaker.on_created(errand, outcome)
+            elif kind == "delete":
+                self.caretaker.on_deleted(errand, outcome)
+
+    def _observe(
+        self, outcome: Applied | Refused | NotDone | Unknown, key: str, now_s: float
+    ) -> Lease | None:
+        row = None
+        if isinstance(outcome, Applied):
+            row = outcome.lease
+        elif isinstance(outcome, Refused):
+            row = outcome.row
+        if row is not None and row.key == key:
+            self.view.observe(row, now_s)
+        return row
+
+    def _on_gain(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float) -> None:
+        row = self._observe(outcome, errand.write.key, now_s)
+        write, reason = errand.write, errand.purpose[1]
+        if isinstance(outcome, Applied) and row is not None:
+            if isinstance(write, RequestHandover):
+                self._await(row.key, now_s)
+            elif isinstance(write, Take | Renew):
+                self._hold(row, reason, errand.sent_s, now_s)
+        elif isinstance(outcome, Unknown) and isinstance(write, Take | Renew):
+            # It may be ours: the next look tells, as for a lease from before a restart.
+            self._round_due_s = min(self._round_due_s, now_s + 0.1 * self.options.interval_s)
+
+    def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
+        self._awaited.pop(row.key, None)
+        if row.key in self.holdings or row.is_ended or row.reader != self.worker:
+            return
+        self._takes[reason.value] = self._takes.get(reason.value, 0) + 1
+        self.outbox.report(
+            Topic.TAKEN,
+            Level.INFO,
+            f"lease {row.key} taken at {row.checkpoint} ({reason.value})",
+            row.key,
+            reason.value,
+        )
+        self.holdings.acquire(row, sent_s, now_s)
+
+    def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
+        if lease is None:
+            self.view.forget(key)
+        else:
+            self.view.observe(lease, now_s)
+        self.holdings.on_fetched(key, lease, now_s)
+        self._look_again(key, now_s)
+
+    # --- leases that are being handed over to this worker ---------------------------------------------
+
+    def _await(self, key: str, now_s: float) -> None:
+        if key not in self._awaited:
+            self._awaited[key] = _Awaited(now_s, now_s + self._poll_s())
+
+    def _poll_s(self) -> float:
+        return self.options.handover_poll_s * (0.5 + self.outbox.draw())
+
+    def _look_again(self, key: str, now_s: float) -> None:
+        awaited = self._awaited.get(key)
+        if awaited is not None and awaited.is_looking:
+            awaited.is_looking = False
+            awaited.look_s = now_s + self._poll_s()
+            self._settle_awaited(key, awaited, now_s)
+
+    def _look_at_awaited(self, now_s: float) -> None:
+        for key, awaited in list(self._awaited.items()):
+            if not awaited.is_looking and now_s >= awaited.look_s:
+                awaited.is_looking = True
+                self.outbox.emit(FetchLease(key))
+
+    def _settle_awaited(self, key: str, awaited: _Awaited, now_s: float) -> None:
+        row = self.view.get(key)
+        if row is None or row.is_ended or row.owner != self.worker or key in self.holdings:
+            del self._awaited[key]
+        elif row.checkpoint_owner is None:
+            if self._stop_by_s is not None:
+                self.outbox.enqueue(Release(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
+                del self._awaited[key]
+            else:
+                self.outbox.enqueue(Renew(key, row.counter), ("gain", Reason.HANDED_OVER))
+        elif self._stop_by_s is None and (
+            now_s >= awaited.since_s + self.options.handover_timeout_s
+            or self.view.hold(key, now_s) is Hold.EXPIRED
+        ):
+            self.outbox.enqueue(Take(key, row.counter, self.worker), ("gain", Reason.HANDOVER_OVERDUE))
+
+    # --- stopping -------------------------------------------------------------------------------------
+
+    def _begin_stop(self, now_s: float) -> None:
+        if self._stop_by_s is not None:
+            return
+        self._stop_by_s = now_s + self.options.shutdown_timeout_s
+        self.outbox.drop_queue()
+        self.holdings.stop_all(now_s)
+
+    def _finish_stop(self, now_s: float) -> None:
+        if self._stop_by_s is None:
+            return
+        is_done = self.holdings.is_quiet and not self._awaited and self.outbox.is_idle()
+        if not is_done and now_s < self._stop_by_s:
+            return
+        if not is_done and self._stop_hard_s is None:
+            late = self.holdings.release_stragglers(now_s)
+            if late:
+                self.outbox.report(
+                    Topic.SHUTDOWN,
+                    Level.WARNING,
+                    f"shards {', '.join(sorted(late)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
+                    "their leases are released at what was done",
+                )
+            self._stop_by_s = self._stop_hard_s = now_s + self.options.renew_interval_s
+            return
+        self.stopped = True
+        left = sorted(holding.key for holding in self.holdings)
+        if left:
+            self.outbox.report(
+                Topic.SHUTDOWN,
+                Level.WARNING,
+                f"leases {', '.join(left[:5])} could not be released; they expire after "
+                f"{self.options.lease_duration_s} s",
+            )
+        self.outbox.emit(Stopped())

@@ -1,0 +1,310 @@
+"""Which leases exist: one worker's part in creating the first ones, filling holes and clearing away.
+
+Every worker runs one of these over the same scans. The work that one worker is enough for (a listing because of a
+hole, a deletion) falls to the worker whose name comes next on a ring of the live workers; if it does not do it,
+everybody does after twice the time.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from penstock.core.balance import tie
+from penstock.core.coordination import (
+    CoordinatorOptions,
+    Level,
+    ListingDone,
+    ListingPurpose,
+    ListShards,
+    NotDone,
+    Topic,
+    Unknown,
+)
+from penstock.core.hash_key import HashRange
+from penstock.core.lease import Applied, Create, Delete, Lease, Refused
+from penstock.core.lease_view import LeaseView
+from penstock.core.outbox import Errand, Outbox
+from penstock.core.shard_sync import (
+    BadSnapshot,
+    HoleWatch,
+    Missing,
+    MissingLease,
+    fill_filter,
+    find_holes,
+    find_vanished,
+    first_filter,
+    plan_deletions,
+    plan_first_leases,
+    plan_missing,
+)
+
+_DELETIONS_PER_ROUND: Final = 100
+_RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
+
+
+class Caretaker:
+    """Creates and deletes leases as the stream changes.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        view: The coordinator's.
+        outbox: Where effects go.
+    """
+
+    def __init__(self, me: str, options: CoordinatorOptions, view: LeaseView, outbox: Outbox) -> None:
+        self.me = me
+        self.options = options
+        self.view = view
+        self.outbox = outbox
+        self.ranges: dict[str, HashRange] = {}
+        self.cold_until_s: float | None = None
+        self.wants_round = False
+        self._listing: ListingPurpose | None = None
+        self._first: deque[Lease] = deque()
+        self._filling: deque[tuple[Lease, str]] = deque()
+        self._retries = 0
+        self._holes = HoleWatch(options.hole_confidence_rounds)
+        self._hole_rounds = 0
+        self._plan_before: list[MissingLease] | None = None
+        self._vanished_before: frozenset[str] | None = None
+        self._vanished: frozenset[str] = frozenset()
+        self._garbage_due_s: float | None = None
+        self._memory: dict[str, Lease] = {}
+
+    # --- an empty table -------------------------------------------------------------------------------
+
+    def remember(self, leases: Mapping[str, Lease]) -> None:
+        """Keep what the table held: it may be found deleted."""
+        if leases:
+            self._memory = dict(leases)
+
+    def on_empty_table(self, now_s: float) -> None:
+        """Start the application, after a wait of this worker's own length; or bring back what was deleted."""
+        if self._memory:
+            self._restore()
+            return
+        if self._listing is not None or self._first:
+            return
+        if self.cold_until_s is None:
+            # Fifty workers that start together must not list the shards fifty times: most find the leases
+            # already there when they look again.
+            self.cold_until_s = now_s + self.options.cold_start_jitter_s * self.outbox.draw()
+        elif now_s >= self.cold_until_s:
+            self.cold_until_s = None
+            self._list(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
+
+    def _restore(self) -> None:
+        leases = self._memory
+        self._memory = {}
+        self.outbox.report(
+            Topic.TABLE_GONE,
+            Level.ERROR,
+            f"the lease table is empty although it held {len(leases)} leases: they are created again at the "
+            "checkpoints that this worker has seen; records after them are delivered again",
+        )
+        for lease in leases.values():
+            bare = replace(
+                lease,
+                counter=0,
+                owner=None,
+                checkpoint_owner=None,
+                pending=None,
+                pending_state=None,
+                claim_batch=None,
+                claim_worker=None,
+            )
+            self.outbox.enqueue(Create(bare), ("create", "restored"))
+        self.wants_round = True
+
+    def _list(
+        self, purpose: ListingPurpose, filter_type: str | None = None, timestamp_ms: int | None = None
+    ) -> None:
+        self._listing = purpose
+        self.outbox.emit(ListShards(purpose, filter_type, timestamp_ms))
+
+    def on_listing_failed(self) -> None:
+        """Take in that a listing gave nothing; the next round asks again."""
+        self._listing = None
+
+    def on_listing(self, event: ListingDone, now_s: float) -> None:
+        """Take in a listing."""
+        self._listing = None
+        if event.purpose is ListingPurpose.FIRST_LEASES:
+            self._on_first_listing(event)
+            return
+        for shard in event.shards:
+            self.ranges[shard.shard_id] = shard.hash_range
+        if event.purpose is ListingPurpose.FILL_HOLE:
+            self._on_fill_listing(event)
+        else:
+            self._vanished_before, self._vanished = find_vanished(
+                self.view.rows(), event.shards, self._vanished_before
+            )
+            self._garbage_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self.outbox.draw())
+
+    def _on_first_listing(self, event: ListingDone) -> None:
+        if len(self.view):
+            return  # somebody else has started the application meanwhile
+        plan = plan_first_leases(event.shards, self.options.start, event.moment_ms)
+        if isinstance(plan, BadSnapshot):
+            self.outbox.report(
+                Topic.HOLE,
+                Level.ERROR,
+                f"the listing does not cover the hash range: {plan.detail}; it is asked again",
+            )
+            return
+        self._first = deque(plan)
+        self._retries = 0
+        self._create_first()
+
+    def _create_first(self) -> None:
+        # The first lease decides who starts the application; the others follow when it stands.
+        self.outbox.enqueue(Create(self._first[0]), ("first",))
+
+    def on_first_created(self, outcome: Applied | Refused | NotDone | Unknown) -> None:
+        """Take in the answer to the lease that decides who starts the application."""
+        if not self._first:
+            return
+        if isinstance(outcome, NotDone | Unknown):
+            self._retries += 1
+            if self._retries <= _RETRIES_MAX:
+                self._create_first()
+            else:
+                self._first.clear()
+            return
+        mine = self._first.popleft()
+        rest, self._first = self._first, deque()
+        self.wants_round = True
+        if isinstance(outcome, Refused) and (
+            outcome.row is None or outcome.row.checkpoint != mine.checkpoint
+        ):
+            return  # another worker's moment counts; it creates the others too
+        for lease in rest:
+            self.outbox.enqueue(Create(lease), ("create", "first"))
+
+    def on_created(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown) -> None:
+        """Take in the answer to another creation."""
+        _, why = errand.purpose
+        if isinstance(outcome, Applied):
+            self.outbox.report(
+                Topic.CREATED, Level.INFO, f"lease {errand.write.key} created ({why})", errand.write.key, why
+            )
+        if isinstance(outcome, Applied | Refused):
+            self._retries = 0
+            self.wants_round = self.wants_round or self.outbox.is_idle()
+        else:
+            self._retries += 1
+            if self._retries <= _RETRIES_MAX:
+                self.outbox.enqueue(errand.write, errand.purpose)
+                return
+        self._fill_next()
+
+    # --- every round ----------------------------------------------------------------------------------
+
+    def on_round(self, now_s: float, workers: Sequence[str]) -> None:
+        """Look after the table: the scan of this round is in the view.
+
+        Args:
+            now_s: Monotonic seconds.
+            workers: Live workers, this one included.
+        """
+        self.cold_until_s = None
+        if self._filling or self._listing is not None:
+            return
+        self._watch_holes(workers)
+        self._clear_away(now_s, workers)
+
+    def _is_mine(self, workers: Sequence[str], task: str) -> bool:
+        ring = sorted((tie(worker), worker) for worker in workers)
+        return ring[bisect_left(ring, (tie(task), "")) % len(ring)][1] == self.me
+
+    def _watch_holes(self, workers: Sequence[str]) -> None:
+        coverage = find_holes(self.view, self.ranges)
+        if coverage.unknown:
+            self._hole_rounds += 1
+            if self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):
+                self._hole_rounds = 0
+                self._list(ListingPurpose.FILL_HOLE)
+            return
+        confirmed = self._holes.observe(coverage.holes)
+        if not confirmed:
+            self._hole_rounds = 0
+            self._plan_before = None
+            return
+        self._hole_rounds += 1
+        if self._is_my_turn(workers, f"hole {confirmed[0].start}"):
+            spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
+            self.outbox.report(
+                Topic.HOLE,
+                Level.WARNING,
+                f"no unfinished lease covers hash keys {spans}; the shards are listed to see what is missing",
+            )
+            self._list(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
+
+    def _is_my_turn(self, workers: Sequence[str], task: str) -> bool:
+        patience = 2 * self.options.hole_confidence_rounds
+        return self._hole_rounds > patience or self._is_mine(workers, task)
+
+    def _on_fill_listing(self, event: ListingDone) -> None:
+        coverage = find_holes(self.view, self.ranges)
+        plan = plan_missing(self.view.rows(), event.shards, coverage.holes, self.options.start)
+        if any(missing.why is Missing.UNEXPLAINED for missing in plan):
+            # A listing can be incomplete, and a wrong guess here reads shards out of order: two must agree.
+            agreed, self._plan_before = plan == self._plan_before, plan
+            if not agreed:
+                plan = []
+        self._filling = deque(
+            (missing.lease, "child" if missing.why is Missing.CHILD else "unexplained") for missing in plan
+        )
+        self._retries = 0
+        self._fill_next()
+
+    def _fill_next(self) -> None:
+        # One after the other, parents first: a child without its parent's lease would be read at once.
+        if self._filling:
+            lease, why = self._filling.popleft()
+            if self.outbox.enqueue(Create(lease), ("create", why)):
+                self.outbox.report(
+                    Topic.HOLE,
+                    Level.WARNING,
+                    f"shard {lease.key} has no lease: it gets one at {lease.checkpoint} ({why})",
+                    lease.key,
+                )
+
+    def _clear_away(self, now_s: float, workers: Sequence[str]) -> None:
+        if not self.options.cleanup:
+            return
+        rows = self.view.rows()
+        deletions = plan_deletions(rows, self._vanished)
+        begun = 0
+        for deletion in deletions:
+            if begun < _DELETIONS_PER_ROUND and self._is_mine(workers, deletion.write.key):
+                begun += self.outbox.enqueue(deletion.write, ("delete", deletion.why))
+        if self._garbage_due_s is None:
+            self._garbage_due_s = now_s + self.options.garbage_interval_s * self.outbox.draw()
+        if now_s >= self._garbage_due_s and self._listing is None:
+            self._garbage_due_s = now_s + self.options.garbage_interval_s
+            stale = any(
+                row.is_ended and self.view.unchanged_s(key, now_s) >= self.options.garbage_interval_s
+                for key, row in rows.items()
+            )
+            if stale:
+                self._list(ListingPurpose.FIND_VANISHED)
+
+    def on_deleted(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown) -> None:
+        """Take in the answer to a deletion; what is not done is planned again by a later round."""
+        if isinstance(outcome, Applied) and isinstance(errand.write, Delete):
+            self.view.forget(errand.write.key)
+            why = errand.purpose[1]
+            self.outbox.report(
+                Topic.DELETED,
+                Level.INFO,
+                f"lease {errand.write.key} deleted: {why.value}",
+                errand.write.key,
+                why.name.lower(),
+            )
