@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import datetime as dt
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from botocore.config import Config
+from botocore.exceptions import ClientError
 
 from penstock.local import LocalKinesis
 
@@ -46,6 +48,40 @@ class Rig:
         """All data from an iterator on, to the tip."""
         answer = self.kinesis.get_records(ShardIterator=self.iterator(stream, shard, **options))
         return [record["Data"] for record in answer["Records"]]
+
+    def summary(self, stream: str) -> dict[str, Any]:
+        answer = self.kinesis.describe_stream_summary(StreamName=stream)
+        return dict(answer["StreamDescriptionSummary"])
+
+    def split(self, stream: str, shard: str, at: int) -> None:
+        """Split a shard and let it take effect."""
+        self.kinesis.split_shard(StreamName=stream, ShardToSplit=shard, NewStartingHashKey=str(at))
+        self.settle()
+
+    def put_at(self, stream: str, key: int, data: bytes = b"") -> tuple[str, int]:
+        """Put a record at a hash key; returns its shard and number."""
+        put = self.kinesis.put_record(
+            StreamName=stream, Data=data, PartitionKey="k", ExplicitHashKey=str(key)
+        )
+        return put["ShardId"], int(put["SequenceNumber"])
+
+    @staticmethod
+    def numbers(shards: list[dict[str, Any]]) -> list[int]:
+        """The numbers in the ids of listed shards."""
+        return [int(shard["ShardId"][-4:]) for shard in shards]
+
+    @staticmethod
+    def refused(call: Callable[..., Any], **arguments: Any) -> tuple[str, int]:
+        """Code and HTTP status of a call that must be refused."""
+        with pytest.raises(ClientError) as caught:
+            call(**arguments)
+        answer = caught.value.response
+        return answer["Error"]["Code"], answer["ResponseMetadata"]["HTTPStatusCode"]
+
+    @staticmethod
+    def moment(ms: int) -> dt.datetime:
+        """A time in milliseconds as boto3 takes it."""
+        return dt.datetime.fromtimestamp(ms // 1000, dt.UTC) + dt.timedelta(milliseconds=ms % 1000)
 
 
 @pytest.fixture

@@ -102,7 +102,9 @@ class HttpProtocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            self._refuse(HTTPStatus.NOT_IMPLEMENTED)
+            # the request itself was answered as HTTP/1.1; what follows in the other protocol is not read
+            if self._transport is not None:
+                self._transport.close()
         except httptools.HttpParserError:
             self._refuse(HTTPStatus.BAD_REQUEST)
 

@@ -210,25 +210,31 @@ class Stream:
         self._reindex()
 
     def _split_one(self, shard: Shard, hash_key: int, at_ms: int) -> None:
-        opened_ms = self._close(shard, at_ms) + 1
+        opened_ms = self._close((shard,), at_ms) + 1
         stamp_s = max(at_ms // 1000, shard.created_s + 1)
         left = self._add(shard.hash_start, hash_key - 1, (shard.id,), opened_ms, stamp_s)
         right = self._add(hash_key, shard.hash_end, (shard.id,), opened_ms, stamp_s)
         shard.children = (left.id, right.id)
 
     def _merge_two(self, one: Shard, other: Shard, at_ms: int) -> Shard:
-        opened_ms = max(self._close(one, at_ms), self._close(other, at_ms)) + 1
+        opened_ms = self._close((one, other), at_ms) + 1
         stamp_s = max(at_ms // 1000, one.created_s + 1, other.created_s + 1)
         start, end = min(one.hash_start, other.hash_start), max(one.hash_end, other.hash_end)
         child = self._add(start, end, (one.id, other.id), opened_ms, stamp_s)
         one.children = other.children = (child.id,)
         return child
 
-    def _close(self, shard: Shard, at_ms: int) -> int:
-        # a shard made and closed in one rescale must not end before it began
-        shard.closed_ms = max(at_ms, shard.opened_ms)
-        self.open_shards.remove(shard)
-        return shard.closed_ms
+    def _close(self, shards: tuple[Shard, ...], at_ms: int) -> int:
+        """Close shards together; returns the last millisecond of all of them.
+
+        The child opens in the next one, so that at any moment each hash key has exactly one shard, also when
+        a rescale makes a shard and closes it in one step.
+        """
+        closed_ms = max(at_ms, *(shard.opened_ms for shard in shards))
+        for shard in shards:
+            shard.closed_ms = closed_ms
+            self.open_shards.remove(shard)
+        return closed_ms
 
     def _add(self, start: int, end: int, parents: tuple[str, ...], opened_ms: int, stamp_s: int) -> Shard:
         shard = Shard(self.next_index, start, end, created_s=stamp_s, opened_ms=opened_ms, parents=parents)

@@ -1,0 +1,113 @@
+"""`penstock local` in the foreground, and the server as a process of its own."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from penstock.cli import local_command
+from penstock.errors import Unavailable
+from penstock.local import Handle, LocalKinesis, LocalKinesisProcess
+from penstock.local.handle import Calls
+
+
+def start(*arguments: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "penstock.local", "--port", "0", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_it_prints_its_address_and_exports_and_stops_cleanly(number):
+    process = start("--shards", "orders=3", "clicks=1", "--no-limits")
+    url = process.stdout.readline().strip()
+    exports = [process.stdout.readline().strip() for _ in range(6)]
+    handle = Handle(url)
+    assert exports == [f"export {name}={value}" for name, value in handle.environ().items()]
+    state = handle.state()
+    assert {name: s["open_shards"] for name, s in state["streams"].items()} == {"orders": 3, "clicks": 1}
+    assert state["limits"] is False
+    process.send_signal(number)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--shards", "orders"), "--shards takes NAME=N with N of at least 1, not 'orders'"),
+        (("--shards", "orders=0"), "--shards takes NAME=N"),
+        (("--time-factor", "-1"), "time_factor must be at least 0"),
+    ],
+)
+def test_bad_arguments_are_named(arguments, message):
+    process = start(*arguments)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 2
+    assert message in err
+
+
+def test_the_command_line_describes_it_without_loading_it():
+    parser = argparse.ArgumentParser()
+    local_command.add_parser(parser.add_subparsers())
+    args = parser.parse_args(["local", "--port", "0", "--shards", "a=1", "--no-limits", "--time-factor", "2"])
+    assert (args.run, args.port, args.shards, args.no_limits, args.time_factor) == (
+        local_command.run,
+        0,
+        ["a=1"],
+        True,
+        2.0,
+    )
+    program = (
+        "import sys; sys.modules['httptools'] = None\n"
+        "import penstock.cli.local_command, penstock.local\n"
+        "try: penstock.local.LocalKinesis\n"
+        "except ModuleNotFoundError as error: print(error)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    assert "pip install 'penstock[local]'" in said.stdout
+
+
+def test_a_process_of_its_own_takes_the_same_options():
+    with LocalKinesis.process(limits=False, time_factor=0, settle_s=0) as kinesis:
+        assert kinesis.pid != os.getpid()
+        client = kinesis.client("kinesis")
+        client.create_stream(StreamName="s", ShardCount=1)
+        assert (
+            client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamStatus"]
+            == "ACTIVE"
+        )
+        assert kinesis.clock.now_ms() == kinesis.clock.now_ms()
+        assert kinesis.state()["limits"] is False
+    with pytest.raises(Unavailable, match="does not run"):
+        _ = kinesis.pid
+
+
+def test_a_killed_process_is_gone():
+    kinesis = LocalKinesisProcess().start()
+    kinesis.kill()
+    with pytest.raises(Unavailable):
+        kinesis.state()
+
+
+def test_time_runs_by_its_factor():
+    with LocalKinesis(time_factor=10_000) as kinesis:
+        first = kinesis.clock.now_ms()
+        while kinesis.clock.now_ms() < first + 3_600_000:  # an hour passes in 0.36 s
+            pass
+
+
+def test_calls_of_all_services_are_summed_unless_one_is_named():
+    calls = Calls({"kinesis.TagResource": 2, "dynamodb.TagResource": 3}, {}, {}, [])
+    assert calls.count("TagResource") == 5
+    assert calls.count("dynamodb.TagResource") == 3
