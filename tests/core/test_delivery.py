@@ -90,16 +90,6 @@ def test_checkpoints_keep_the_interval_unless_forced():
     assert machine.plan_checkpoint(6.0, is_forced=True) == at_record("4")
 
 
-def test_a_checkpoint_that_failed_is_due_again():
-    machine = delivery()
-    machine.add(recs(1), 0)
-    machine.on_returned(taken(machine).id, 0.0)
-    machine.on_checkpoint_sent(at_record("1"), 0.0)
-    assert machine.plan_checkpoint(1.0) is None
-    machine.on_checkpoint_failed(TRIM_HORIZON, 1.0)
-    assert machine.plan_checkpoint(1.0) == at_record("1")
-
-
 def test_waiting_bytes_count_what_is_fetched_and_not_done():
     machine = delivery(batch_records_max=1)
     machine.add(recs(1, 2, 3), 0)
@@ -261,6 +251,16 @@ def test_after_the_last_repetition_the_delivery_stops_and_says_where(policy, sco
     assert machine.phase is Phase.FAILED
     assert machine.is_quiet
     assert machine.take_call(99.0) is None
+
+
+def test_a_call_that_was_never_begun_comes_first_and_counts_as_no_attempt():
+    machine = delivery(batch_records_max=1)
+    machine.add(recs(1, 2), 0)
+    machine.on_not_begun(taken(machine).id)
+    again = taken(machine)
+    assert (numbers(again), again.attempt) == ([1], 1)
+    machine.on_returned(again.id, 0.0)
+    assert numbers(taken(machine)) == [2]
 
 
 def test_a_stop_lets_the_calls_of_other_keys_finish():

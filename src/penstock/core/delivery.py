@@ -122,6 +122,11 @@ class ShardDelivery(Generic[R]):
         return self._water.ordinal == self._added
 
     @property
+    def is_idle(self) -> bool:
+        """Whether no record waits for a call, is in one, or comes again."""
+        return not self._under_way and not self._is_waiting()
+
+    @property
     def is_finished(self) -> bool:
         """Whether the shard is read to its end, delivered and acknowledged: SHARD_END may be written."""
         return (
@@ -224,6 +229,18 @@ class ShardDelivery(Generic[R]):
             )
         return None
 
+    def on_not_begun(self, call_id: int) -> None:
+        """Take in that a call was taken and never begun: it comes again first of all, as if not taken."""
+        piece = self._under_way.pop(call_id)
+        if piece.lane is None:
+            self._lifecycle[piece.kind] = "due"
+            return
+        if self.phase is not Phase.RUNNING:
+            self.waiting_bytes -= sum(record.record_bytes for record in piece.records)
+            return
+        self._lanes[piece.lane].again.appendleft(piece)
+        self._ready.appendleft(piece.lane)
+
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
         """Take in that a call failed.
 
@@ -300,15 +317,10 @@ class ShardDelivery(Generic[R]):
         return self._water.position
 
     def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
-        """Take in that a checkpoint is being stored: the next one keeps the interval."""
+        """Take in that a checkpoint is on its way to the table: the next one keeps the interval."""
         self._stored_s = now_s
         self._stored = position
         self._due_since_s = None if position == self.low_water else now_s
-
-    def on_checkpoint_failed(self, stored: Position, now_s: float) -> None:
-        """Take in that a checkpoint was not stored; `stored` is what still stands."""
-        self._stored = stored
-        self._note_due(now_s)
 
     # --- ending ---
 
@@ -348,9 +360,11 @@ class ShardDelivery(Generic[R]):
             owed = CallKind.END
         return owed if owed is not None and self._owes(owed) else None
 
+    def _is_waiting(self) -> bool:
+        return self._taken < self._added or bool(self._paused) or bool(self._ready)
+
     def _is_delivered(self) -> bool:
-        is_waiting = self._taken < self._added or self._paused or self._ready
-        return self.children is not None and not is_waiting
+        return self.children is not None and not self._is_waiting()
 
     def _take_lifecycle(self, kind: CallKind, now_s: float) -> Call[R] | None:
         if now_s < self._lifecycle_at_s.get(kind, float("-inf")):

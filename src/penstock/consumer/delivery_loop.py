@@ -1,0 +1,492 @@
+"""The loop that reads shards and delivers them: hundreds of shards, one thread here, two small pools beside it.
+
+It owns the runs (`penstock.consumer.shard_run`) of the shards that the coordinator has this worker read. A run is
+advanced when something touched it, or when its time has come; what it plans is given to the pools. The sum of
+what all runs hold is bounded by a `Budget`.
+
+The deadline of a lease is looked at three times: when a call is planned, when a thread begins it, and by user code
+that asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases gone, delivers nothing.
+"""
+
+from __future__ import annotations
+
+import heapq
+import logging
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from itertools import count
+from typing import Final, Protocol
+
+from penstock.consumer.lease_loop import LeaseLoop
+from penstock.consumer.loop import Loop, Pool
+from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
+from penstock.consumer.records import Batch, Record, read_page
+from penstock.consumer.shard_run import Fetch, ShardRun
+from penstock.core import coordination as c
+from penstock.core.aggregation import DecodeCounts
+from penstock.core.calls import Call, CallKind, DeliveryOptions
+from penstock.core.position import Position, Sentinel
+from penstock.core.reader import FetchIterator, FetchPage, ListedShard, ReaderOptions
+from penstock.core.shard import ChildShard, Shard
+from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis
+from penstock.ports.metrics import Metrics
+
+log = logging.getLogger("penstock.consumer")
+
+STOPPED_REPORT_S: Final = 60.0
+"""A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
+
+
+class Waiter(Protocol):
+    """How a thread waits for something that another one brings."""
+
+    def __call__(self, condition: threading.Condition, is_done: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait, with the condition's lock held; whether it is done."""
+
+
+def wait_on_condition(condition: threading.Condition, is_done: Callable[[], bool], timeout_s: float) -> bool:
+    """Wait as threads do."""
+    return condition.wait_for(is_done, timeout_s)
+
+
+class Budget:
+    """Counts the bytes that all shards of the process hold. Safe to use from several threads."""
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: dict[tuple[str, int], int] = {}
+        self._total = 0
+        self._lock = threading.Lock()
+
+    @property
+    def has_room(self) -> bool:
+        """Whether more may be fetched."""
+        return self._total < self._bytes_max
+
+    def hold(self, run: ShardRun) -> None:
+        """Note what a run holds now."""
+        key = (run.shard_id, run.epoch)
+        held = run.waiting_bytes
+        with self._lock:
+            self._total += held - self._held.get(key, 0)
+            self._held[key] = held
+
+    def forget(self, run: ShardRun) -> None:
+        """Note that a run is gone."""
+        with self._lock:
+            self._total -= self._held.pop((run.shard_id, run.epoch), 0)
+
+
+class RunHandle:
+    """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
+
+    def __init__(self, run: ShardRun, loop: DeliveryLoop) -> None:
+        self._run = run
+        self._loop = loop
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the shard is still this worker's."""
+        return self._run.may_deliver
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
+        return self._run.last_delivered
+
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
+        """Say that records are done."""
+        self._run.acknowledge(records, ordinals)
+        self._loop.post(self._run)
+
+    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
+        """Say that everything up to and including a position is done."""
+        self._run.acknowledge_through(position, ordinal)
+        self._loop.post(self._run)
+
+    def store_checkpoint(self) -> None:
+        """Store what is acknowledged, and wait until it is durable."""
+        self._loop.store_checkpoint(self._run)
+
+
+class DeliveryLoop(Loop[ShardRun]):
+    """See the module.
+
+    Args:
+        stream: Name or ARN.
+        kinesis: Where to read.
+        leases: The loop that owns the coordinator; it gets the events.
+        reader_options: For every shard.
+        delivery_options: For every shard.
+        processor_factory: Makes the user code of one shard.
+        dead_letter: Called with records that failed for good, where the policy says so.
+        buffer_bytes_max: For all shards together.
+        beat_interval_s: Time between two reports to the coordinator's watchdog; also the bound on what a
+            checkpoint may wait for a heartbeat.
+        checkpoint_timeout_s: How long `batch.checkpoint` waits.
+        clock: Time.
+        chance: Jitter.
+        metrics: Where figures go.
+        read_pool: For calls to the stream.
+        handler_pool: For user code.
+        on_worker_failure: Called when a failure must stop the whole worker.
+        waiter: How a caller of `batch.checkpoint` waits.
+    """
+
+    def __init__(
+        self,
+        *,
+        stream: str,
+        kinesis: Kinesis,
+        leases: LeaseLoop,
+        reader_options: ReaderOptions,
+        delivery_options: DeliveryOptions,
+        processor_factory: ProcessorFactory,
+        dead_letter: DeadLetterHandler | None,
+        buffer_bytes_max: int,
+        beat_interval_s: float,
+        checkpoint_timeout_s: float,
+        clock: Clock,
+        chance: Chance,
+        metrics: Metrics,
+        read_pool: Pool,
+        handler_pool: Pool,
+        on_worker_failure: Callable[[PenstockError], None],
+        waiter: Waiter = wait_on_condition,
+    ) -> None:
+        super().__init__()
+        self._stream = stream
+        self._kinesis = kinesis
+        self._leases = leases
+        self._reader_options = reader_options
+        self._delivery_options = delivery_options
+        self._processor_factory = processor_factory
+        self._dead_letter = dead_letter
+        self._beat_interval_s = beat_interval_s
+        self._checkpoint_timeout_s = checkpoint_timeout_s
+        self._clock = clock
+        self._chance = chance
+        self._metrics = metrics
+        self._read_pool = read_pool
+        self._handler_pool = handler_pool
+        self._on_worker_failure = on_worker_failure
+        self._waiter = waiter
+        self._budget = Budget(buffer_bytes_max)
+        self._runs: dict[tuple[str, int], ShardRun] = {}
+        self._runs_lock = threading.Lock()
+        self._waiting: dict[str, list[ShardRun]] = {}
+        self._current: dict[str, ShardRun] = {}
+        self._timers: list[tuple[float, int, ShardRun]] = []
+        self._timer_ids = count()
+        self._scheduled: dict[ShardRun, float] = {}
+        self._starved: set[ShardRun] = set()
+        self._beat_s = clock.monotonic_s() + beat_interval_s
+        self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
+        self.failures: dict[str, PenstockError] = {}
+        """Shards that stopped for a failure while this worker holds them, and why."""
+
+    # --- what the coordinator says; called from the lease loop's thread ---
+
+    def start_reader(self, effect: c.StartReader) -> None:
+        """Read a shard and deliver its records."""
+        options = self._delivery_options
+        run = ShardRun(
+            self._stream,
+            effect,
+            reader_options=self._reader_options,
+            delivery_options=options,
+            is_checkpoint_urgent=options.checkpoint_interval_s < self._beat_interval_s,
+            clock=self._clock,
+            chance=self._chance,
+            metrics=self._metrics,
+            processor=self._processor_factory(),
+        )
+        with self._runs_lock:
+            self._runs[(effect.key, effect.epoch)] = run
+        self.failures.pop(effect.key, None)
+        self.post(run)
+
+    def extend_delivery(self, effect: c.ExtendDelivery) -> None:
+        """Move the moment at which delivery must end."""
+        run = self._find(effect.key, effect.epoch)
+        if run is not None:
+            is_woken = not run.may_deliver
+            run.extend(effect.deliver_until_s)
+            if is_woken:
+                self.post(run)
+
+    def stop_reader(self, effect: c.StopReader) -> None:
+        """Stop; the answer is an event."""
+        run = self._find(effect.key, effect.epoch)
+        if run is None:
+            # Stopped before it was known: the answer must come all the same.
+            self._leases.post(c.ReaderStopped(effect.key, effect.epoch, None))
+            return
+        run.stop(effect.why)
+        self.post(run)
+
+    def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
+        """Take in that a checkpoint is durable."""
+        run = self._find(key, epoch)
+        if run is not None:
+            run.on_durable(position)
+
+    def alive(self) -> frozenset[tuple[str, int]]:
+        """Give (key, epoch) of every reader that has not posted its last event yet."""
+        with self._runs_lock:
+            return frozenset(place for place, run in self._runs.items() if not run.is_told)
+
+    def abandon(self) -> None:
+        """Deliver nothing any more, at once: the worker has lost control of its leases."""
+        with self._runs_lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            run.stop(c.StopWhy.LOST)
+
+    def _find(self, key: str, epoch: int) -> ShardRun | None:
+        with self._runs_lock:
+            return self._runs.get((key, epoch))
+
+    # --- the loop ---
+
+    def handle_events(self, events: list[ShardRun], now_s: float) -> None:
+        """Advance every run that was touched or is due."""
+        touched = dict.fromkeys(events)
+        while self._timers and self._timers[0][0] <= now_s:
+            due_s, _, run = heapq.heappop(self._timers)
+            if self._scheduled.get(run) == due_s:  # else it was set anew since
+                del self._scheduled[run]
+                touched[run] = None
+        for run in touched:
+            self._advance(run, now_s)
+        if self._starved and self._budget.has_room:
+            starved, self._starved = self._starved, set()
+            for run in starved:
+                self._advance(run, now_s)
+        if now_s >= self._beat_s:
+            self._beat(now_s)
+
+    def next_wake_s(self) -> float | None:
+        """Say when a run, or the next beat, is due."""
+        return min(self._timers[0][0], self._beat_s) if self._timers else self._beat_s
+
+    def _advance(self, run: ShardRun, now_s: float) -> None:
+        if not self._is_current(run):
+            return
+        plan = run.advance(now_s, self._budget.has_room)
+        self._budget.hold(run)
+        if plan.fetch is not None:
+            self._begin_fetch(run, plan.fetch)
+        for call in plan.calls:
+            self._begin_call(run, call)
+        if plan.is_starved:
+            self._starved.add(run)
+        for event in plan.events:
+            self._tell(run, event)
+        if plan.is_over:
+            self._forget(run)
+        elif plan.events:
+            self.post(run)  # an answer may call for a last call of user code
+        self._schedule(run)
+
+    def _schedule(self, run: ShardRun) -> None:
+        if run.wake_s is None:
+            self._scheduled.pop(run, None)
+        elif self._scheduled.get(run) != run.wake_s:
+            self._scheduled[run] = run.wake_s
+            heapq.heappush(self._timers, (run.wake_s, next(self._timer_ids), run))
+
+    def _is_current(self, run: ShardRun) -> bool:
+        """Whether a run may be advanced: calls of one shard never overlap, also when it comes back at once."""
+        current = self._current.setdefault(run.shard_id, run)
+        if current is run:
+            return (run.shard_id, run.epoch) in self._runs
+        queue = self._waiting.setdefault(run.shard_id, [])
+        if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
+            self._tell(run, c.ReaderStopped(run.shard_id, run.epoch, None))
+            with self._runs_lock:
+                self._runs.pop((run.shard_id, run.epoch), None)
+            if run in queue:
+                queue.remove(run)
+        elif run not in queue:
+            queue.append(run)
+        return False
+
+    def _tell(self, run: ShardRun, event: c.Event) -> None:
+        self._leases.post(event)
+        if isinstance(event, c.CheckpointRequested):
+            return
+        run.is_told = True
+        if isinstance(event, c.ReaderFailed) and run.failure is not None:
+            self._metrics.count("stopped_shards", 1, {"shard": run.shard_id})
+            self.failures[run.shard_id] = run.failure
+            log.error("shard %s stops at %s: %s", run.shard_id, event.position, run.failure)
+            if run.worker_failure is not None:
+                self._on_worker_failure(run.worker_failure)
+
+    def _forget(self, run: ShardRun) -> None:
+        with self._runs_lock:
+            self._runs.pop((run.shard_id, run.epoch), None)
+        self._budget.forget(run)
+        self._starved.discard(run)
+        run.wake_s = None
+        self._current.pop(run.shard_id, None)
+        queue = self._waiting.pop(run.shard_id, [])
+        for follower in queue:
+            self.post(follower)
+
+    def _beat(self, now_s: float) -> None:
+        self._beat_s = now_s + self._beat_interval_s
+        with self._runs_lock:
+            runs = list(self._runs.values())
+        for run in runs:
+            news = run.beat(now_s)
+            if news is not None:
+                self._leases.post(news)
+        if now_s >= self._report_s:
+            self._report_s = now_s + STOPPED_REPORT_S
+            for shard_id, failure in list(self.failures.items()):
+                log.error(
+                    "shard %s is still stopped, restart the worker once it can go on: %s", shard_id, failure
+                )
+
+    # --- reading ---
+
+    def _begin_fetch(self, run: ShardRun, fetch: Fetch) -> None:
+        self._read_pool.submit(lambda: self._fetch(run, fetch))
+
+    def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
+        try:
+            self._do_fetch(run, fetch)
+        except PenstockError as error:
+            run.on_fetch_failed(error)
+        except Exception as error:
+            log.exception("shard %s: a read failed in an unexpected way", run.shard_id)
+            run.on_fetch_failed(Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords"))
+        self._budget.hold(run)
+        self.post(run)
+
+    def _do_fetch(self, run: ShardRun, fetch: Fetch) -> None:
+        if isinstance(fetch, FetchIterator):
+            start = iterator_start(fetch.position)
+            run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
+        elif isinstance(fetch, FetchPage):
+            if not self._budget.has_room:  # others have filled it while this waited for a thread
+                run.on_fetch_skipped()
+                return
+            started_s = self._clock.monotonic_s()
+            page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
+            counts = DecodeCounts()
+            run.on_page(read_page(page, run.shard_id, counts), started_s)
+            for reason, number in counts.undecodable.items():
+                self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})
+        else:
+            listing = self._kinesis.fetch_shards(self._stream)
+            run.on_listing(find_listed(run.shard_id, listing.shards))
+
+    # --- user code ---
+
+    def _begin_call(self, run: ShardRun, call: Call[Record]) -> None:
+        self._handler_pool.submit(lambda: self._run_call(run, call))
+
+    def _run_call(self, run: ShardRun, call: Call[Record]) -> None:
+        if call.kind is not CallKind.LOST and not run.may_deliver:
+            run.on_not_begun(call)
+        else:
+            try:
+                self._call_user(run, call)
+            except BaseException as error:  # noqa: BLE001 - whatever user code raises is its failure, also SystemExit
+                run.on_raised(call, error)
+            else:
+                run.on_returned(call)
+        self._budget.hold(run)
+        self.post(run)
+
+    def _call_user(self, run: ShardRun, call: Call[Record]) -> None:
+        handle = RunHandle(run, self)
+        match call.kind:
+            case CallKind.BATCH:
+                run.processor.on_batch(self.make_batch(run, call, handle))
+            case CallKind.DEAD_LETTER:
+                if self._dead_letter is None:
+                    raise HandlerFailed("on_failure='dead_letter' without a dead-letter handler")
+                error = call.error or HandlerFailed("the handler failed")
+                self._dead_letter(self.make_batch(run, call, handle), error)
+            case CallKind.START:
+                run.processor.on_start(run.shard_id, call.position)
+            case CallKind.END:
+                run.processor.on_end(handle)
+            case CallKind.STOP:
+                run.processor.on_stop(handle)
+            case CallKind.LOST:
+                run.processor.on_lost()
+
+    def make_batch(self, run: ShardRun, call: Call[Record], handle: RunHandle) -> Batch:
+        """Give a call's records as user code gets them."""
+        return Batch(
+            run.shard_id,
+            call.records,
+            millis_behind_latest=call.millis_behind_latest,
+            attempt=call.attempt,
+            ordinals=call.ordinals,
+            shard=handle,
+            is_keyed=self._delivery_options.concurrency > 1,
+        )
+
+    def store_checkpoint(self, run: ShardRun) -> None:
+        """Have what is acknowledged stored, and wait until it stands.
+
+        Raises:
+            LeaseLost: The shard is another worker's now.
+            Unavailable: No word in time; it is stored later.
+        """
+        position, request = run.request_checkpoint()
+        if request is None:
+            return
+        began_s = self._clock.monotonic_s()
+        self._leases.post(request)
+        with run.lock:
+            is_done = self._waiter(
+                run.durable_changed,
+                lambda: run.durable >= position or run.is_lost,
+                self._checkpoint_timeout_s,
+            )
+            stands = run.durable >= position
+        self._metrics.observe("checkpoint_wait_s", self._clock.monotonic_s() - began_s)
+        if stands:
+            return
+        where = f"stream {self._stream}, shard {run.shard_id}: checkpoint {position}"
+        if is_done:
+            raise LeaseLost(f"{where} was not confirmed before the lease went to another worker")
+        raise Unavailable(
+            f"{where}: the lease table gave no word within {self._checkpoint_timeout_s} s; it is stored with a "
+            "later heartbeat if the lease stays",
+            operation="UpdateItem",
+            resource=run.shard_id,
+        )
+
+
+def iterator_start(position: Position) -> IteratorStart:
+    """Say to the service where an iterator begins: AT a record, so that its absence is seen."""
+    if position.is_record:
+        return IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
+    if position.timestamp_ms is not None:
+        return IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=position.timestamp_ms)
+    if position.sentinel is Sentinel.LATEST:
+        return IteratorStart(IteratorType.LATEST)
+    # An AT_TIMESTAMP without its moment, as the KCL may leave one behind, can only mean everything.
+    return IteratorStart(IteratorType.TRIM_HORIZON)
+
+
+def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard | None:
+    """Find a shard and its children in a whole listing."""
+    mine: Shard | None = None
+    children: list[ChildShard] = []
+    for shard in shards:
+        if shard.shard_id == shard_id:
+            mine = shard
+        elif shard_id in shard.parents:
+            children.append(ChildShard(shard.shard_id, shard.parents, shard.hash_range))
+    return None if mine is None else ListedShard(mine.is_open, tuple(children))

@@ -1,0 +1,183 @@
+"""A loop that owns a machine: events come in from any thread, one thread takes them, nothing else touches it.
+
+The loop is apart from the thread that drives it: in production `LoopThread`, in tests a driver that calls
+`run_once` by hand under a virtual clock. Work that waits (calls to services, user code) never runs in a loop: it is
+given to a `Pool`, and comes back as an event.
+"""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, Protocol, TypeVar
+
+from penstock.ports.clock import Clock
+
+log = logging.getLogger("penstock.consumer")
+
+E = TypeVar("E")
+Task = Callable[[], None]
+
+_WAIT_S_MAX = 60.0
+
+
+class Pool(Protocol):
+    """Runs tasks. A task never raises: it reports by posting an event."""
+
+    def submit(self, task: Task) -> None:
+        """Run a task soon. What is under way is bounded by those who submit."""
+
+    def close(self) -> None:
+        """Take nothing new; tasks under way end by themselves."""
+
+
+class ThreadPool:
+    """A fixed number of daemon threads.
+
+    Daemons, so that a handler that never returns cannot keep the process from ending.
+
+    Args:
+        name: Of the threads.
+        thread_count: How many; started when first needed.
+    """
+
+    def __init__(self, name: str, thread_count: int) -> None:
+        self._name = name
+        self._thread_count = thread_count
+        self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._started = 0
+        self._idle = 0
+        self._is_closed = False
+
+    def submit(self, task: Task) -> None:
+        """Run a task on the next free thread."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._tasks.put(task)
+            # `_idle` may lag a little: a thread too many is started at worst, never one too few.
+            if self._idle < self._tasks.qsize() and self._started < self._thread_count:
+                self._started += 1
+                name = f"{self._name}-{self._started}"
+                threading.Thread(target=self._work, name=name, daemon=True).start()
+
+    def close(self) -> None:
+        """Let each thread end after its task; what still waits is dropped."""
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+            for _ in range(self._started):
+                self._tasks.put(None)
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                self._idle += 1
+            task = self._tasks.get()
+            with self._lock:
+                self._idle -= 1
+                is_closed = self._is_closed
+            if task is None or is_closed:
+                return
+            try:
+                task()
+            except Exception:
+                # Tasks report by themselves; one that raises is a defect, and must not end the thread.
+                log.exception("a task of %s failed", self._name)
+
+
+class InlinePool:
+    """Runs each task where it is submitted: for tests under a virtual clock."""
+
+    def submit(self, task: Task) -> None:
+        """Run a task now."""
+        task()
+
+    def close(self) -> None:
+        """Do nothing."""
+
+
+class Loop(Generic[E]):
+    """The base of both loops of the consumer: an inbox and a wake-up time.
+
+    Subclasses give `handle_events` and `next_wake_s`.
+    """
+
+    def __init__(self) -> None:
+        self._inbox: deque[E] = deque()
+        self._condition = threading.Condition()
+        self.is_finished = False
+
+    def post(self, event: E) -> None:
+        """Bring an event, from any thread."""
+        with self._condition:
+            self._inbox.append(event)
+            self._condition.notify()
+
+    def finish(self) -> None:
+        """Let the thread that drives the loop end."""
+        with self._condition:
+            self.is_finished = True
+            self._condition.notify_all()
+
+    @property
+    def has_events(self) -> bool:
+        """Whether events wait."""
+        return bool(self._inbox)
+
+    def run_once(self, now_s: float) -> None:
+        """Handle what has come and what is due."""
+        with self._condition:
+            events = list(self._inbox)
+            self._inbox.clear()
+        self.handle_events(events, now_s)
+
+    def wait(self, clock: Clock) -> None:
+        """Sleep until an event comes or time is due."""
+        wake_s = self.next_wake_s()
+        with self._condition:
+            if self._inbox or self.is_finished:
+                return
+            delay_s = _WAIT_S_MAX if wake_s is None else wake_s - clock.monotonic_s()
+            if delay_s > 0:
+                self._condition.wait(min(delay_s, _WAIT_S_MAX))
+
+    def handle_events(self, events: list[E], now_s: float) -> None:
+        """Handle events, in the order in which they came, and what is due by time."""
+        raise NotImplementedError
+
+    def next_wake_s(self) -> float | None:
+        """Say when something is due by time alone."""
+        raise NotImplementedError
+
+
+class LoopThread(threading.Thread):
+    """Drives one loop until it is finished.
+
+    Args:
+        on_crash: Called when the loop itself fails, which is a defect: the worker must not go on half alive.
+    """
+
+    def __init__(
+        self, name: str, loop: Loop[E], clock: Clock, on_crash: Callable[[BaseException], None]
+    ) -> None:
+        super().__init__(name=name, daemon=True)
+        self._loop: Loop[E] = loop
+        self._clock = clock
+        self._on_crash = on_crash
+
+    def run(self) -> None:
+        """Drive the loop."""
+        try:
+            while not self._loop.is_finished:
+                self._loop.run_once(self._clock.monotonic_s())
+                if not self._loop.is_finished:
+                    self._loop.wait(self._clock)
+        except BaseException as error:
+            log.critical("%s failed; the worker stops", self.name, exc_info=True)
+            self._on_crash(error)

@@ -1,0 +1,71 @@
+"""How the runtime calls user code: one face for plain functions and for objects with a lifecycle."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol, TypeAlias
+
+from penstock.consumer.records import Acknowledging, Batch
+from penstock.core.position import Position
+
+Handler: TypeAlias = Callable[[Batch], object]
+"""Gets one shard's records, in order; what it returns is ignored, what it raises is a failure."""
+DeadLetterHandler: TypeAlias = Callable[[Batch, BaseException], object]
+"""Gets records that failed for good, and why; when it returns they are done."""
+
+
+class ShardCheckpointer(Acknowledging, Protocol):
+    """What a processor with a lifecycle is given to checkpoint with."""
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
+
+
+class ShardProcessor(Protocol):
+    """User code for one shard, from taking it to leaving it.
+
+    Its methods are never called at the same time, except that with `concurrency` > 1 several batches may be.
+    The order is: `on_start`, then batches, then either `on_end`, or (perhaps) `on_stop` and then `on_lost`.
+    """
+
+    def on_start(self, shard_id: str, position: Position) -> None:
+        """The shard begins after `position`."""
+
+    def on_batch(self, batch: Batch) -> None:
+        """Records, in order."""
+
+    def on_end(self, shard: ShardCheckpointer) -> None:
+        """Everything in the shard was delivered, and it is closed. With manual checkpoints: checkpoint it now."""
+
+    def on_stop(self, shard: ShardCheckpointer) -> None:
+        """No record follows: the worker stops or hands the shard over. The last chance to checkpoint."""
+
+    def on_lost(self) -> None:
+        """The shard is not this worker's any more."""
+
+
+ProcessorFactory: TypeAlias = Callable[[], ShardProcessor]
+
+
+class HandlerProcessor:
+    """A plain function as a processor: it is called for records and for nothing else."""
+
+    def __init__(self, handler: Handler) -> None:
+        self._handler = handler
+
+    def on_start(self, shard_id: str, position: Position) -> None:
+        """Do nothing."""
+
+    def on_batch(self, batch: Batch) -> None:
+        """Call the function."""
+        self._handler(batch)
+
+    def on_end(self, shard: ShardCheckpointer) -> None:
+        """Do nothing."""
+
+    def on_stop(self, shard: ShardCheckpointer) -> None:
+        """Do nothing."""
+
+    def on_lost(self) -> None:
+        """Do nothing."""

@@ -1,0 +1,78 @@
+"""Pull style: `for batch in consumer`. A small hand-over between the handler threads and the thread that iterates.
+
+A batch that was given out counts as done when the next one is asked for. At most one batch per handler thread
+waits, so nothing grows while the iterating thread is busy.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Iterator
+from typing import Final
+
+from penstock.consumer.records import Batch
+from penstock.errors import HandlerFailed
+
+_LOOK_S: Final = 0.2  # how soon the iterating thread sees that the consumer has ended
+
+
+class _Offer:
+    __slots__ = ("batch", "error", "settled")
+
+    def __init__(self, batch: Batch) -> None:
+        self.batch = batch
+        self.settled = threading.Event()
+        self.error: BaseException | None = None
+
+    def settle(self, error: BaseException | None = None) -> None:
+        self.error = error
+        self.settled.set()
+
+
+class PullQueue:
+    """Offers batches to one iterating thread."""
+
+    def __init__(self) -> None:
+        self._offers: queue.SimpleQueue[_Offer] = queue.SimpleQueue()
+        self._is_closed = threading.Event()
+
+    def offer(self, batch: Batch) -> None:
+        """Hand a batch over and wait until it is done: the consumer's handler.
+
+        Raises:
+            HandlerFailed: The iteration ended before the batch was done.
+        """
+        offer = _Offer(batch)
+        self._offers.put(offer)
+        while not offer.settled.wait(_LOOK_S):
+            if self._is_closed.is_set():
+                offer.settle(HandlerFailed("the iteration ended before this batch was done"))
+        if offer.error is not None:
+            raise offer.error
+
+    def close(self) -> None:
+        """End the iteration; batches that are not done fail."""
+        self._is_closed.set()
+
+    def batches(self, has_ended: threading.Event) -> Iterator[Batch]:
+        """Give batches until the consumer has ended.
+
+        Args:
+            has_ended: Set when no batch can come any more.
+        """
+        while not has_ended.is_set():
+            try:
+                offer = self._offers.get(timeout=_LOOK_S)
+            except queue.Empty:
+                continue
+            if not offer.batch.is_owned:
+                offer.settle(HandlerFailed("the lease was lost before this batch was taken"))
+                continue
+            is_done = False
+            try:
+                yield offer.batch
+                is_done = True
+            finally:
+                error = None if is_done else HandlerFailed("the iteration ended before this batch was done")
+                offer.settle(error)

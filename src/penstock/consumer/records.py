@@ -1,0 +1,198 @@
+"""What user code holds: a record, and a batch of them with the ways to acknowledge it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import NamedTuple, Protocol, overload
+
+from penstock.core.aggregation import DecodeCounts, user_records
+from penstock.core.position import Position, at_record
+from penstock.core.reader import Page
+from penstock.errors import UsageError
+from penstock.ports.kinesis import RecordPage
+
+
+class Record(NamedTuple):
+    """One user record, taken out of its aggregate where it came in one.
+
+    Args:
+        data: The payload.
+        partition_key: None on streams whose record distribution the service manages.
+        sequence_number: The service's text; the records of one aggregate share it.
+        sub_sequence_number: Place inside the aggregate, from 0; 0 for a plain record.
+        explicit_hash_key: As the producer gave it inside an aggregate; the service does not give it for others.
+        approximate_arrival_timestamp: When the service took the record in; aware, UTC, to the millisecond.
+        shard_id: Where it was read.
+    """
+
+    data: bytes
+    partition_key: str | None
+    sequence_number: str
+    sub_sequence_number: int
+    explicit_hash_key: str | None
+    approximate_arrival_timestamp: datetime
+    shard_id: str
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of payload and key, as they count against the limits on memory."""
+        return len(self.data) + len(self.partition_key or "")
+
+    @property
+    def position(self) -> Position:
+        """The place of the record in its shard."""
+        return at_record(self.sequence_number, self.sub_sequence_number)
+
+
+def read_page(page: RecordPage, shard_id: str, counts: DecodeCounts) -> Page[Record]:
+    """Take a page of GetRecords apart into user records.
+
+    Args:
+        page: As the port gives it.
+        shard_id: For the records.
+        counts: Added to. Nothing is filtered by hash key: a record that a resharding left in the wrong shard is
+            delivered rather than lost.
+    """
+    records: list[Record] = []
+    read_bytes = 0
+    for raw in page.records:
+        data = raw.data
+        read_bytes += len(data) + len(raw.partition_key or "")
+        arrival = datetime.fromtimestamp(raw.arrival_s, UTC)
+        sequence_number = raw.sequence_number
+        for key, hash_key, payload, sub in user_records(data, raw.partition_key, counts):
+            records.append(Record(payload, key, sequence_number, sub, hash_key, arrival, shard_id))
+    return Page(
+        records=records,
+        first_sequence_number=page.records[0].sequence_number if page.records else None,
+        last_sequence_number=page.records[-1].sequence_number if page.records else None,
+        read_bytes=read_bytes,
+        next_iterator=page.next_iterator,
+        millis_behind_latest=page.millis_behind_latest,
+        children=page.child_shards,
+    )
+
+
+class Acknowledging(Protocol):
+    """What a batch needs of the shard it came from; implemented by the runtime."""
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the shard is still this worker's."""
+
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
+        """Say that records are done."""
+
+    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
+        """Say that everything up to and including a position is done."""
+
+    def store_checkpoint(self) -> None:
+        """Store what is acknowledged, and wait until it is durable."""
+
+
+class Batch(Sequence[Record]):
+    """Records of one shard, in order.
+
+    With automatic checkpoints (the default) the records count as done when the handler returns. With
+    `checkpointing="manual"` they do when `acknowledge` or `checkpoint` says so, during the call or later, from
+    any thread.
+
+    Args:
+        shard_id: Where the records come from.
+        records: At least one. With `concurrency` > 1 all have one partition key.
+        millis_behind_latest: How far the shard's reading is behind its tip, as the service said last.
+        attempt: 1, or more when the handler failed on these records before.
+    """
+
+    def __init__(
+        self,
+        shard_id: str,
+        records: Sequence[Record],
+        *,
+        millis_behind_latest: int,
+        attempt: int,
+        ordinals: Sequence[int],
+        shard: Acknowledging,
+        is_keyed: bool = False,
+    ) -> None:
+        self.shard_id = shard_id
+        self.records = tuple(records)
+        self.millis_behind_latest = millis_behind_latest
+        self.attempt = attempt
+        self._ordinals = ordinals
+        self._shard = shard
+        self._is_keyed = is_keyed
+
+    @property
+    def is_owned(self) -> bool:
+        """Whether the shard is still this worker's. A long handler may look, and end early when it is not."""
+        return self._shard.may_deliver
+
+    def acknowledge(self, *records: Record) -> None:
+        """Say that single records of this batch are done; without arguments, all of them.
+
+        The checkpoint follows: it is the highest position below which everything is acknowledged.
+
+        Raises:
+            UsageError: A record is not of this batch.
+        """
+        if not records:
+            self._shard.acknowledge(self.records, self._ordinals)
+            return
+        places = [self._place(record) for record in records]
+        self._shard.acknowledge(records, [self._ordinals[place] for place in places])
+
+    def checkpoint(self, record: Record | None = None) -> None:
+        """Say that the batch up to and including a record is done, and store that now.
+
+        Returns when the checkpoint is durable. With `concurrency` > 1 what is stored may be less: the highest
+        position below which every record of every key is done.
+
+        Args:
+            record: Of this batch; without it, the whole batch.
+
+        Raises:
+            UsageError: The record is not of this batch, or lies before the checkpoint.
+            LeaseLost: The shard is another worker's now: nothing was stored by this call.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+        """
+        last = len(self.records) - 1 if record is None else self._place(record)
+        if self._is_keyed:
+            self._shard.acknowledge(self.records[: last + 1], self._ordinals[: last + 1])
+        else:
+            self._shard.acknowledge_through(self.records[last].position, self._ordinals[last])
+        self._shard.store_checkpoint()
+
+    def _place(self, record: Record) -> int:
+        for place, mine in enumerate(self.records):
+            if mine is record:
+                return place
+        for place, mine in enumerate(self.records):
+            if mine.position == record.position:
+                return place
+        raise UsageError(
+            f"the record at {record.position} is not of this batch of shard {self.shard_id} "
+            f"({self.records[0].position} to {self.records[-1].position})"
+        )
+
+    def __len__(self) -> int:
+        return len(self.records)
+
+    def __iter__(self) -> Iterator[Record]:
+        return iter(self.records)
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> tuple[Record, ...]: ...
+
+    def __getitem__(self, index: int | slice) -> Record | tuple[Record, ...]:
+        return self.records[index]
+
+    def __repr__(self) -> str:
+        return (
+            f"Batch(shard_id={self.shard_id!r}, {len(self.records)} records from {self.records[0].position} "
+            f"to {self.records[-1].position}, millis_behind_latest={self.millis_behind_latest})"
+        )

@@ -1,0 +1,420 @@
+"""One shard while this worker reads it: its reader machine and its delivery machine under one lock.
+
+Nothing here waits or calls a service. `advance` says which tasks are to be begun; what came of them is brought by
+the `on_*` methods, from whatever thread did the work. User code reaches the machines through `acknowledge` and
+`acknowledge_through`, under the same lock.
+
+A run leaves in one of four ways, and says so exactly once: drained (the shard is done), failed, or stopped on
+request, gracefully or because the lease is gone.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+from penstock.consumer.processor import ShardProcessor
+from penstock.consumer.records import Record
+from penstock.core import coordination as c
+from penstock.core.calls import (
+    Call,
+    CallKind,
+    DeliveryOptions,
+    Halve,
+    Phase,
+    Repeat,
+    SendToDeadLetter,
+    StopDelivery,
+    Verdict,
+)
+from penstock.core.delivery import ShardDelivery
+from penstock.core.position import Position
+from penstock.core.reader import (
+    Failed,
+    FetchIterator,
+    FetchListing,
+    FetchPage,
+    Finished,
+    ListedShard,
+    Page,
+    PossibleLoss,
+    ReaderOptions,
+    ShardReader,
+    Wait,
+)
+from penstock.errors import LeaseLost, PenstockError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.metrics import Metrics
+
+log = logging.getLogger("penstock.consumer")
+
+LOST_GRACE_S: Final = 2.0
+"""How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
+
+Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run wants done now.
+
+    Args:
+        fetch: A call to the service, or None.
+        calls: Calls of user code.
+        events: For the coordinator.
+        is_starved: Whether the run would read if the process held less.
+        is_over: Whether the run has ended and is to be forgotten.
+    """
+
+    fetch: Fetch | None = None
+    calls: Sequence[Call[Record]] = ()
+    events: Sequence[c.Event] = ()
+    is_starved: bool = False
+    is_over: bool = False
+
+
+@dataclass(slots=True)
+class _Tally:
+    # Since the last beat.
+    bytes: int = 0
+    since_s: float = field(default=0.0)
+
+
+class ShardRun:
+    """See the module. Every public method takes the lock.
+
+    Args:
+        stream: For messages.
+        start: The coordinator's word: shard, epoch, position, deadline.
+        reader_options: How to read.
+        delivery_options: How to deliver.
+        is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a heartbeat.
+        clock: Time.
+        chance: Jitter.
+        metrics: Where figures go.
+        processor: User code for this shard.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        start: c.StartReader,
+        *,
+        reader_options: ReaderOptions,
+        delivery_options: DeliveryOptions,
+        is_checkpoint_urgent: bool,
+        clock: Clock,
+        chance: Chance,
+        metrics: Metrics,
+        processor: ShardProcessor,
+    ) -> None:
+        self.shard_id = start.key
+        self.epoch = start.epoch
+        self.processor = processor
+        self.lock = threading.RLock()
+        self.durable_changed = threading.Condition(self.lock)
+        self._stream = stream
+        self._clock = clock
+        self._chance = chance
+        self._metrics = metrics
+        self._is_checkpoint_urgent = is_checkpoint_urgent
+        self._reader: ShardReader[Record] = ShardReader(stream, start.key, start.position, reader_options)
+        self._delivery: ShardDelivery[Record] = ShardDelivery(start.key, start.position, delivery_options)
+        self._deliver_until_s = start.deliver_until_s
+        self._durable = start.position
+        self._is_fetching = False
+        self._stop_why: c.StopWhy | None = None
+        self._grace_until_s: float | None = None
+        self._is_answered = False
+        self._tally = _Tally(since_s=clock.monotonic_s())
+        self._labels = {"shard": start.key}
+        self.failure: PenstockError | None = None
+        self.worker_failure: PenstockError | None = None
+        self.is_told = False  # set by the loop once the coordinator's answer is posted
+        self.wake_s: float | None = None
+
+    # --- looking ---
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the lease is certainly this worker's now. Takes no lock: a paused thread must see it at once."""
+        return self._grace_until_s is None and self._clock.monotonic_s() < self._deliver_until_s
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the coordinator asked the run to stop."""
+        return self._stop_why is not None
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Bytes that are fetched and not done."""
+        return self._delivery.waiting_bytes
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that user code was given."""
+        return self._delivery.last_taken
+
+    @property
+    def durable(self) -> Position:
+        """The checkpoint that stands in the lease table, as far as known."""
+        return self._durable
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the lease is gone, so that no checkpoint can be promised."""
+        return self._grace_until_s is not None or self._is_answered
+
+    # --- planning ---
+
+    def advance(self, now_s: float, has_room: bool) -> Plan:
+        """Say what to do now, and note that it is under way; sets `wake_s`."""
+        with self.lock:
+            fetch, wake_s, is_starved = self._plan_fetch(now_s, has_room)
+            calls = self._plan_calls(now_s)
+            events = self._plan_checkpoint(now_s)
+            events += self._plan_leaving(now_s)
+            times = [
+                wake_s,
+                self._delivery.next_wake_s(),
+                self._grace_until_s if not self._is_answered else None,
+            ]
+            self.wake_s = min((time_s for time_s in times if time_s is not None), default=None)
+            is_over = self._is_answered and self._delivery.is_quiet and not calls
+            return Plan(fetch, calls, events, is_starved, is_over)
+
+    def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
+        if self._is_fetching or self._delivery.phase is not Phase.RUNNING or self._is_answered:
+            return None, None, False
+        step = self._reader.plan_step(now_s, self._delivery.waiting_bytes, has_room)
+        match step:
+            case Wait(until_s):
+                return None, until_s, not has_room
+            case Finished(children):
+                if self._delivery.children is None:
+                    self._delivery.on_shard_end(children)
+                return None, None, False
+            case Failed(error):
+                self.failure = error
+                return None, None, False
+            case _:
+                self._is_fetching = True
+                return step, None, False
+
+    def _plan_calls(self, now_s: float) -> list[Call[Record]]:
+        calls: list[Call[Record]] = []
+        # LOST is told when the lease is gone; everything else needs it.
+        while self._delivery.phase is Phase.LOST or now_s < self._deliver_until_s:
+            call = self._delivery.take_call(now_s)
+            if call is None:
+                break
+            calls.append(call)
+        return calls
+
+    def _plan_checkpoint(self, now_s: float) -> list[c.Event]:
+        if self._is_answered or self._delivery.phase is Phase.LOST:
+            return []
+        position = self._delivery.plan_checkpoint(now_s)
+        if position is None:
+            return []
+        self._delivery.on_checkpoint_sent(position, now_s)
+        return [c.CheckpointRequested(self.shard_id, self.epoch, position, self._is_checkpoint_urgent)]
+
+    def _plan_leaving(self, now_s: float) -> list[c.Event]:
+        if self._is_answered:
+            return []
+        delivery = self._delivery
+        if delivery.is_finished and delivery.children is not None:
+            return self._answer(c.ShardDrained(self.shard_id, self.epoch, delivery.children))
+        low_water = delivery.low_water if delivery.low_water.is_record else None
+        if self._stop_why is not None:
+            is_done = delivery.is_quiet
+            if self._grace_until_s is not None:
+                is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
+            return self._answer(c.ReaderStopped(self.shard_id, self.epoch, low_water)) if is_done else []
+        if delivery.phase is Phase.FAILED and delivery.is_quiet:
+            self.failure = delivery.failure
+            is_released = self.worker_failure is not None
+            return self._answer(
+                c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure), is_released)
+            )
+        if self.failure is not None and delivery.is_idle:
+            # What was fetched before the failure has been delivered. Others would find the same, so the lease stays.
+            return self._answer(c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure)))
+        return []
+
+    def _answer(self, event: c.Event) -> list[c.Event]:
+        self._is_answered = True
+        self._delivery.lose()
+        self.durable_changed.notify_all()
+        return [event]
+
+    # --- what the coordinator says ---
+
+    def extend(self, deliver_until_s: float) -> None:
+        """Move the moment at which delivery must end."""
+        with self.lock:
+            self._deliver_until_s = max(self._deliver_until_s, deliver_until_s)
+
+    def stop(self, why: c.StopWhy) -> None:
+        """Leave; the coordinator is answered when that is done."""
+        with self.lock:
+            self._stop_why = why
+            if why in (c.StopWhy.LOST, c.StopWhy.EXPIRED):
+                self._grace_until_s = self._clock.monotonic_s() + LOST_GRACE_S
+                self._delivery.lose()
+                self.durable_changed.notify_all()
+            else:
+                self._delivery.stop()
+
+    def on_durable(self, position: Position) -> None:
+        """Take in that a checkpoint stands."""
+        with self.lock:
+            self._durable = max(self._durable, position)
+            self.durable_changed.notify_all()
+
+    # --- what came of reads ---
+
+    def on_iterator(self, iterator: str) -> None:
+        """Take in an iterator."""
+        with self.lock:
+            self._is_fetching = False
+            self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
+
+    def on_page(self, page: Page[Record], started_s: float) -> None:
+        """Take in a page."""
+        with self.lock:
+            self._is_fetching = False
+            kept = self._reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
+            if kept.loss is not None:
+                self._report_loss(kept.loss)
+            self._delivery.add(kept.records, page.millis_behind_latest)
+
+    def on_listing(self, listed: ListedShard | None) -> None:
+        """Take in what a listing says of the shard."""
+        with self.lock:
+            self._is_fetching = False
+            loss = self._reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random())
+            if loss is not None:
+                self._report_loss(loss)
+
+    def on_fetch_failed(self, error: PenstockError) -> None:
+        """Take in that a call to the service failed."""
+        with self.lock:
+            self._is_fetching = False
+            self._reader.on_failure(error, self._clock.monotonic_s(), self._chance.random())
+            failures = self._reader.failure_count
+        self._metrics.count("read_failures", 1, {"error": type(error).__name__})
+        level = logging.WARNING if failures >= 5 and failures & (failures - 1) == 0 else logging.DEBUG
+        log.log(level, "shard %s: reading failed %d times in a row: %s", self.shard_id, failures, error)
+
+    def on_fetch_skipped(self) -> None:
+        """Take in that a planned call was not made: the process holds enough."""
+        with self.lock:
+            self._is_fetching = False
+
+    def _report_loss(self, loss: PossibleLoss) -> None:
+        self._metrics.count("possible_data_loss", 1, self._labels)
+        log.error("%s", loss.error)
+
+    # --- what came of calls of user code ---
+
+    def on_not_begun(self, call: Call[Record]) -> None:
+        """Take in that a call was not begun: its time had run out."""
+        with self.lock:
+            self._delivery.on_not_begun(call.id)
+
+    def on_returned(self, call: Call[Record]) -> None:
+        """Take in that a call of user code came back."""
+        if call.kind is CallKind.BATCH:
+            size_bytes = sum(record.record_bytes for record in call.records)
+            self._metrics.count("records", len(call.records), self._labels)
+            self._metrics.count("bytes", size_bytes, self._labels)
+        elif call.kind is CallKind.DEAD_LETTER:
+            size_bytes = 0
+            self._metrics.count("dead_letters", len(call.records), self._labels)
+        else:
+            size_bytes = 0
+        with self.lock:
+            self._tally.bytes += size_bytes
+            self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)
+
+    def on_raised(self, call: Call[Record], error: BaseException) -> None:
+        """Take in that a call of user code failed."""
+        self._metrics.count("handler_failures", 1, self._labels)
+        with self.lock:
+            verdict = self._delivery.on_raised(
+                call.id, error, self._clock.monotonic_s(), self._chance.random()
+            )
+            self._on_verdict(call, verdict, error)
+
+    def _on_verdict(self, call: Call[Record], verdict: Verdict | None, error: BaseException | None) -> None:
+        where = (
+            f"stream {self._stream}, shard {self.shard_id}, {call.kind.name} of {len(call.records)} records"
+        )
+        match verdict:
+            case Repeat(at_s, attempt):
+                wait_s = at_s - self._clock.monotonic_s()
+                log.warning("%s failed; attempt %d follows in %.1f s", where, attempt, wait_s, exc_info=error)
+            case Halve():
+                log.warning("%s failed for good; looking for the record that fails", where)
+            case SendToDeadLetter():
+                log.error("%s failed for good and goes to the dead letters", where, exc_info=error)
+            case StopDelivery(scope, failure):
+                log.error("%s; the %s stops", failure, scope, exc_info=error)
+                if scope == "worker":
+                    self.worker_failure = failure
+            case None if error is not None:
+                log.warning(
+                    "%s failed while the shard was leaving; it comes again elsewhere", where, exc_info=error
+                )
+
+    # --- what user code says ---
+
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
+        """Say that records are done."""
+        with self.lock:
+            self._delivery.acknowledge(records, ordinals, self._clock.monotonic_s())
+
+    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
+        """Say that everything up to and including a position is done."""
+        with self.lock:
+            self._delivery.acknowledge_through(position, self._clock.monotonic_s(), ordinal)
+
+    def request_checkpoint(self) -> tuple[Position, c.Event | None]:
+        """Give the position that a caller may wait for, and the event that asks for it (None: it stands).
+
+        Raises:
+            LeaseLost: The shard is another worker's now.
+        """
+        with self.lock:
+            now_s = self._clock.monotonic_s()
+            position = self._delivery.low_water
+            if self._durable >= position:
+                return position, None
+            if self.is_lost:
+                raise LeaseLost(
+                    f"stream {self._stream}, shard {self.shard_id}: the lease is not this worker's any more; "
+                    f"{position} was not checkpointed and comes again where the shard is read now"
+                )
+            self._delivery.on_checkpoint_sent(position, now_s)
+            return position, c.CheckpointRequested(self.shard_id, self.epoch, position, urgent=True)
+
+    # --- figures ---
+
+    def beat(self, now_s: float) -> c.ReaderProgress | None:
+        """Give the coordinator's watchdog its news, and set the shard's gauges."""
+        with self.lock:
+            if self._is_answered:
+                return None
+            lag_ms = self._reader.lag_ms(now_s)
+            passed_s = max(now_s - self._tally.since_s, 1e-3)
+            throughput_kbps = self._tally.bytes / 1024 / passed_s
+            self._tally = _Tally(since_s=now_s)
+            read_through = f"{self._reader.position} {self._delivery.low_water}"
+        if lag_ms is not None:
+            self._metrics.gauge("millis_behind_latest", lag_ms, self._labels)
+        return c.ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps)
