@@ -1,1 +1,16 @@
-"""The lease-coordinated consumer."""
+"""The lease-coordinated consumer: `Consumer`, what it gives to user code, and its options."""
+
+from penstock.consumer.consumer import Consumer, ConsumerPorts
+from penstock.consumer.options import ConsumerOptions
+from penstock.consumer.processor import ShardProcessor
+from penstock.consumer.records import Batch, Record, ShardCheckpointer
+
+__all__ = [
+    "Batch",
+    "Consumer",
+    "ConsumerOptions",
+    "ConsumerPorts",
+    "Record",
+    "ShardCheckpointer",
+    "ShardProcessor",
+]

@@ -5,21 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol, TypeAlias
 
-from penstock.consumer.records import Acknowledging, Batch
+from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
 
 Handler: TypeAlias = Callable[[Batch], object]
 """Gets one shard's records, in order; what it returns is ignored, what it raises is a failure."""
 DeadLetterHandler: TypeAlias = Callable[[Batch, BaseException], object]
 """Gets records that failed for good, and why; when it returns they are done."""
-
-
-class ShardCheckpointer(Acknowledging, Protocol):
-    """What a processor with a lifecycle is given to checkpoint with."""
-
-    @property
-    def last_delivered(self) -> Position:
-        """The newest record that was delivered."""
 
 
 class ShardProcessor(Protocol):

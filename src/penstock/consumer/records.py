@@ -91,6 +91,14 @@ class Acknowledging(Protocol):
         """Store what is acknowledged, and wait until it is durable."""
 
 
+class ShardCheckpointer(Acknowledging, Protocol):
+    """What a processor with a lifecycle is given to checkpoint with."""
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
+
+
 class Batch(Sequence[Record]):
     """Records of one shard, in order.
 
@@ -113,7 +121,7 @@ class Batch(Sequence[Record]):
         millis_behind_latest: int,
         attempt: int,
         ordinals: Sequence[int],
-        shard: Acknowledging,
+        shard: ShardCheckpointer,
         is_keyed: bool = False,
     ) -> None:
         self.shard_id = shard_id
@@ -123,6 +131,11 @@ class Batch(Sequence[Record]):
         self._ordinals = ordinals
         self._shard = shard
         self._is_keyed = is_keyed
+
+    @property
+    def shard(self) -> ShardCheckpointer:
+        """The shard, to checkpoint it by position."""
+        return self._shard
 
     @property
     def is_owned(self) -> bool:

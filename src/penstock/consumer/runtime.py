@@ -6,7 +6,6 @@ Apart from `Consumer` so that tests can drive the same parts by hand, with inlin
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 

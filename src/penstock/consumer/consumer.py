@@ -1,0 +1,356 @@
+"""`Consumer`: one worker of an application, from start to graceful stop.
+
+::
+
+    def handle(batch):
+        for record in batch:
+            ...
+
+    Consumer(stream="orders", application="billing", handler=handle).run()
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import logging
+import random
+import signal
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from types import FrameType, TracebackType
+from typing import Any, Final, Self
+
+from penstock.consumer.options import ConsumerOptions, random_worker_id
+from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory
+from penstock.consumer.pull import PullQueue
+from penstock.consumer.records import Batch
+from penstock.consumer.runtime import Outside, Runtime, thread_pools
+from penstock.consumer.system_clock import SystemClock
+from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import Metrics, NoMetrics
+
+log = logging.getLogger("penstock.consumer")
+
+_STOP_SLACK_S: Final = 10.0
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerPorts:
+    """What a consumer stands on. Give them to test without the service, or to share connections.
+
+    Args:
+        kinesis: The stream service.
+        lease_table: The application's leases.
+        clock: Time; None: the system's.
+        chance: Jitter; None: the system's.
+    """
+
+    kinesis: Kinesis
+    lease_table: LeaseTable
+    clock: Clock | None = None
+    chance: Chance | None = None
+
+
+class Consumer:
+    """One worker. Several of them, in any processes, with one `application` share the stream's shards.
+
+    Every record is delivered at least once; records of one shard come in order. A worker that dies is replaced by
+    the others after `lease_duration_s`; one that stops gracefully, at once.
+
+    Args:
+        stream: Name or ARN.
+        application: Names the lease table; all workers of the application give the same.
+        handler: Called with a `Batch` of one shard's records. Not with `processor_factory`, and not when the
+            consumer is iterated.
+        processor_factory: Makes one object per shard that is also told of starts and ends.
+        dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
+        options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
+        metrics: Where figures go.
+        ports: What to stand on; None opens the service by `connection`.
+        connection: How to reach the service: `region`, `endpoint_url`, `profile` and the other fields of
+            `penstock.wiring.AwsOptions`, and `lease_table_name`.
+
+    Raises:
+        OptionError: An option is unknown or out of its range.
+        UsageError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        application: str,
+        handler: Handler | None = None,
+        *,
+        processor_factory: ProcessorFactory | None = None,
+        dead_letter: DeadLetterHandler | None = None,
+        options: ConsumerOptions | None = None,
+        metrics: Metrics | None = None,
+        ports: ConsumerPorts | None = None,
+        connection: dict[str, Any] | None = None,
+        **single_options: Any,
+    ) -> None:
+        if not stream or not application:
+            raise UsageError(f"stream={stream!r}, application={application!r}: both must be named")
+        if handler is not None and processor_factory is not None:
+            raise UsageError("give a handler or a processor_factory, not both")
+        self.stream = stream
+        self.application = application
+        self.options = _merge(options or ConsumerOptions(), single_options)
+        if self.options.on_failure == "dead_letter" and dead_letter is None:
+            raise UsageError(
+                "on_failure='dead_letter' needs a dead_letter handler: Consumer(..., dead_letter=...)"
+            )
+        if dead_letter is not None and self.options.on_failure != "dead_letter":
+            raise UsageError(
+                f"a dead_letter handler is given, and on_failure={self.options.on_failure!r} never calls it: set "
+                "on_failure='dead_letter'"
+            )
+        self.worker_id = self.options.worker_id or random_worker_id()
+        self._handler = handler
+        self._processor_factory = processor_factory
+        self._dead_letter = dead_letter
+        self._metrics: Metrics = metrics or NoMetrics()
+        self._ports = ports
+        self._connection = dict(connection or {})
+        self._runtime: Runtime | None = None
+        self._pull: PullQueue | None = None
+        self._lock = threading.Lock()
+
+    # --- starting and stopping ------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Work until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+
+        A first signal finishes what is in hand, checkpoints and releases, within `shutdown_timeout_s`; a second one
+        raises KeyboardInterrupt at once. Signals are taken over only in the main thread, and given back at the end.
+
+        Raises:
+            HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
+            NotFound, AccessDenied: The stream cannot be used.
+        """
+        with _Signals(self.request_stop):
+            self.start()
+            self._wait(None)
+        self._raise_failure()
+
+    def start(self) -> None:
+        """Begin to work on threads of its own; returns at once.
+
+        Raises:
+            UsageError: No handler was given, or the consumer was started before.
+            NotFound, AccessDenied: The stream cannot be used.
+        """
+        if self._is_pulled and self._pull is None:
+            raise UsageError("give a handler (or iterate: `for batch in consumer`)")
+        with self._lock:
+            if self._runtime is not None:
+                raise UsageError("this consumer was started before; make a new one")
+            self._runtime = self._open()
+            self._runtime.start_threads()
+        log.info(
+            "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application
+        )
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop; returns at once. Safe in a signal handler and from user code."""
+        runtime = self._runtime
+        if runtime is not None:
+            runtime.request_stop()
+
+    def stop(self) -> None:
+        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
+
+        Raises:
+            PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
+        """
+        if self._runtime is None:
+            return
+        self.request_stop()
+        if not self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S):
+            raise PenstockError(
+                f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its leases run out "
+                f"by themselves after {self.options.lease_duration_s} s"
+            )
+        self._raise_failure()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the consumer was started and has not ended."""
+        return self._runtime is not None and not self._runtime.has_ended.is_set()
+
+    @property
+    def failures(self) -> dict[str, PenstockError]:
+        """Shards that this worker holds and stopped delivering, and why."""
+        return {} if self._runtime is None else dict(self._runtime.delivery.failures)
+
+    def __enter__(self) -> Self:
+        if self._is_pulled:
+            self._pull = PullQueue()
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.request_stop()
+        if self._pull is not None:
+            self._pull.close()
+        if error is None:
+            self.stop()
+        else:  # the error of the block goes first; the stop is waited for all the same
+            self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Work, and give batches to the caller. Asking for the next one says that the one before is done.
+
+        The consumer starts with the loop and stops gracefully when the loop is left. A batch in whose body the loop
+        is left (by `break`, or by an error) is not done, unless it was acknowledged: it comes again.
+        """
+        if not self._is_pulled:
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        if self._pull is None:
+            self._pull = PullQueue()
+        pull = self._pull
+        with _Signals(self.request_stop):
+            if self._runtime is None:
+                self.start()
+            runtime = self._runtime
+            if runtime is None:
+                raise UsageError("the consumer did not start")
+            try:
+                yield from pull.batches(runtime.has_ended)
+            finally:
+                pull.close()
+                self.request_stop()
+                self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+        self._raise_failure()
+
+    # --- inside ---------------------------------------------------------------------------------------
+
+    @property
+    def _is_pulled(self) -> bool:
+        return self._handler is None and self._processor_factory is None
+
+    def _open(self) -> Runtime:
+        ports = self._ports or open_ports(self.application, self._connection, self.options.lease_duration_s)
+        summary = ports.kinesis.fetch_summary(self.stream)
+        factory = self._processor_factory
+        if factory is None:
+            handler = self._handler if self._pull is None else self._pull.offer
+            if handler is None:
+                raise UsageError("no handler")
+            processor = HandlerProcessor(handler)
+            factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
+        return Runtime(
+            stream=self.stream,
+            worker_id=self.worker_id,
+            options=self.options,
+            outside=Outside(
+                kinesis=ports.kinesis,
+                table=ports.lease_table,
+                clock=ports.clock or SystemClock(),
+                chance=ports.chance or random.SystemRandom(),
+                metrics=self._metrics,
+            ),
+            pools=thread_pools(self.options),
+            processor_factory=factory,
+            dead_letter=self._dead_letter,
+            is_lifecycle_called=self._processor_factory is not None,
+            retention_s=summary.retention_hours * 3600.0,
+        )
+
+    def _wait(self, timeout_s: float | None) -> bool:
+        runtime = self._runtime
+        if runtime is None:
+            return True
+        if timeout_s is not None:
+            return runtime.has_ended.wait(timeout_s)
+        # In slices: a signal handler runs between them on every platform.
+        while not runtime.has_ended.wait(1.0):
+            pass
+        return True
+
+    def _raise_failure(self) -> None:
+        if self._runtime is not None and self._runtime.failure is not None:
+            raise self._runtime.failure
+
+
+class _Signals:
+    """Takes SIGTERM and SIGINT over for a while, where that is possible."""
+
+    def __init__(self, on_signal: Any) -> None:
+        self._on_signal = on_signal
+        self._before: dict[int, Any] = {}
+        self._is_second = False
+
+    def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if self._is_second:
+            raise KeyboardInterrupt
+        self._is_second = True
+        log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
+        self._on_signal()
+
+    def __enter__(self) -> None:
+        if threading.current_thread() is threading.main_thread():
+            for number in _SIGNALS:
+                self._before[number] = signal.signal(number, self._handle)
+
+    def __exit__(self, *_: object) -> None:
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+
+def open_ports(application: str, connection: dict[str, Any], lease_duration_s: float) -> ConsumerPorts:
+    """Open the service for a consumer whose ports were not given.
+
+    Wiring stands above this package and knows it; the other way round it is only asked for by name, here.
+
+    Args:
+        application: Names the lease table.
+        connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` where that is not the
+            application's.
+        lease_duration_s: A call to the lease table that lasts longer than a part of it is worth nothing.
+
+    Raises:
+        OptionError: A field is unknown or has a bad value.
+    """
+    wiring = import_module("penstock.wiring")
+    fields = dict(connection)
+    table_name = fields.pop("lease_table_name", None) or application
+    known = {field.name for field in dataclasses.fields(wiring.AwsOptions)}
+    for name in fields:
+        if name not in known:
+            raise OptionError(_unknown("connection option", name, known | {"lease_table_name"}))
+    options = wiring.AwsOptions(**fields)
+    table_options = dataclasses.replace(
+        options,
+        connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),
+        read_timeout_s=min(options.read_timeout_s, lease_duration_s / 3),
+        deadline_s=min(options.deadline_s, lease_duration_s),
+    )
+    return ConsumerPorts(
+        kinesis=wiring.open_kinesis(options), lease_table=wiring.open_lease_table(table_name, table_options)
+    )
+
+
+def _unknown(what: str, name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}"
+
+
+def _merge(options: ConsumerOptions, single: dict[str, Any]) -> ConsumerOptions:
+    known = {field.name for field in dataclasses.fields(ConsumerOptions)}
+    for name in single:
+        if name not in known:
+            raise OptionError(_unknown("option", name, known))
+    return dataclasses.replace(options, **single) if single else options
