@@ -100,12 +100,15 @@ class Renew:
 
     Args:
         during_handover: True for the old owner that keeps reading until it has finished.
+        worker: Who writes; lets a table tell a renewal whose answer was lost from a robbery. None leaves that to
+            the caller, who gets the row with the refusal.
     """
 
     key: str
     counter: int
     throughput_kbps: float | None = None
     during_handover: bool = False
+    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,11 @@ class Claim:
     state: bytes
     checkpoint_seen: Position
     start: Position
+
+    @property
+    def moves_checkpoint(self) -> bool:
+        """Whether the batch's start is ahead of the checkpoint and takes its place."""
+        return _is_forward(self.checkpoint_seen, self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -378,7 +386,7 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
         case RequestHandover():
             return replace(row, owner=write.worker, checkpoint_owner=write.owner)
         case Claim():
-            moves = _is_forward(row.checkpoint, write.start)
+            moves = write.moves_checkpoint
             return replace(
                 row,
                 pending=write.end,

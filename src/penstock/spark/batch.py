@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
+from penstock.spark.border import explained, explained_rows
 from penstock.spark.cuts import count_before_ms, count_up_to
 from penstock.spark.options import BatchOptions
 from penstock.spark.process import open_kinesis_for
@@ -110,7 +111,7 @@ class _Pushdown:
     shows Spark the inherited function, so the same reader serves both settings.
     """
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, keep: Callable[[Narrowing], None]) -> None:
         self._keep = keep
@@ -128,7 +129,7 @@ class KinesisBatchReader(DataSourceReader):
         self._options = options
         self._narrowing = Narrowing()
         # The instance's attribute hides the inherited method on purpose; see _Pushdown.
-        self.pushFilters = _Pushdown(self._keep_narrowing)  # type: ignore[assignment,method-assign]
+        self.pushFilters = _Pushdown(self._keep_narrowing)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the pushdown object, whose work is done."""
@@ -137,7 +138,8 @@ class KinesisBatchReader(DataSourceReader):
     def _keep_narrowing(self, narrowing: Narrowing) -> None:
         self._narrowing = narrowing
 
-    def partitions(self) -> list[BoundedPartition]:  # type: ignore[override]  # Spark takes any sequence of partitions
+    @explained
+    def partitions(self) -> list[BoundedPartition]:
         """Give one task for each shard that may hold records in the range."""
         options, narrowing = self._options, self._narrowing
         kinesis = open_kinesis_for(options.connection)
@@ -172,6 +174,7 @@ class KinesisBatchReader(DataSourceReader):
             )
         return planned or [BoundedPartition(None)]
 
+    @explained_rows
     def read(self, partition: BoundedPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
         """Read one shard's range."""
         bounded, options = partition.bounded, self._options

@@ -103,7 +103,12 @@ class LeaseKeeper:
     def _acquire_one(self, lease: Lease) -> Outcome | ServiceError:
         if lease.reader == self.worker:
             return self._try(
-                Renew(lease.key, lease.counter, during_handover=lease.checkpoint_owner is not None)
+                Renew(
+                    lease.key,
+                    lease.counter,
+                    during_handover=lease.checkpoint_owner is not None,
+                    worker=self.worker,
+                )
             )
         return self._try(Take(lease.key, lease.counter, self.worker))
 
@@ -204,4 +209,6 @@ class LeaseKeeper:
         with self._lock:
             mine = self._held.get(key)
         handing_over = mine is not None and mine.checkpoint_owner is not None
-        return self.write(key, lambda counter: Renew(key, counter, during_handover=handing_over))
+        return self.write(
+            key, lambda counter: Renew(key, counter, during_handover=handing_over, worker=self.worker)
+        )

@@ -247,6 +247,21 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
     )
 
 
+def check_read(given: Mapping[str, str]) -> None:
+    """Refuse what neither a streaming nor a batch read could take, before it is known which one it will be.
+
+    Raises:
+        OptionError: As the two readers would raise it.
+    """
+    for_batch = {
+        key.lower() for option in OPTIONS if option.scopes == _BATCH for key, _ in option.spellings()
+    }
+    if any(key.lower() in for_batch for key in given):
+        parse_batch(given)
+    else:
+        parse_source(given)
+
+
 def parse_sink(given: Mapping[str, str]) -> tuple[SinkOptions, tuple[str, ...]]:
     """Read the sink's options.
 

@@ -387,9 +387,7 @@ class Planner:
                     Create(starting_lease(child.shard_id, TRIM_HORIZON, child.parents, child.hash_range))
                 )
             children = frozenset(child.shard_id for child in state.children)
-            outcome = keeper.write(
-                key, lambda counter, key=key, children=children: End(key, counter, children)
-            )  # type: ignore[misc]  # early binding
+            outcome = keeper.write(key, partial(_end, key, children))
             if not isinstance(outcome, Applied):
                 _log.warning(
                     "shard %s is read to its end, and that could not be written yet: %s", key, outcome

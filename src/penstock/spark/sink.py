@@ -20,6 +20,7 @@ from pyspark.sql.datasource import (
 
 from penstock.errors import OptionError, RecordError
 from penstock.producer.task_writer import TaskWriter, TaskWriterOptions, WriteReport
+from penstock.spark.border import explained
 from penstock.spark.options import SinkOptions
 from penstock.spark.process import open_kinesis_for
 
@@ -102,6 +103,7 @@ class RowWriter:
         self._options = options
         self._columns = columns
 
+    @explained
     def write(self, batches: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Send every row and wait until every one is acknowledged.
 

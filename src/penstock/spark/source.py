@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 from pyspark.sql.datasource import DataSource
 
-from penstock.spark.options import parse_batch, parse_sink, parse_source
+from penstock.spark.border import explained
+from penstock.spark.options import check_read, parse_batch, parse_sink, parse_source
 from penstock.spark.schema import SCHEMA_DDL
 
 if TYPE_CHECKING:
@@ -41,10 +42,13 @@ class KinesisDataSource(DataSource):
         """Give the format's name."""
         return "kinesis"
 
+    @explained
     def schema(self) -> str:
-        """Give the rows that reading produces."""
+        """Give the rows that reading produces; a wrong option is told here, at `load()`."""
+        check_read(self._own_options())
         return SCHEMA_DDL
 
+    @explained
     def reader(self, schema: StructType) -> KinesisBatchReader:  # noqa: ARG002 - Spark's signature
         """Give the batch reader."""
         from penstock.spark.batch import KinesisBatchReader
@@ -53,6 +57,7 @@ class KinesisDataSource(DataSource):
         _say(notes)
         return KinesisBatchReader(options)
 
+    @explained
     def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: ARG002, N802 - Spark's signature
         """Give the streaming reader."""
         from penstock.spark.stream_reader import KinesisStreamReader
@@ -61,6 +66,7 @@ class KinesisDataSource(DataSource):
         _say(notes)
         return KinesisStreamReader(options)
 
+    @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
         """Give the batch writer."""
         from penstock.spark.sink import KinesisBatchWriter, check_columns
@@ -69,6 +75,7 @@ class KinesisDataSource(DataSource):
         _say(notes)
         return KinesisBatchWriter(options, check_columns(schema, options, overwrite=overwrite))
 
+    @explained
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
         """Give the streaming writer."""
         from penstock.spark.sink import KinesisStreamWriter, check_columns

@@ -24,6 +24,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.core.offsets import INITIAL_OFFSET, parse_offset
+from penstock.spark.border import exit_on_termination, explained, explained_rows
 from penstock.spark.claimed_read import Bounds, ClaimedRead
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner, ShardTask
@@ -53,6 +54,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Planner:
         if self._planner is None:
+            exit_on_termination()
             kinesis = open_kinesis_for(self._options.connection)
             table = open_table_for(self._options.lease_table, self._options.connection)
             self._planner = Planner(self._options, kinesis, table)
@@ -76,10 +78,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(self._options.bytes_max)
         return ReadAllAvailable()
 
+    @explained
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """Fix the moment up to which to read."""
         self._opened().prepare_available_now()
 
+    @explained
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Give the offset of the next batch, or `start` when there is nothing new."""
         begin = parse_offset(start)
@@ -90,6 +94,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Give the lag per shard for the query's progress."""
         return None if self._planner is None else self._planner.report()
 
+    @explained
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:  # type: ignore[override]  # Spark takes any sequence of partitions
         """Give one task per shard."""
         if start == end:
@@ -107,6 +112,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # --- in an executor -----------------------------------------------------------------------------------
 
+    @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
         """Read one shard's part of a batch and claim its end."""
         task, options = partition.task, self._options

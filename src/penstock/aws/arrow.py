@@ -1,0 +1,127 @@
+"""Raw records to Arrow columns: the last step of the data plane, without a Python object per field where it can be.
+
+Imported only by those who want Arrow (the Spark source, the benches): `import penstock` does not need pyarrow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import pyarrow as pa
+
+from penstock.core.aggregation import MAGIC, DecodeCounts, user_records
+from penstock.core.position import Position
+from penstock.ports.kinesis import RawRecord
+
+SCHEMA: Final = pa.schema(
+    [
+        ("streamName", pa.string()),
+        ("shardId", pa.string()),
+        ("sequenceNumber", pa.string()),
+        ("subSequenceNumber", pa.int64()),
+        ("partitionKey", pa.string()),
+        ("explicitHashKey", pa.string()),
+        ("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
+        ("data", pa.binary()),
+    ]
+)
+"""Exactly what Spark expects of its schema; other string or binary layouts are refused by it."""
+
+
+def records_to_batch(
+    stream_name: str,
+    shard_id: str,
+    records: Sequence[RawRecord],
+    *,
+    after: Position | None = None,
+    deaggregate: bool = True,
+    counts: DecodeCounts | None = None,
+) -> pa.RecordBatch:
+    """Give one row per user record.
+
+    Args:
+        stream_name: For the column of that name.
+        shard_id: For the column of that name.
+        records: In sequence order.
+        after: Leave out everything up to and including it; None keeps all.
+        deaggregate: Whether aggregates are taken apart.
+        counts: Added to.
+    """
+    counts = DecodeCounts() if counts is None else counts
+    data = [record.data for record in records]
+    if deaggregate and any(blob[:4] == MAGIC for blob in data):
+        batch = _mixed(stream_name, shard_id, records, counts)
+    else:
+        counts.plain_records += len(data)
+        arrivals = [record.arrival_s for record in records]
+        batch = _batch(
+            stream_name,
+            shard_id,
+            [record.sequence_number for record in records],
+            None,
+            [record.partition_key for record in records],
+            None,
+            arrivals,
+            data,
+        )
+    return batch if after is None else batch.slice(_count_done(batch, after))
+
+
+def _mixed(
+    stream_name: str, shard_id: str, records: Sequence[RawRecord], counts: DecodeCounts
+) -> pa.RecordBatch:
+    sequence: list[str] = []
+    arrivals: list[float] = []
+    found = []
+    for record in records:
+        inner = user_records(record.data, record.partition_key, counts)
+        found += inner
+        sequence += [record.sequence_number] * len(inner)
+        arrivals += [record.arrival_s] * len(inner)
+    keys, hash_keys, data, subs = zip(*found, strict=True)
+    return _batch(stream_name, shard_id, sequence, subs, keys, hash_keys, arrivals, data)
+
+
+def _batch(  # noqa: PLR0917 - one argument per column
+    stream_name: str,
+    shard_id: str,
+    sequence: Sequence[str],
+    subs: Sequence[int] | None,
+    keys: Sequence[str | None],
+    hash_keys: Sequence[str | None] | None,
+    arrivals: Sequence[float],
+    data: Sequence[bytes],
+) -> pa.RecordBatch:
+    count = len(sequence)
+    # The service gives milliseconds as a decimal number of seconds; rounding undoes the binary fraction.
+    micros = [round(arrival * 1000) * 1000 for arrival in arrivals]
+    return pa.RecordBatch.from_arrays(
+        [
+            pa.repeat(pa.scalar(stream_name, pa.string()), count),
+            pa.repeat(pa.scalar(shard_id, pa.string()), count),
+            pa.array(sequence, pa.string()),
+            pa.repeat(pa.scalar(0, pa.int64()), count) if subs is None else pa.array(subs, pa.int64()),
+            pa.array(keys, pa.string()),
+            pa.nulls(count, pa.string()) if hash_keys is None else pa.array(hash_keys, pa.string()),
+            pa.array(micros, pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type),
+            pa.array(data, pa.binary()),
+        ],
+        schema=SCHEMA,
+    )
+
+
+def _count_done(batch: pa.RecordBatch, after: Position) -> int:
+    """Count the leading rows up to and including a position."""
+    if after.sequence_number is None:
+        return 0
+    number, sub = int(after.sequence_number), after.sub_sequence_number
+    sequence, subs = batch.column("sequenceNumber"), batch.column("subSequenceNumber")
+    low, high = 0, batch.num_rows
+    while low < high:
+        middle = (low + high) // 2
+        if (int(sequence[middle].as_py()), subs[middle].as_py()) <= (number, sub):
+            low = middle + 1
+        else:
+            high = middle
+    return low

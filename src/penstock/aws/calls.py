@@ -1,0 +1,166 @@
+"""One call to AWS: what its errors mean, and when it is tried again.
+
+An error is sorted by two facts: what the service's code says, and whether the request may have been applied. A refused
+request (throttling) or one that never left did nothing; one that was sent and not answered is unknown, which for a read
+is as good as not done, and for a write is not.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import botocore.exceptions as sdk
+from botocore.parsers import ResponseParserError
+
+from penstock.aws.connection import AwsOptions
+from penstock.errors import (
+    AccessDenied,
+    ExpiredIterator,
+    NotFound,
+    Rejected,
+    ResourceBusy,
+    ServiceError,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+)
+
+_log: Final = logging.getLogger("penstock.aws")
+_Answer = TypeVar("_Answer")
+
+_KINDS: Final[dict[str, type[ServiceError]]] = {
+    "ProvisionedThroughputExceededException": Throttled,
+    "LimitExceededException": Throttled,
+    "ThrottlingException": Throttled,
+    "Throttling": Throttled,
+    "RequestLimitExceeded": Throttled,
+    "TooManyRequestsException": Throttled,
+    "KMSThrottlingException": Throttled,
+    "InternalFailure": Unavailable,
+    "InternalServerError": Unavailable,
+    "InternalFailureException": Unavailable,
+    "ServiceUnavailable": Unavailable,
+    "TransactionInProgressException": Unavailable,
+    "ExpiredIteratorException": ExpiredIterator,
+    "ResourceNotFoundException": NotFound,
+    "ResourceInUseException": ResourceBusy,
+    "AccessDeniedException": AccessDenied,
+    "AccessDenied": AccessDenied,
+    "UnrecognizedClientException": AccessDenied,
+    "InvalidClientTokenId": AccessDenied,
+    "InvalidSignatureException": AccessDenied,
+    "SignatureDoesNotMatch": AccessDenied,
+    "IncompleteSignature": AccessDenied,
+    "MissingAuthenticationToken": AccessDenied,
+    "MissingAuthenticationTokenException": AccessDenied,
+    "ExpiredTokenException": AccessDenied,
+    "ExpiredToken": AccessDenied,
+    "OptInRequired": AccessDenied,
+    "KMSAccessDeniedException": AccessDenied,
+    "KMSDisabledException": AccessDenied,
+    "KMSInvalidStateException": AccessDenied,
+    "KMSNotFoundException": AccessDenied,
+    "KMSOptInRequired": AccessDenied,
+}
+"""What the service's codes mean. A code that is not here is decided by the status: 5xx is Unavailable, the rest
+Rejected. Source: the API references' common errors, and those of the operations used."""
+
+_WAYS_OUT: Final = {
+    AccessDenied: "check the credentials, the role and its policy",
+    NotFound: "check the name, the region and the account",
+}
+_CREDENTIALS: Final = (
+    sdk.NoCredentialsError,
+    sdk.PartialCredentialsError,
+    sdk.CredentialRetrievalError,
+    sdk.ProfileNotFound,
+    sdk.TokenRetrievalError,
+)
+_NOT_SENT: Final = (sdk.EndpointConnectionError, sdk.ConnectTimeoutError, sdk.ProxyConnectionError)
+_NO_ANSWER: Final = (
+    sdk.HTTPClientError,
+    sdk.IncompleteReadError,
+    sdk.ResponseStreamingError,
+    ResponseParserError,
+    OSError,
+)
+_RETRIED: Final = (Throttled, Unavailable)
+
+
+def translate(error: Exception, operation: str, resource: str, *, is_write: bool) -> ServiceError:
+    """Give our error for the SDK's.
+
+    Args:
+        error: What the SDK raised.
+        operation: The service's name of the call.
+        resource: Stream, shard or table.
+        is_write: Whether a request that was sent may have changed something.
+    """
+    where = f"{operation} on {resource}" if resource else operation
+    if isinstance(error, sdk.ClientError):
+        return _translate_answer(error, where, operation, resource, is_write=is_write)
+    if isinstance(error, _CREDENTIALS):
+        return AccessDenied(
+            f"{where}: {error}; {_WAYS_OUT[AccessDenied]}", operation=operation, resource=resource
+        )
+    if isinstance(error, _NOT_SENT):
+        return Unavailable(f"{where}: no connection: {error}", operation=operation, resource=resource)
+    if isinstance(error, _NO_ANSWER):
+        kind = UnknownOutcome if is_write else Unavailable
+        return kind(
+            f"{where}: sent, and no whole answer came: {error!r:.300}", operation=operation, resource=resource
+        )
+    return Rejected(f"{where}: {error}", operation=operation, resource=resource)
+
+
+def _translate_answer(
+    error: sdk.ClientError, where: str, operation: str, resource: str, *, is_write: bool
+) -> ServiceError:
+    answer: dict[str, Any] = dict(error.response)
+    code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
+    message = answer.get("Error", {}).get("Message", "")
+    status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
+    kind = _KINDS.get(code) or (Unavailable if status >= 500 else Rejected)
+    if kind is Unavailable and is_write:
+        # A server that failed may have failed after the write.
+        kind = UnknownOutcome
+    way_out = f"; {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
+    return kind(
+        f"{where}: {code or status}: {message}{way_out}", operation=operation, code=code, resource=resource
+    )
+
+
+def call(
+    send: Callable[[], _Answer],
+    operation: str,
+    resource: str,
+    options: AwsOptions,
+    *,
+    is_write: bool = False,
+    retried: tuple[type[ServiceError], ...] = _RETRIED,
+) -> _Answer:
+    """Send a request, and again while that can help, inside a bound and a deadline, with full jitter.
+
+    Raises:
+        ServiceError: The last attempt's error, in our words; its cause is the SDK's.
+    """
+    began_s = time.monotonic()
+    attempt = 0
+    while True:
+        attempt += 1
+        try:
+            return send()
+        except (sdk.BotoCoreError, sdk.ClientError, OSError) as error:
+            ours = translate(error, operation, resource, is_write=is_write)
+            pause_s = random.uniform(
+                0, min(options.retry_cap_s, options.retry_base_s * 2 ** min(attempt - 1, 30))
+            )
+            late = time.monotonic() - began_s + pause_s > options.deadline_s
+            if not isinstance(ours, retried) or attempt >= options.attempts_max or late:
+                raise ours from error
+            _log.debug("attempt %d failed, the next one in %.2f s: %s", attempt, pause_s, ours)
+            time.sleep(pause_s)

@@ -1,0 +1,181 @@
+"""The fast way through GetRecords: botocore sends and signs, msgspec reads the answer.
+
+botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record, most of the time in the
+timestamps. Here the bytes of the body go straight into flat structs, base64 decoded on the way. Everything else (other
+operations, errors) is botocore's.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Any, Final
+
+import msgspec
+from botocore.parsers import ResponseParserError
+
+_log: Final = logging.getLogger("penstock.aws")
+_OUTPUT: Final = "GetRecordsOutput"
+_COMPONENT: Final = "response_parser_factory"
+
+
+class WireRecord(msgspec.Struct, gc=False):
+    """One record as it stands in the answer; satisfies `penstock.ports.kinesis.RawRecord`."""
+
+    sequence_number: str = msgspec.field(name="SequenceNumber")
+    data: bytes = msgspec.field(name="Data")
+    partition_key: str | None = msgspec.field(name="PartitionKey", default=None)
+    arrival_s: float = msgspec.field(name="ApproximateArrivalTimestamp", default=0.0)
+
+
+class WireHashRange(msgspec.Struct):
+    """A child's hash keys."""
+
+    start: str = msgspec.field(name="StartingHashKey")
+    end: str = msgspec.field(name="EndingHashKey")
+
+
+class WireChild(msgspec.Struct):
+    """A child shard in the last answer of its parent."""
+
+    shard_id: str = msgspec.field(name="ShardId")
+    parents: list[str] = msgspec.field(name="ParentShards")
+    hash_range: WireHashRange = msgspec.field(name="HashKeyRange")
+
+
+class WirePage(msgspec.Struct):
+    """The answer of GetRecords."""
+
+    records: list[WireRecord] = msgspec.field(name="Records")
+    next_iterator: str | None = msgspec.field(name="NextShardIterator", default=None)
+    millis_behind_latest: int | None = msgspec.field(name="MillisBehindLatest", default=None)
+    children: list[WireChild] | None = msgspec.field(name="ChildShards", default=None)
+
+
+_decoder: Final = msgspec.json.Decoder(WirePage)
+
+
+def decode_page(body: bytes) -> WirePage:
+    """Read the body of a GetRecords answer.
+
+    Raises:
+        ResponseParserError: Not a whole answer; botocore's own error, so that it is handled as one.
+    """
+    try:
+        return _decoder.decode(body)
+    except msgspec.MsgspecError as error:
+        raise ResponseParserError(
+            f"the answer of GetRecords ({len(body)} bytes) cannot be read: {error}"
+        ) from error
+
+
+class _PageParser:
+    """Reads GetRecords answers itself and leaves the rest to botocore's parser."""
+
+    def __init__(self, parser: Any) -> None:
+        self._parser = parser
+
+    def __getattr__(self, name: str) -> Any:
+        """Be botocore's parser in everything else."""
+        return getattr(self._parser, name)
+
+    def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
+        """Give what botocore expects, with the whole page under one key."""
+        if shape is None or shape.name != _OUTPUT or response["status_code"] != 200:
+            parsed: dict[str, Any] = self._parser.parse(response, shape)
+            return parsed
+        headers = {str(key).lower(): value for key, value in response["headers"].items()}
+        return {
+            "Page": decode_page(response["body"]),
+            "ResponseMetadata": {
+                "HTTPStatusCode": response["status_code"],
+                "HTTPHeaders": headers,
+                "RequestId": headers.get("x-amzn-requestid", ""),
+            },
+        }
+
+
+class _ParserFactory:
+    """Wraps the JSON parsers that botocore's factory makes."""
+
+    def __init__(self, factory: Any) -> None:
+        self._factory = factory
+
+    def __getattr__(self, name: str) -> Any:
+        """Be botocore's factory in everything else."""
+        return getattr(self._factory, name)
+
+    def create_parser(self, protocol_name: str) -> Any:
+        """Give a parser for a protocol."""
+        parser = self._factory.create_parser(protocol_name)
+        return _PageParser(parser) if protocol_name == "json" else parser
+
+
+def install_parser(session: Any) -> bool:
+    """Let a botocore session read GetRecords the fast way.
+
+    Returns:
+        False where this botocore has no place for it: then the stock parser does the work, more slowly, and a
+        warning says so.
+    """
+    try:
+        factory = session.get_component(_COMPONENT)
+        session.register_component(_COMPONENT, _ParserFactory(factory))
+    except (AttributeError, ValueError) as error:
+        _log.warning("this botocore takes no response parser (%s): records are decoded the slow way", error)
+        return False
+    return True
+
+
+def keep_milliseconds(client: Any) -> None:
+    """Send timestamps of GetShardIterator and ListShards as they are; botocore cuts them to whole seconds."""
+    for operation in ("GetShardIterator", "ListShards"):
+        client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _note_timestamp)
+        client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
+
+
+def _note_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    moment = params.get("Timestamp") or params.get("ShardFilter", {}).get("Timestamp")
+    if moment is not None:
+        context["penstock_timestamp_s"] = moment.timestamp()
+
+
+def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    moment_s = context.get("penstock_timestamp_s")
+    if moment_s is None:
+        return
+    document = msgspec.json.decode(params["body"])
+    holder = document if "Timestamp" in document else document["ShardFilter"]
+    holder["Timestamp"] = moment_s
+    params["body"] = msgspec.json.encode(document)
+
+
+def page_of(answer: dict[str, Any]) -> WirePage:
+    """Give the page out of an answer, whichever parser read it."""
+    page = answer.get("Page")
+    if isinstance(page, WirePage):
+        return page
+    return WirePage(
+        records=[
+            WireRecord(
+                record["SequenceNumber"],
+                record["Data"],
+                record.get("PartitionKey"),
+                record["ApproximateArrivalTimestamp"].timestamp()
+                if "ApproximateArrivalTimestamp" in record
+                else 0.0,
+            )
+            for record in answer["Records"]
+        ],
+        next_iterator=answer.get("NextShardIterator"),
+        millis_behind_latest=answer.get("MillisBehindLatest"),
+        children=[
+            WireChild(
+                child["ShardId"],
+                child["ParentShards"],
+                WireHashRange(
+                    child["HashKeyRange"]["StartingHashKey"], child["HashKeyRange"]["EndingHashKey"]
+                ),
+            )
+            for child in answer.get("ChildShards", ())
+        ],
+    )

@@ -1,0 +1,208 @@
+"""The Kinesis port over boto3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+from penstock.aws.calls import call
+from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.data_plane import page_of
+from penstock.core.hash_key import HashRange
+from penstock.core.shard import ChildShard, Shard, StreamSummary
+from penstock.errors import ServiceError, Unavailable, UnknownOutcome
+from penstock.ports.kinesis import IteratorStart, PutAnswer, PutEntry, RecordPage, ShardFilter, ShardListing
+
+_LISTING_RESTARTS_MAX: Final = 3
+_SERVICE_MANAGED: Final = "AUTO"
+
+
+class AwsKinesis:
+    """Implements `penstock.ports.kinesis.Kinesis`; safe to use from several threads.
+
+    Args:
+        options: Where and as whom.
+    """
+
+    def __init__(self, options: AwsOptions) -> None:
+        self._options = options
+
+    def __repr__(self) -> str:
+        """Show where, never as whom."""
+        return f"AwsKinesis({self._options!r})"
+
+    @property
+    def _client(self) -> Any:
+        return client_for("kinesis", self._options)
+
+    def fetch_summary(self, stream: str) -> StreamSummary:
+        """DescribeStreamSummary."""
+        answer = call(
+            lambda: self._client.describe_stream_summary(**_named(stream)),
+            "DescribeStreamSummary",
+            f"stream {stream}",
+            self._options,
+        )
+        told = answer["StreamDescriptionSummary"]
+        strategy = told.get("RecordDistributionStrategy")
+        return StreamSummary(
+            name=told["StreamName"],
+            arn=told["StreamARN"],
+            status=told["StreamStatus"],
+            created_ms=round(told["StreamCreationTimestamp"].timestamp() * 1000),
+            retention_hours=told["RetentionPeriodHours"],
+            open_shard_count=told.get("OpenShardCount", 0),
+            record_bytes_max=told.get("MaxRecordSizeInKiB", 1024) * 1024,
+            on_demand=told.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
+            service_managed_keys=None if strategy is None else strategy == _SERVICE_MANAGED,
+        )
+
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """ListShards, every page; a token that expired on the way starts the listing again."""
+        for attempt in range(_LISTING_RESTARTS_MAX + 1):
+            try:
+                return self._fetch_listing(stream, shard_filter)
+            except ServiceError as error:
+                if error.code != "ExpiredNextTokenException" or attempt == _LISTING_RESTARTS_MAX:
+                    raise
+        raise Unavailable(
+            f"ListShards on stream {stream}: the page tokens expired again and again", operation="ListShards"
+        )
+
+    def _fetch_listing(self, stream: str, shard_filter: ShardFilter | None) -> ShardListing:
+        arguments: dict[str, Any] = {**_named(stream), "MaxResults": 1000}
+        if shard_filter is not None:
+            arguments["ShardFilter"] = _filter_of(shard_filter)
+        found: list[Shard] = []
+        server_ms: int | None = None
+        while True:
+            answer = self._list_page(stream, arguments)
+            found.extend(_shard_of(each) for each in answer["Shards"])
+            server_ms = _server_ms(answer) if server_ms is None else server_ms
+            token = answer.get("NextToken")
+            if not token:
+                return ShardListing(tuple(found), server_ms)
+            # The service refuses a token together with the stream's name; an ARN may stay for the endpoint's sake.
+            arguments = {"NextToken": token, "MaxResults": 1000}
+
+    def _list_page(self, stream: str, arguments: dict[str, Any]) -> Any:
+        return call(
+            lambda: self._client.list_shards(**arguments), "ListShards", f"stream {stream}", self._options
+        )
+
+    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
+        """GetShardIterator."""
+        arguments: dict[str, Any] = {
+            **_named(stream),
+            "ShardId": shard_id,
+            "ShardIteratorType": start.type.value,
+        }
+        if start.sequence_number is not None:
+            arguments["StartingSequenceNumber"] = start.sequence_number
+        if start.timestamp_ms is not None:
+            arguments["Timestamp"] = datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
+        answer = call(
+            lambda: self._client.get_shard_iterator(**arguments),
+            "GetShardIterator",
+            f"stream {stream}, shard {shard_id}",
+            self._options,
+        )
+        return str(answer["ShardIterator"])
+
+    def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
+        """GetRecords; throttling comes out at once, since the reader paces itself."""
+        arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": record_count_max}
+        if stream.startswith("arn:"):
+            arguments["StreamARN"] = stream
+        answer = call(
+            lambda: self._client.get_records(**arguments),
+            "GetRecords",
+            f"stream {stream}",
+            self._options,
+            retried=(Unavailable,),
+        )
+        page = page_of(answer)
+        return RecordPage(
+            records=page.records,
+            next_iterator=page.next_iterator,
+            millis_behind_latest=page.millis_behind_latest or 0,
+            child_shards=tuple(
+                ChildShard(
+                    child.shard_id,
+                    tuple(child.parents),
+                    HashRange(int(child.hash_range.start), int(child.hash_range.end)),
+                )
+                for child in page.children or ()
+            ),
+        )
+
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+        """PutRecords, exactly once."""
+        records = [_entry_of(entry) for entry in entries]
+        answer = call(
+            lambda: self._client.put_records(**_named(stream), Records=records),
+            "PutRecords",
+            f"stream {stream}",
+            self._options,
+            is_write=True,
+            retried=(),
+        )
+        told = answer.get("Records", [])
+        if len(told) != len(entries):
+            raise UnknownOutcome(
+                f"PutRecords on stream {stream}: {len(entries)} entries sent, {len(told)} answered",
+                operation="PutRecords",
+                resource=stream,
+            )
+        return [
+            PutAnswer(
+                sequence_number=each.get("SequenceNumber"),
+                shard_id=each.get("ShardId"),
+                error_code=each.get("ErrorCode"),
+                error_message=each.get("ErrorMessage") or "",
+            )
+            for each in told
+        ]
+
+
+def _named(stream: str) -> dict[str, str]:
+    return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
+
+
+def _entry_of(entry: PutEntry) -> dict[str, Any]:
+    record: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}
+    if entry.explicit_hash_key is not None:
+        record["ExplicitHashKey"] = entry.explicit_hash_key
+    return record
+
+
+def _filter_of(shard_filter: ShardFilter) -> dict[str, Any]:
+    arguments: dict[str, Any] = {"Type": shard_filter.type}
+    if shard_filter.timestamp_ms is not None:
+        arguments["Timestamp"] = datetime.fromtimestamp(shard_filter.timestamp_ms / 1000, UTC)
+    if shard_filter.shard_id is not None:
+        arguments["ShardId"] = shard_filter.shard_id
+    return arguments
+
+
+def _shard_of(told: dict[str, Any]) -> Shard:
+    span, numbers = told["HashKeyRange"], told["SequenceNumberRange"]
+    return Shard(
+        shard_id=told["ShardId"],
+        hash_range=HashRange(int(span["StartingHashKey"]), int(span["EndingHashKey"])),
+        parents=tuple(told[name] for name in ("ParentShardId", "AdjacentParentShardId") if told.get(name)),
+        starting_sequence_number=numbers["StartingSequenceNumber"],
+        ending_sequence_number=numbers.get("EndingSequenceNumber"),
+    )
+
+
+def _server_ms(answer: dict[str, Any]) -> int | None:
+    date = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("date")
+    if date is None:
+        return None
+    try:
+        return int(parsedate_to_datetime(date).timestamp() * 1000)
+    except ValueError:
+        return None

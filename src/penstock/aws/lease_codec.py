@@ -1,0 +1,131 @@
+"""Rows of the lease table, exactly as KCL 2.x writes them, and tolerant of what KCL 3.x adds.
+
+Our own attributes (`penstock...`) stand beside KCL's; Java workers leave them alone, as we leave alone what we do not
+know. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain sentinel.
+
+Source:
+    KCL's lease serializer: names, types and spelling of every attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, TypeAlias
+
+from penstock.core.hash_key import HashRange
+from penstock.core.lease import Lease
+from penstock.core.position import Position, parse_checkpoint
+from penstock.errors import PositionError
+
+Item: TypeAlias = Mapping[str, Mapping[str, Any]]
+
+KEY: Final = "leaseKey"
+COUNTER: Final = "leaseCounter"
+OWNER: Final = "leaseOwner"
+SWITCHES: Final = "ownerSwitchesSinceCheckpoint"
+CHECKPOINT: Final = "checkpoint"
+CHECKPOINT_SUB: Final = "checkpointSubSequenceNumber"
+PENDING: Final = "pendingCheckpoint"
+PENDING_SUB: Final = "pendingCheckpointSubSequenceNumber"
+PENDING_STATE: Final = "pendingCheckpointState"
+PARENTS: Final = "parentShardId"
+CHILDREN: Final = "childShardIds"
+HASH_START: Final = "startingHashKey"
+HASH_END: Final = "endingHashKey"
+THROUGHPUT: Final = "throughputKBps"
+CHECKPOINT_OWNER: Final = "checkpointOwner"
+ENTITY: Final = "entityType"
+START_MILLIS: Final = "penstockStartMillis"
+PENDING_MILLIS: Final = "penstockPendingMillis"
+CLAIM_BATCH: Final = "penstockBatch"
+CLAIM_WORKER: Final = "penstockWorker"
+LEASE_ENTITY: Final = "LEASE"
+
+
+class NotALease(ValueError):  # noqa: N818 - says what the row is
+    """A row that is no lease, or a broken one; the message says why."""
+
+
+def read_item(item: Item) -> Lease:
+    """Read a row.
+
+    Raises:
+        NotALease: Another entity, or attributes that are missing or of a wrong type.
+    """
+    entity = item.get(ENTITY, {}).get("S")
+    if entity not in (None, LEASE_ENTITY):
+        raise NotALease(f"its entityType is {entity}")
+    try:
+        sub = int(item[CHECKPOINT_SUB]["N"]) if CHECKPOINT_SUB in item else 0
+        pending = item.get(PENDING, {}).get("S")
+        return Lease(
+            key=item[KEY]["S"],
+            counter=int(item[COUNTER]["N"]),
+            owner=item.get(OWNER, {}).get("S"),
+            checkpoint=parse_checkpoint(item[CHECKPOINT]["S"], sub, _number(item, START_MILLIS)),
+            owner_switches=int(item[SWITCHES]["N"]) if SWITCHES in item else 0,
+            parents=frozenset(item[PARENTS]["SS"] if PARENTS in item else ()),
+            children=frozenset(item[CHILDREN]["SS"] if CHILDREN in item else ()),
+            hash_range=_hash_range(item),
+            pending=parse_checkpoint(pending, _number(item, PENDING_SUB) or 0, _number(item, PENDING_MILLIS))
+            if pending
+            else None,
+            pending_state=bytes(item[PENDING_STATE]["B"]) if "B" in item.get(PENDING_STATE, {}) else None,
+            checkpoint_owner=item.get(CHECKPOINT_OWNER, {}).get("S"),
+            throughput_kbps=float(item[THROUGHPUT]["N"]) if THROUGHPUT in item else None,
+            claim_batch=_number(item, CLAIM_BATCH),
+            claim_worker=item.get(CLAIM_WORKER, {}).get("S"),
+        )
+    except KeyError as error:
+        raise NotALease(f"it lacks {error}, or the attribute has another type") from error
+    except (ValueError, TypeError, AttributeError, PositionError) as error:
+        raise NotALease(str(error)) from error
+
+
+def _number(item: Item, name: str) -> int | None:
+    return int(item[name]["N"]) if name in item else None
+
+
+def _hash_range(item: Item) -> HashRange | None:
+    start, end = item.get(HASH_START, {}).get("S"), item.get(HASH_END, {}).get("S")
+    return HashRange(int(start), int(end)) if start and end else None
+
+
+def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
+    """Give the row of a new lease."""
+    item: dict[str, dict[str, Any]] = {
+        KEY: {"S": lease.key},
+        COUNTER: {"N": str(lease.counter)},
+        SWITCHES: {"N": str(lease.owner_switches)},
+        CHECKPOINT: {"S": checkpoint_text(lease.checkpoint)},
+        CHECKPOINT_SUB: {"N": str(lease.checkpoint.sub_sequence_number)},
+    }
+    if lease.checkpoint.timestamp_ms is not None:
+        item[START_MILLIS] = {"N": str(lease.checkpoint.timestamp_ms)}
+    optional: dict[str, tuple[str, Any]] = {
+        OWNER: ("S", lease.owner),
+        PARENTS: ("SS", sorted(lease.parents) or None),
+        CHILDREN: ("SS", sorted(lease.children) or None),
+        PENDING_STATE: ("B", lease.pending_state),
+        CHECKPOINT_OWNER: ("S", lease.checkpoint_owner),
+        THROUGHPUT: ("N", None if lease.throughput_kbps is None else str(lease.throughput_kbps)),
+        CLAIM_BATCH: ("N", None if lease.claim_batch is None else str(lease.claim_batch)),
+        CLAIM_WORKER: ("S", lease.claim_worker),
+    }
+    if lease.hash_range is not None:
+        optional[HASH_START] = ("S", str(lease.hash_range.start))
+        optional[HASH_END] = ("S", str(lease.hash_range.end))
+    if lease.pending is not None:
+        optional[PENDING] = ("S", checkpoint_text(lease.pending))
+        optional[PENDING_SUB] = ("N", str(lease.pending.sub_sequence_number))
+        if lease.pending.timestamp_ms is not None:
+            optional[PENDING_MILLIS] = ("N", str(lease.pending.timestamp_ms))
+    item.update({name: {kind: value} for name, (kind, value) in optional.items() if value is not None})
+    return item
+
+
+def checkpoint_text(position: Position) -> str:
+    """Spell a position as KCL does."""
+    if position.sequence_number is not None:
+        return position.sequence_number
+    return "" if position.sentinel is None else position.sentinel.value

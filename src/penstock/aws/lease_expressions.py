@@ -1,0 +1,265 @@
+"""Each lease write as one DynamoDB request: the twin of `penstock.core.lease.apply_write`.
+
+A contract test asks both the same questions over every pair of a small set of rows and writes. Conditions are built
+from few pieces; the checkpoint rule compares texts by length and then by characters, which for numbers without leading
+zeros is the order of the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, assert_never
+
+from penstock.aws import lease_codec as codec
+from penstock.core.lease import (
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    LeaseWrite,
+    Release,
+    Renew,
+    RequestHandover,
+    Reset,
+    Take,
+)
+from penstock.core.position import SHARD_END, Position, Sentinel
+
+_STARTING = (Sentinel.AT_TIMESTAMP, Sentinel.TRIM_HORIZON, Sentinel.LATEST)
+_PENDING = (codec.PENDING, codec.PENDING_SUB, codec.PENDING_STATE, codec.PENDING_MILLIS)
+
+
+@dataclass(slots=True)
+class Update:
+    """An UpdateItem (or DeleteItem) under construction; every attribute name and value is a placeholder."""
+
+    conditions: list[str] = field(default_factory=list)
+    sets: list[str] = field(default_factory=list)
+    removes: list[str] = field(default_factory=list)
+    names: dict[str, str] = field(default_factory=dict)
+    values: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def name(self, attribute: str) -> str:
+        """Give the placeholder of an attribute."""
+        self.names[f"#{attribute}"] = attribute
+        return f"#{attribute}"
+
+    def value(self, kind: str, value: Any) -> str:
+        """Give the placeholder of a value."""
+        for placeholder, known in self.values.items():
+            if known == {kind: value}:
+                return placeholder
+        placeholder = f":v{len(self.values)}"
+        self.values[placeholder] = {kind: value}
+        return placeholder
+
+    def set(self, attribute: str, kind: str, value: Any) -> None:
+        """Set an attribute."""
+        self.sets.append(f"{self.name(attribute)} = {self.value(kind, value)}")
+
+    def remove(self, *attributes: str) -> None:
+        """Remove attributes."""
+        self.removes += [self.name(attribute) for attribute in attributes]
+
+    def require(self, attribute: str, operator: str, kind: str, value: Any) -> None:
+        """Demand a comparison."""
+        self.conditions.append(f"{self.name(attribute)} {operator} {self.value(kind, value)}")
+
+    def set_checkpoint(self, position: Position) -> None:
+        """Set the checkpoint; a starting moment that stood beside the old one goes."""
+        self.set(codec.CHECKPOINT, "S", codec.checkpoint_text(position))
+        self.set(codec.CHECKPOINT_SUB, "N", str(position.sub_sequence_number))
+        if position.timestamp_ms is None:
+            self.remove(codec.START_MILLIS)
+        else:
+            self.set(codec.START_MILLIS, "N", str(position.timestamp_ms))
+
+    def request(self) -> dict[str, Any]:
+        """Give the arguments for UpdateItem or DeleteItem."""
+        arguments: dict[str, Any] = {
+            "ConditionExpression": " AND ".join(
+                [f"attribute_exists({self.name(codec.KEY)})", *self.conditions]
+            ),
+            "ExpressionAttributeNames": self.names,
+        }
+        if self.values:
+            arguments["ExpressionAttributeValues"] = self.values
+        parts = []
+        if self.sets:
+            parts.append(f"SET {', '.join(self.sets)}")
+        if self.removes:
+            parts.append(f"REMOVE {', '.join(dict.fromkeys(self.removes))}")
+        if parts:
+            arguments["UpdateExpression"] = " ".join(parts)
+        return arguments
+
+
+def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update:  # noqa: C901, PLR0912 - one table
+    """Give the request for a write other than `Create`.
+
+    Args:
+        write: What is wanted.
+        previous_owner: For `Take`: the owner as last read, which the request then demands to be right, since the
+            count of owner switches depends on it.
+    """
+    update = Update()
+    match write:
+        case Create():
+            raise TypeError("a lease is created by PutItem")
+        case Take():
+            _take(update, write, previous_owner)
+        case Renew():
+            _counter(update, write.counter)
+            if not write.during_handover:
+                update.conditions.append(f"attribute_not_exists({update.name(codec.CHECKPOINT_OWNER)})")
+            if write.throughput_kbps is not None:
+                update.set(codec.THROUGHPUT, "N", str(write.throughput_kbps))
+        case Checkpoint():
+            _counter(update, write.counter)
+            update.conditions.append(_forward(update, write.position, or_same=True))
+            update.set_checkpoint(write.position)
+            update.set(codec.SWITCHES, "N", "0")
+            update.remove(*_PENDING)
+        case LateCheckpoint():
+            update.conditions.append(_forward(update, write.position, or_same=False))
+            update.set_checkpoint(write.position)
+        case End():
+            _end(update, write)
+        case Release():
+            _release(update, write)
+        case RequestHandover():
+            update.require(codec.OWNER, "=", "S", write.owner)
+            update.conditions.append(f"attribute_not_exists({update.name(codec.CHECKPOINT_OWNER)})")
+            update.set(codec.OWNER, "S", write.worker)
+            update.set(codec.CHECKPOINT_OWNER, "S", write.owner)
+        case Claim():
+            _claim(update, write)
+        case Delete():
+            update.require(codec.COUNTER, "=", "N", str(write.counter))
+            update.conditions.append(_same(update, write.checkpoint))
+        case Reset():
+            _counter(update, write.counter)
+            update.set_checkpoint(write.position)
+            update.set(codec.SWITCHES, "N", "0")
+            update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, *_PENDING)
+        case _:
+            assert_never(write)
+    return update
+
+
+def _counter(update: Update, counter: int) -> None:
+    update.require(codec.COUNTER, "=", "N", str(counter))
+    update.set(codec.COUNTER, "N", str(counter + 1))
+
+
+def _take(update: Update, write: Take, previous_owner: str | None) -> None:
+    _counter(update, write.counter)
+    if previous_owner is None:
+        update.conditions.append(f"attribute_not_exists({update.name(codec.OWNER)})")
+    else:
+        update.require(codec.OWNER, "=", "S", previous_owner)
+    if previous_owner not in (None, write.worker):
+        switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
+        update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
+    update.set(codec.OWNER, "S", write.worker)
+    update.remove(codec.CHECKPOINT_OWNER, *_PENDING)
+
+
+def _end(update: Update, write: End) -> None:
+    _counter(update, write.counter)
+    update.require(codec.CHECKPOINT, "<>", "S", Sentinel.SHARD_END.value)
+    update.set_checkpoint(SHARD_END)
+    update.set(codec.SWITCHES, "N", "0")
+    update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, *_PENDING)
+    if write.children:
+        update.set(codec.CHILDREN, "SS", sorted(write.children))
+
+
+def _release(update: Update, write: Release) -> None:
+    _counter(update, write.counter)
+    update.conditions.append(_reader_is(update, write.worker))
+    handed_on = write.next_owner not in (None, write.worker)
+    if write.position is not None:
+        update.conditions.append(_forward(update, write.position, or_same=True))
+        update.set_checkpoint(write.position)
+        update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
+    elif handed_on:
+        switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
+        update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
+    if write.next_owner is None:
+        update.remove(codec.OWNER)
+    else:
+        update.set(codec.OWNER, "S", write.next_owner)
+    update.remove(codec.CHECKPOINT_OWNER, *_PENDING)
+
+
+def _claim(update: Update, write: Claim) -> None:
+    update.conditions.append(_reader_is(update, write.worker))
+    batch = update.name(codec.CLAIM_BATCH)
+    update.conditions.append(
+        f"(attribute_not_exists({batch}) OR {batch} < {update.value('N', str(write.batch))})"
+    )
+    update.conditions.append(_same(update, write.checkpoint_seen))
+    update.set(codec.CLAIM_BATCH, "N", str(write.batch))
+    update.set(codec.CLAIM_WORKER, "S", write.worker)
+    update.set(codec.PENDING, "S", codec.checkpoint_text(write.end))
+    update.set(codec.PENDING_SUB, "N", str(write.end.sub_sequence_number))
+    update.set(codec.PENDING_STATE, "B", write.state)
+    if write.end.timestamp_ms is None:
+        update.remove(codec.PENDING_MILLIS)
+    else:
+        update.set(codec.PENDING_MILLIS, "N", str(write.end.timestamp_ms))
+    if write.moves_checkpoint:
+        update.set_checkpoint(write.start)
+        update.set(codec.SWITCHES, "N", "0")
+
+
+def _reader_is(update: Update, worker: str) -> str:
+    owner, reader, me = (
+        update.name(codec.OWNER),
+        update.name(codec.CHECKPOINT_OWNER),
+        update.value("S", worker),
+    )
+    return f"({reader} = {me} OR (attribute_not_exists({reader}) AND {owner} = {me}))"
+
+
+def _same(update: Update, position: Position) -> str:
+    text = update.value("S", codec.checkpoint_text(position))
+    same = f"{update.name(codec.CHECKPOINT)} = {text}"
+    if position.is_record:
+        sub = update.value("N", str(position.sub_sequence_number))
+        same += f" AND {update.name(codec.CHECKPOINT_SUB)} = {sub}"
+    elif position.sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
+        millis = update.name(codec.START_MILLIS)
+        if position.timestamp_ms is None:
+            same += f" AND attribute_not_exists({millis})"
+        else:
+            same += f" AND {millis} = {update.value('N', str(position.timestamp_ms))}"
+    return f"({same})"
+
+
+def _forward(update: Update, position: Position, *, or_same: bool) -> str:
+    """Say that the checkpoint may move to `position`: the twin of `may_move`."""
+    checkpoint = update.name(codec.CHECKPOINT)
+    same = _same(update, position)
+    if position.is_shard_end:
+        if or_same:
+            return f"attribute_exists({checkpoint})"
+        # Nothing may write SHARD_END but `End`; the condition is one that no row meets.
+        return f"attribute_not_exists({update.name(codec.KEY)})"
+    if not position.is_record:
+        return same if or_same else f"attribute_not_exists({update.name(codec.KEY)})"
+    text = codec.checkpoint_text(position)
+    size = f"size({checkpoint})"
+    length, value = update.value("N", str(len(text))), update.value("S", text)
+    sub, stored_sub = update.value("N", str(position.sub_sequence_number)), update.name(codec.CHECKPOINT_SUB)
+    starting = ", ".join(update.value("S", sentinel.value) for sentinel in _STARTING)
+    end = update.value("S", Sentinel.SHARD_END.value)
+    comparison = "<=" if or_same else "<"
+    ahead = (
+        f"{checkpoint} IN ({starting}) OR ({checkpoint} <> {end} AND ({size} < {length} OR ({size} = {length} AND "
+        f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {stored_sub} {comparison} {sub})))))"
+    )
+    return f"({ahead})"

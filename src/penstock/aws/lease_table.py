@@ -1,0 +1,347 @@
+"""The LeaseTable port over DynamoDB."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal
+
+from penstock.aws.calls import call
+from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.lease_codec import KEY, NotALease, read_item, write_item
+from penstock.aws.lease_expressions import update_for
+from penstock.core.lease import (
+    Applied,
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    Lease,
+    LeaseWrite,
+    Outcome,
+    Refusal,
+    Refused,
+    Release,
+    Renew,
+    RequestHandover,
+    Take,
+    apply_write,
+)
+from penstock.errors import OptionError, Rejected, ResourceBusy, ServiceError, Unavailable, UnknownOutcome
+from penstock.ports.lease_table import LeaseScan, SkippedRow
+
+_log: Final = logging.getLogger("penstock.aws")
+_CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_SETTLE_MAX: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseTableOptions:
+    """How a lease table is made and read.
+
+    Args:
+        billing: `PAY_PER_REQUEST`, or `PROVISIONED` with the two capacities.
+        read_capacity_units: Only for PROVISIONED.
+        write_capacity_units: Only for PROVISIONED.
+        tags: Put on a table that is made.
+        point_in_time_recovery: Switched on for a table that is made.
+        deletion_protection: Switched on for a table that is made.
+        scan_segment_count: Parallel segments of a scan; 1 reads page by page.
+        creation_deadline_s: Time for a table to become usable.
+    """
+
+    billing: Literal["PAY_PER_REQUEST", "PROVISIONED"] = "PAY_PER_REQUEST"
+    read_capacity_units: int = 10
+    write_capacity_units: int = 10
+    tags: tuple[tuple[str, str], ...] = field(default=())
+    point_in_time_recovery: bool = False
+    deletion_protection: bool = False
+    scan_segment_count: int = 1
+    creation_deadline_s: float = 600.0
+
+    def __post_init__(self) -> None:
+        if self.billing not in ("PAY_PER_REQUEST", "PROVISIONED"):
+            raise OptionError(f"billing is {self.billing!r}; use PAY_PER_REQUEST or PROVISIONED")
+        for name in ("read_capacity_units", "write_capacity_units", "scan_segment_count"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name} is {getattr(self, name)}; it must be at least 1")
+
+
+class DynamoLeaseTable:
+    """Implements `penstock.ports.lease_table.LeaseTable`; safe to use from several threads.
+
+    Args:
+        name: The table's name; by KCL's convention the application's.
+        options: Where and as whom.
+        table_options: How the table is made and read.
+    """
+
+    def __init__(
+        self, name: str, options: AwsOptions, table_options: LeaseTableOptions | None = None
+    ) -> None:
+        self._name = name
+        self._options = options
+        self._table_options = LeaseTableOptions() if table_options is None else table_options
+
+    def __repr__(self) -> str:
+        """Show the table and where, never as whom."""
+        return f"DynamoLeaseTable({self._name!r}, {self._options!r})"
+
+    @property
+    def name(self) -> str:
+        """The table's name."""
+        return self._name
+
+    @property
+    def _client(self) -> Any:
+        return client_for("dynamodb", self._options)
+
+    def _call(self, operation: str, send: Callable[[], Any], *, is_write: bool = False) -> Any:
+        return call(send, operation, f"lease table {self._name}", self._options, is_write=is_write)
+
+    # --- the table ----------------------------------------------------------------------------------------
+
+    def ensure_exists(self) -> bool:
+        """Make the table where it is missing and wait until it is usable."""
+        status = self._status()
+        made = status is None and self._make()
+        deadline_s = time.monotonic() + self._table_options.creation_deadline_s
+        pause_s = 0.05
+        while (status := self._status()) not in ("ACTIVE", "UPDATING"):
+            if time.monotonic() > deadline_s:
+                raise Unavailable(
+                    f"lease table {self._name} is {status or 'missing'} after {self._table_options.creation_deadline_s:g} s; "
+                    "look at it in DynamoDB",
+                    operation="DescribeTable",
+                    resource=self._name,
+                )
+            time.sleep(pause_s)
+            pause_s = min(2.0, pause_s * 2)
+        if made and self._table_options.point_in_time_recovery:
+            self._call(
+                "UpdateContinuousBackups",
+                lambda: self._client.update_continuous_backups(
+                    TableName=self._name,
+                    PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
+                ),
+            )
+        return made
+
+    def _status(self) -> str | None:
+        try:
+            answer = self._call("DescribeTable", lambda: self._client.describe_table(TableName=self._name))
+        except ServiceError as error:
+            if error.code == "ResourceNotFoundException":
+                return None
+            raise
+        table = answer["Table"]
+        key = table["KeySchema"]
+        if [(part["AttributeName"], part["KeyType"]) for part in key] != [(KEY, "HASH")]:
+            raise Rejected(
+                f"DynamoDB table {self._name} is no lease table: its key is "
+                f"{', '.join(part['AttributeName'] for part in key)}, not {KEY}; choose another application name or "
+                "lease table",
+                operation="DescribeTable",
+                resource=self._name,
+            )
+        return str(table["TableStatus"])
+
+    def _make(self) -> bool:
+        options = self._table_options
+        arguments: dict[str, Any] = {
+            "TableName": self._name,
+            "KeySchema": [{"AttributeName": KEY, "KeyType": "HASH"}],
+            "AttributeDefinitions": [{"AttributeName": KEY, "AttributeType": "S"}],
+            "BillingMode": options.billing,
+        }
+        if options.billing == "PROVISIONED":
+            arguments["ProvisionedThroughput"] = {
+                "ReadCapacityUnits": options.read_capacity_units,
+                "WriteCapacityUnits": options.write_capacity_units,
+            }
+        if options.tags:
+            arguments["Tags"] = [{"Key": key, "Value": value} for key, value in options.tags]
+        if options.deletion_protection:
+            arguments["DeletionProtectionEnabled"] = True
+        try:
+            self._call("CreateTable", lambda: self._client.create_table(**arguments), is_write=True)
+        except (ResourceBusy, UnknownOutcome):
+            # Another worker made it at the same time, or the answer was lost; the wait that follows tells.
+            return False
+        _log.info("made lease table %s", self._name)
+        return True
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def scan(self) -> LeaseScan:
+        """Read every row, strongly consistent, all pages."""
+        count = self._table_options.scan_segment_count
+        if count == 1:
+            items = self._scan_segment({})
+        else:
+            with ThreadPoolExecutor(max_workers=count, thread_name_prefix="penstock-scan") as pool:
+                segments = [{"Segment": each, "TotalSegments": count} for each in range(count)]
+                items = [item for found in pool.map(self._scan_segment, segments) for item in found]
+        leases, skipped = [], []
+        for item in items:
+            try:
+                leases.append(read_item(item))
+            except NotALease as error:
+                skipped.append(SkippedRow(item.get(KEY, {}).get("S", "?"), str(error)))
+        return LeaseScan(tuple(leases), tuple(skipped))
+
+    def _scan_segment(self, segment: dict[str, int]) -> list[Any]:
+        arguments: dict[str, Any] = {"TableName": self._name, "ConsistentRead": True, **segment}
+        found: list[Any] = []
+        while True:
+            answer = self._page(dict(arguments))
+            found += answer["Items"]
+            following = answer.get("LastEvaluatedKey")
+            if not following:
+                return found
+            arguments["ExclusiveStartKey"] = following
+
+    def _page(self, arguments: dict[str, Any]) -> Any:
+        return self._call("Scan", lambda: self._client.scan(**arguments))
+
+    def fetch(self, key: str) -> Lease | None:
+        """Read one row, strongly consistent."""
+        answer = self._call(
+            "GetItem",
+            lambda: self._client.get_item(TableName=self._name, Key={KEY: {"S": key}}, ConsistentRead=True),
+        )
+        item = answer.get("Item")
+        if item is None:
+            return None
+        try:
+            return read_item(item)
+        except NotALease as error:
+            raise Rejected(
+                f"lease table {self._name}, row {key!r} cannot be read as a lease: {error}; repair or delete the row",
+                operation="GetItem",
+                resource=key,
+            ) from error
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def write(self, write: LeaseWrite) -> Outcome:
+        """Do one conditional write; an answer that was lost is read back."""
+        lost_answer: UnknownOutcome | None = None
+        before: Lease | None = None
+        for _ in range(_SETTLE_MAX):
+            if isinstance(write, Take) or lost_answer is not None:
+                before = self.fetch(write.key)
+                if lost_answer is not None and _stands(before, write):
+                    return Applied(before)
+                if isinstance(write, Take) and before is None:
+                    return Refused(Refusal.MISSING, None)
+            try:
+                outcome = self._send(write, None if before is None else before.owner)
+            except UnknownOutcome as error:
+                lost_answer = error
+                continue
+            if isinstance(outcome, Refused):
+                if lost_answer is not None and _stands(outcome.row, write):
+                    return Applied(outcome.row)
+                if (
+                    isinstance(write, Take)
+                    and outcome.row is not None
+                    and outcome.row.counter == write.counter
+                ):
+                    continue  # only the owner changed since it was read: a hand-over began
+            return outcome
+        raise UnknownOutcome(
+            f"lease table {self._name}, row {write.key}: {type(write).__name__} was sent and could not be settled",
+            operation="UpdateItem",
+            resource=write.key,
+        ) from lost_answer
+
+    def _send(self, write: LeaseWrite, previous_owner: str | None) -> Outcome:
+        try:
+            if isinstance(write, Create):
+                self._call("PutItem", lambda: self._client.put_item(**self._put(write.lease)), is_write=True)
+                return Applied(write.lease)
+            arguments: dict[str, Any] = {
+                "TableName": self._name,
+                "Key": {KEY: {"S": write.key}},
+                "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+                **update_for(write, previous_owner).request(),
+            }
+            if isinstance(write, Delete):
+                self._call("DeleteItem", lambda: self._client.delete_item(**arguments), is_write=True)
+                return Applied(None)
+            arguments["ReturnValues"] = "ALL_NEW"
+            answer = self._call("UpdateItem", lambda: self._client.update_item(**arguments), is_write=True)
+            return Applied(read_item(answer["Attributes"]))
+        except ServiceError as error:
+            if error.code != _CONDITION_FAILED:
+                raise
+            return self._refused(write, error)
+
+    def _put(self, lease: Lease) -> dict[str, Any]:
+        return {
+            "TableName": self._name,
+            "Item": write_item(lease),
+            "ConditionExpression": "attribute_not_exists(#key)",
+            "ExpressionAttributeNames": {"#key": KEY},
+            "ReturnValuesOnConditionCheckFailure": "ALL_OLD",
+        }
+
+    def _refused(self, write: LeaseWrite, error: ServiceError) -> Refused:
+        response = getattr(error.__cause__, "response", {})
+        item = response.get("Item")
+        if item is None:
+            row = self.fetch(write.key)
+        else:
+            try:
+                row = read_item(item)
+            except NotALease as broken:
+                raise Rejected(
+                    f"lease table {self._name}, row {write.key!r} is no lease: {broken}; it is left alone",
+                    operation="UpdateItem",
+                    resource=write.key,
+                ) from broken
+        judged = apply_write(row, write)
+        # The row may have changed between the refusal and a read; then the counter is what was not as expected.
+        return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
+
+
+def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
+    """Whether a write whose answer was lost can be seen in the row."""
+    if isinstance(write, Delete):
+        return row is None
+    if row is None:
+        return False
+    if isinstance(write, Create):
+        return row == write.lease
+    if isinstance(write, Claim):
+        return (row.claim_worker, row.claim_batch, row.pending, row.pending_state) == (
+            write.worker,
+            write.batch,
+            write.end,
+            write.state,
+        )
+    if isinstance(write, Take):
+        return row.counter == write.counter + 1 and row.owner == write.worker
+    if isinstance(write, Renew):
+        return write.worker is not None and row.counter == write.counter + 1 and row.reader == write.worker
+    if isinstance(write, Checkpoint):
+        return row.counter == write.counter + 1 and row.checkpoint == write.position
+    if isinstance(write, LateCheckpoint):
+        return row.checkpoint == write.position
+    if isinstance(write, RequestHandover):
+        return (row.owner, row.checkpoint_owner) == (write.worker, write.owner)
+    if isinstance(write, End):
+        return row.counter == write.counter + 1 and row.is_ended
+    if isinstance(write, Release):
+        return (
+            row.counter == write.counter + 1
+            and (row.owner, row.checkpoint_owner) == (write.next_owner, None)
+            and (write.position is None or row.checkpoint == write.position)
+        )
+    return row.counter == write.counter + 1 and row.owner is None and row.checkpoint == write.position

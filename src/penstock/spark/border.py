@@ -1,0 +1,74 @@
+"""The border to Spark: errors leave as their message, not as a wall of frames.
+
+Spark shows the whole Python traceback, with every cause, in front of the message. An error of ours explains itself, so
+it leaves without the frames of its way through the SDK; the whole story goes to the log.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Final, ParamSpec, TypeVar
+
+from penstock.errors import PenstockError
+
+_log: Final = logging.getLogger("penstock.spark")
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
+_Item = TypeVar("_Item")
+
+
+def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
+    """Let errors of ours leave a call without the frames and causes that led to them."""
+
+    @functools.wraps(call)
+    def at_border(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+        try:
+            return call(*args, **kwargs)
+        except PenstockError as error:
+            raise _bare(error) from None
+
+    return at_border
+
+
+def explained_rows(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, Iterator[_Item]]:
+    """Do what `explained` does for a call that gives its result bit by bit."""
+
+    @functools.wraps(call)
+    def at_border(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:
+        try:
+            yield from call(*args, **kwargs)
+        except PenstockError as error:
+            raise _bare(error) from None
+
+    return at_border
+
+
+def _bare(error: PenstockError) -> PenstockError:
+    _log.debug("the whole story of the error that follows", exc_info=error)
+    cause = error.__cause__
+    if cause is not None and str(cause) not in str(error):
+        error.add_note(f"Cause: {type(cause).__name__}: {cause}")
+    return error.with_traceback(None)
+
+
+def exit_on_termination() -> None:
+    """Turn SIGTERM into an orderly end of this process, so that Spark's `stop` reaches the reader.
+
+    Spark ends the process beside the driver with SIGTERM; Python's default would die on the spot, with leases held
+    and threads running. Only where nobody else has a say, and only from the main thread, as Python demands.
+    """
+    if (
+        threading.current_thread() is threading.main_thread()
+        and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    ):
+        signal.signal(signal.SIGTERM, _exit)
+
+
+def _exit(_number: int, _frame: FrameType | None) -> None:
+    sys.exit(0)

@@ -1,0 +1,42 @@
+"""Joins ports to adapters: the only module that knows both."""
+
+from __future__ import annotations
+
+import time
+
+from penstock.aws.connection import AwsOptions
+from penstock.aws.kinesis import AwsKinesis
+from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+
+
+class SystemClock:
+    """The machine's clock, as `penstock.ports.clock.Clock`."""
+
+    def monotonic_s(self) -> float:
+        """Seconds that only go forward."""
+        return time.monotonic()
+
+    def wall_ms(self) -> int:
+        """Milliseconds since the epoch."""
+        return time.time_ns() // 1_000_000
+
+    def sleep(self, duration_s: float) -> None:
+        """Wait."""
+        time.sleep(duration_s)
+
+
+def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
+    """Give the stream service; connections are shared by everything in this process with the same options."""
+    return AwsKinesis(AwsOptions() if options is None else options)
+
+
+def open_lease_table(
+    name: str, options: AwsOptions | None = None, table_options: LeaseTableOptions | None = None
+) -> LeaseTable:
+    """Give a lease table; nothing is asked or made yet."""
+    return DynamoLeaseTable(name, AwsOptions() if options is None else options, table_options)
+
+
+__all__ = ["AwsOptions", "LeaseTableOptions", "SystemClock", "open_kinesis", "open_lease_table"]

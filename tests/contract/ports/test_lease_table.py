@@ -1,0 +1,282 @@
+"""The lease table's port: every write over every row of a small set gives what the pure rule gives.
+
+Run over DynamoDB as moto serves it in the embedded server, and over the table in memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.hash_key import FULL_RANGE
+from penstock.core.lease import (
+    Applied,
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    Lease,
+    Refused,
+    Release,
+    Renew,
+    RequestHandover,
+    Reset,
+    Take,
+    apply_write,
+)
+from penstock.core.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    Position,
+    Sentinel,
+    at_record,
+    at_timestamp,
+)
+from penstock.errors import ServiceError
+
+ME, OTHER, KEY = "me", "other", "shardId-0"
+PINNED = Position(sentinel=Sentinel.LATEST, timestamp_ms=77)
+CHECKPOINTS = [
+    TRIM_HORIZON,
+    LATEST,
+    PINNED,
+    at_timestamp(5),
+    at_record("9"),
+    at_record("9", 4),
+    at_record("10"),
+    at_record("99"),
+    at_record("100", 2),
+    SHARD_END,
+]
+BASE = Lease(KEY, counter=7, owner=ME, checkpoint=at_record("10", 1), owner_switches=2, hash_range=FULL_RANGE)
+ROWS = [
+    None,
+    *[replace(BASE, checkpoint=checkpoint) for checkpoint in CHECKPOINTS],
+    replace(BASE, owner=None),
+    replace(BASE, owner=OTHER, parents=frozenset({"a", "b"}), children=frozenset({"c"})),
+    replace(BASE, owner=OTHER, checkpoint_owner=ME),
+    replace(BASE, owner=ME, checkpoint_owner=OTHER),
+    replace(BASE, counter=8),
+    replace(BASE, pending=at_record("11", 3), pending_state=b"\x00\xff", claim_batch=4, claim_worker=ME),
+    replace(BASE, pending=PINNED, pending_state=b"x", claim_batch=4, claim_worker=ME, checkpoint=PINNED),
+    replace(BASE, claim_batch=5, claim_worker=OTHER, throughput_kbps=1.5),
+]
+WRITES = [
+    Create(Lease(KEY, checkpoint=at_timestamp(9), parents=frozenset({"p"}), hash_range=FULL_RANGE)),
+    Create(Lease(KEY)),
+    Take(KEY, 7, ME),
+    Take(KEY, 7, "third"),
+    Take(KEY, 6, ME),
+    Renew(KEY, 7),
+    Renew(KEY, 6),
+    Renew(KEY, 7, throughput_kbps=2.25),
+    Renew(KEY, 7, during_handover=True),
+    *[Checkpoint(KEY, 7, position) for position in CHECKPOINTS],
+    Checkpoint(KEY, 6, at_record("100")),
+    *[LateCheckpoint(KEY, position) for position in CHECKPOINTS],
+    End(KEY, 7),
+    End(KEY, 7, frozenset({"x", "y"})),
+    End(KEY, 8),
+    *[
+        Release(KEY, 7, ME, position)
+        for position in (None, at_record("10", 1), at_record("10"), at_record("11"), SHARD_END, TRIM_HORIZON)
+    ],
+    Release(KEY, 7, ME, at_record("11"), next_owner="third"),
+    Release(KEY, 7, ME, next_owner="third"),
+    Release(KEY, 7, ME, next_owner=ME),
+    Release(KEY, 7, "third"),
+    RequestHandover(KEY, ME, "third"),
+    RequestHandover(KEY, OTHER, "third"),
+    *[
+        Claim(KEY, worker, batch, end, b"\x01state", seen, start)
+        for worker, batch, end, seen, start in [
+            (ME, 5, at_record("50", 2), at_record("10", 1), at_record("10", 1)),
+            (ME, 5, at_record("50"), at_record("10", 1), at_record("20")),
+            (ME, 4, at_record("50"), at_record("10", 1), at_record("20")),
+            (ME, 6, SHARD_END, at_record("10", 1), at_record("9")),
+            (ME, 6, TRIM_HORIZON, TRIM_HORIZON, TRIM_HORIZON),
+            (ME, 6, PINNED, PINNED, PINNED),
+            (ME, 6, at_record("50"), PINNED, PINNED),
+            (ME, 6, at_record("50"), at_timestamp(5), at_record("20")),
+            (OTHER, 6, at_record("50"), at_record("10", 1), at_record("10", 1)),
+        ]
+    ],
+    *[Delete(KEY, 7, position) for position in CHECKPOINTS],
+    Delete(KEY, 6, at_record("10", 1)),
+    *[Reset(KEY, 7, position) for position in CHECKPOINTS],
+    Reset(KEY, 6, TRIM_HORIZON),
+]
+
+
+@pytest.fixture(scope="module")
+def dynamo():
+    from penstock.aws.connection import AwsOptions
+    from penstock.aws.lease_table import DynamoLeaseTable
+    from penstock.local import LocalKinesis
+
+    with LocalKinesis() as server:
+        options = AwsOptions(
+            region="us-east-1",
+            endpoint_url=server.endpoint_url,
+            access_key_id="local",
+            secret_access_key="local",
+            retry_base_s=0.01,
+            deadline_s=10,
+        )
+        table = DynamoLeaseTable("contract", options)
+        assert table.ensure_exists() is True
+        assert table.ensure_exists() is False
+        yield server, table
+
+
+def lay(server, table, row):
+    """Let exactly this row stand."""
+    from penstock.aws.lease_codec import write_item
+
+    client = server.client("dynamodb")
+    if row is None:
+        client.delete_item(TableName=table.name, Key={"leaseKey": {"S": KEY}})
+    else:
+        client.put_item(TableName=table.name, Item={**write_item(row), "unknown": {"S": "stays"}})
+
+
+def same(lease, other):
+    """Whether two rows agree in everything, also the moments that equality of positions leaves out."""
+    return lease == other and (
+        lease is None
+        or (str(lease.checkpoint), str(lease.pending)) == (str(other.checkpoint), str(other.pending))
+    )
+
+
+def test_every_row_is_read_as_it_was_written(dynamo):
+    server, table = dynamo
+    for row in ROWS:
+        lay(server, table, row)
+        assert same(table.fetch(KEY), row)
+
+
+def test_every_write_over_every_row_does_what_the_pure_rule_does(dynamo):
+    server, table = dynamo
+    differing = []
+    for row, write in itertools.product(ROWS, WRITES):
+        expected = apply_write(row, write)
+        lay(server, table, row)
+        got = table.write(write)
+        after = table.fetch(KEY)
+        if isinstance(expected, Applied):
+            fits = (
+                isinstance(got, Applied) and same(got.lease, expected.lease) and same(after, expected.lease)
+            )
+        else:
+            fits = got == expected and same(after, row)
+        if not fits:
+            differing.append((row, write, expected, got, after))
+    assert differing == []
+
+
+def test_attributes_that_are_not_known_stay(dynamo):
+    server, table = dynamo
+    for write in (
+        Take(KEY, 7, "third"),
+        Checkpoint(KEY, 7, at_record("11")),
+        End(KEY, 7),
+        Release(KEY, 7, ME),
+    ):
+        lay(server, table, BASE)
+        table.write(write)
+        item = server.client("dynamodb").get_item(TableName=table.name, Key={"leaseKey": {"S": KEY}})["Item"]
+        assert item["unknown"] == {"S": "stays"}
+
+
+def test_rows_that_are_no_leases_are_skipped_and_reported(dynamo):
+    server, table = dynamo
+    lay(server, table, BASE)
+    client = server.client("dynamodb")
+    strange = [
+        {"leaseKey": {"S": "Leader"}, "entityType": {"S": "LEADER"}},
+        {"leaseKey": {"S": "broken"}, "leaseCounter": {"S": "seven"}, "checkpoint": {"S": "TRIM_HORIZON"}},
+        {"leaseKey": {"S": "partial"}, "leaseOwner": {"S": "me"}},
+        {"leaseKey": {"S": "odd"}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "somewhere"}},
+    ]
+    for item in strange:
+        client.put_item(TableName=table.name, Item=item)
+    scan = table.scan()
+    assert [lease.key for lease in scan.leases] == [KEY]
+    assert sorted(row.key for row in scan.skipped) == ["Leader", "broken", "odd", "partial"]
+    for item in strange:
+        client.delete_item(TableName=table.name, Key={"leaseKey": item["leaseKey"]})
+
+
+def test_one_of_sixteen_takers_wins(dynamo):
+    server, table = dynamo
+    lay(server, table, replace(BASE, owner=None))
+    outcomes = []
+
+    def take(worker):
+        outcomes.append(table.write(Take(KEY, 7, worker)))
+
+    threads = [threading.Thread(target=take, args=(f"w{number}",)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    winners = [outcome.lease.owner for outcome in outcomes if isinstance(outcome, Applied)]
+    assert len(winners) == 1
+    assert table.fetch(KEY).owner == winners[0]
+    assert sum(isinstance(outcome, Refused) for outcome in outcomes) == 15
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        Take(KEY, 7, ME),
+        Renew(KEY, 7, worker=ME),
+        Checkpoint(KEY, 7, at_record("11")),
+        LateCheckpoint(KEY, at_record("11")),
+        End(KEY, 7),
+        Release(KEY, 7, ME, at_record("11")),
+        RequestHandover(KEY, ME, OTHER),
+        Claim(KEY, ME, 5, at_record("50"), b"s", BASE.checkpoint, BASE.checkpoint),
+        Delete(KEY, 7, BASE.checkpoint),
+        Reset(KEY, 7, TRIM_HORIZON),
+    ],
+    ids=lambda write: type(write).__name__,
+)
+def test_a_write_whose_answer_is_lost_is_found_to_stand(dynamo, write):
+    server, table = dynamo
+    lay(server, table, BASE)
+    operation = "dynamodb.DeleteItem" if isinstance(write, Delete) else "dynamodb.UpdateItem"
+    server.faults.drop_after(operation)
+    outcome = table.write(write)
+    assert isinstance(outcome, Applied)
+    assert same(outcome.lease, apply_write(BASE, write).lease)
+
+
+def test_a_throttled_write_is_tried_again_inside_its_bound(dynamo):
+    server, table = dynamo
+    lay(server, table, BASE)
+    server.faults.throttle("dynamodb.UpdateItem", count=3)
+    assert isinstance(table.write(Renew(KEY, 7)), Applied)
+    server.faults.throttle("dynamodb.UpdateItem", count=None)
+    with pytest.raises(ServiceError, match="ProvisionedThroughputExceeded"):
+        table.write(Renew(KEY, 8))
+    server.faults.clear()
+
+
+def test_a_table_of_another_kind_is_refused(dynamo):
+    from penstock.aws.lease_table import DynamoLeaseTable
+
+    server, table = dynamo
+    server.client("dynamodb").create_table(
+        TableName="other-kind",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    with pytest.raises(ServiceError, match="is no lease table: its key is id"):
+        DynamoLeaseTable("other-kind", table._options).ensure_exists()

@@ -1,0 +1,92 @@
+"""Batch reads: a bounded range, one task per shard."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import pytest
+
+from spark_support import numbered, put, wait_active, wait_for_next_second
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark, stream, **options):
+    reader = spark.read.format("kinesis").option("streamName", stream).option("fetchInterval", "0ms")
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    return reader.load()
+
+
+def numbers(frame):
+    return sorted(int(bytes(row.data)) for row in frame.collect())
+
+
+def test_a_batch_read_covers_the_whole_stream_also_across_a_reshard(spark, stream, client):
+    put(client, stream, numbered(0, 100))
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    wait_active(client, stream)
+    put(client, stream, numbered(100, 150))
+    frame = read(spark, stream)
+    assert numbers(frame) == list(range(150))
+    assert frame.rdd.getNumPartitions() == 4
+
+
+def test_a_batch_read_between_two_moments(spark, stream, client):
+    put(client, stream, numbered(0, 20))
+    wait_for_next_second()
+    begin = datetime.now(UTC)
+    put(client, stream, numbered(20, 40))
+    wait_for_next_second()
+    end = datetime.now(UTC)
+    put(client, stream, numbered(40, 60))
+    frame = read(spark, stream, startingTimestamp=begin.isoformat(), endingTimestamp=end.isoformat())
+    assert numbers(frame) == list(range(20, 40))
+
+
+def test_a_batch_read_between_two_records_of_a_shard(spark, kinesis, client):
+    kinesis.create_stream("positions", shards=1)
+    answers = [
+        client.put_record(StreamName="positions", PartitionKey="k", Data=str(n).encode()) for n in range(6)
+    ]
+    shard = answers[0]["ShardId"]
+    frame = read(
+        spark,
+        "positions",
+        startingPosition=f'{{"{shard}": "{answers[1]["SequenceNumber"]}"}}',
+        endingPosition=f'{{"{shard}": "{answers[4]["SequenceNumber"]}"}}',
+    )
+    # The start is what is done already, the end is the last one that is read.
+    assert numbers(frame) == [2, 3, 4]
+
+
+def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, client):
+    put(client, stream, numbered(0, 30))
+    wait_for_next_second()
+    moment = datetime.now(UTC)
+    put(client, stream, numbered(30, 40))
+    spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
+    try:
+        frame = read(spark, stream).where(
+            f"approximateArrivalTimestamp >= timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
+        )
+        assert numbers(frame) == list(range(30, 40))
+    finally:
+        spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
+    frame = read(spark, stream).where(
+        f"approximateArrivalTimestamp >= timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
+    )
+    assert numbers(frame) == list(range(30, 40))
+
+
+def test_a_batch_read_of_an_empty_stream_is_empty(spark, stream):
+    assert read(spark, stream).count() == 0
+
+
+def test_a_batch_read_ends_although_records_keep_coming(spark, stream, client):
+    put(client, stream, numbered(0, 10))
+    frame = read(spark, stream)
+    first = frame.count()
+    put(client, stream, numbered(10, 20))
+    assert first == 10
+    assert read(spark, stream).count() == 20

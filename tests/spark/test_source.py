@@ -1,0 +1,378 @@
+"""The streaming source as a user meets it: everything once, in order, whatever happens to shards and processes."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import pytest
+
+from spark_support import DEADLINE_S, numbered, put, wait_active, wait_for_next_second, wait_until
+
+pytestmark = pytest.mark.spark
+HALF = str(2**127)
+
+
+def position(row):
+    return (int(row.sequenceNumber), row.subSequenceNumber)
+
+
+def offsets_on_disk(job):
+    """The source's offset of every batch, as the text that Spark logged."""
+    folder = job.checkpoint / "offsets"
+    return {
+        int(file.name): file.read_text().splitlines()[2] for file in folder.iterdir() if file.name.isdigit()
+    }
+
+
+def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, client):
+    put(client, stream, numbered(0, 300))
+    run = job.start()
+    run.wait_for(300)
+    put(client, stream, numbered(300, 400))
+    run.wait_for(400)
+    run.query.stop()
+    put(client, stream, numbered(400, 500))
+    run = job.start()
+    run.wait_for(500)
+    assert run.numbers() == list(range(500))
+    first = run.rows()[0]
+    assert first.asDict().keys() == {
+        "streamName",
+        "shardId",
+        "sequenceNumber",
+        "subSequenceNumber",
+        "partitionKey",
+        "explicitHashKey",
+        "approximateArrivalTimestamp",
+        "data",
+    }
+    assert (first.streamName, first.explicitHashKey, first.subSequenceNumber) == (stream, None, 0)
+    assert abs(first.approximateArrivalTimestamp.timestamp() - time.time()) < DEADLINE_S
+
+
+def test_an_idle_query_runs_no_batches_and_asks_each_shard_at_most_as_often_as_told(
+    job, stream, client, kinesis
+):
+    put(client, stream, numbered(0, 10))
+    run = job.start(probeInterval="1s")
+    run.wait_for(10)
+    wait_until(
+        lambda: not run.query.status["isTriggerActive"] or run.query.status["message"], "the query to settle"
+    )
+    before, batches, began = (
+        kinesis.calls().count("GetRecords", stream=stream),
+        len(run.batches),
+        time.monotonic(),
+    )
+    wait_until(lambda: time.monotonic() - began > 3, "three idle seconds")
+    asked = kinesis.calls().count("GetRecords", stream=stream) - before
+    assert len(run.batches) == batches
+    # Two shards, one probe a second each, over the time that really passed.
+    assert 2 <= asked <= 2 * (time.monotonic() - began + 1)
+
+
+def test_a_batch_holds_at_most_the_records_of_the_limit(job, stream, client):
+    put(client, stream, numbered(0, 100))
+    run = job.start(maxRecordsPerTrigger="30")
+    run.wait_for(100)
+    assert run.numbers() == list(range(100))
+    assert max(len(rows[-1]) for rows in run.batches.values()) <= 30
+
+
+def test_a_batch_ends_with_the_record_that_reaches_the_bytes_of_the_limit(job, stream, client):
+    put(client, stream, [(f"k{number}", f"{number:08d}" + "x" * 992) for number in range(60)])
+    run = job.start(maxBytesPerTrigger="20000")
+    run.wait_for(60)
+    # Each of the two shards gets half of the limit and may overshoot by less than one record.
+    assert max(sum(len(row.data) for row in rows[-1]) for rows in run.batches.values()) <= 20_000 + 2 * 1000
+    assert len(run.rows()) == 60
+
+
+def test_available_now_reads_what_was_there_and_ends(job, stream, client):
+    put(client, stream, numbered(0, 100))
+    run = job.start(available_now=True, maxRecordsPerTrigger="40")
+    run.query.awaitTermination(DEADLINE_S)
+    assert run.query.exception() is None
+    assert run.numbers() == list(range(100))
+    assert len(run.batches) >= 3
+    put(client, stream, numbered(100, 120))
+    run = job.start(available_now=True)
+    run.query.awaitTermination(DEADLINE_S)
+    assert run.numbers() == list(range(120))
+
+
+def test_available_now_on_a_stream_without_news_ends_at_once(job):
+    run = job.start(available_now=True)
+    run.query.awaitTermination(DEADLINE_S)
+    assert run.query.exception() is None
+    assert run.rows() == []
+
+
+def test_a_child_shard_is_read_only_after_the_batch_that_ended_its_parents(job, stream, client):
+    put(client, stream, numbered(0, 200))
+    run = job.start(maxRecordsPerTrigger="60")
+    run.wait_for(60)
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    wait_active(client, stream)
+    put(client, stream, numbered(200, 300))
+    client.merge_shards(
+        StreamName=stream, ShardToMerge="shardId-000000000003", AdjacentShardToMerge="shardId-000000000001"
+    )
+    wait_active(client, stream)
+    put(client, stream, numbered(300, 400))
+    run.wait_for(400)
+    assert run.numbers() == list(range(400))
+    parents = {
+        "shardId-000000000002": ["shardId-000000000000"],
+        "shardId-000000000003": ["shardId-000000000000"],
+        "shardId-000000000004": ["shardId-000000000003", "shardId-000000000001"],
+    }
+    batches_of = {}
+    for batch, executions in run.batches.items():
+        for row in executions[-1]:
+            batches_of.setdefault(row.shardId, []).append(batch)
+    for child, its_parents in parents.items():
+        for parent in its_parents:
+            assert max(batches_of[parent]) < min(batches_of[child])
+    for key in {row.partitionKey for row in run.rows()}:
+        seen = [
+            int(bytes(row.data))
+            for batch in sorted(run.batches)
+            for row in sorted(run.batches[batch][-1], key=position)
+            if row.partitionKey == key
+        ]
+        assert seen == sorted(seen)
+
+
+def test_a_failed_batch_is_replayed_with_the_same_rows_although_more_has_come(job, stream, client):
+    put(client, stream, numbered(0, 50))
+    failures = []
+
+    def fail_once(batch_id, rows):
+        if not failures:
+            failures.append(batch_id)
+            raise RuntimeError("the sink is down")
+
+    job.before_batch = fail_once
+    run = job.start()
+    wait_until(lambda: not run.query.isActive, "the query to fail")
+    put(client, stream, numbered(50, 80))
+    run = job.start()
+    run.wait_for(80)
+    executions = run.batches[failures[0]]
+    assert len(executions) == 2
+    assert sorted(map(position, executions[0])) == sorted(map(position, executions[1]))
+    assert run.numbers() == list(range(80))
+
+
+def test_two_actions_on_one_batch_see_the_same_rows_without_cache(spark, job, stream, client):
+    put(client, stream, numbered(0, 40))
+    seen = []
+
+    def count_then_collect(frame, batch_id):
+        first = frame.count()
+        put(client, stream, numbered(40 + 10 * batch_id, 50 + 10 * batch_id))
+        seen.append((first, len(frame.collect()), frame.count()))
+
+    reader = spark.readStream.format("kinesis").option("streamName", stream)
+    for key, value in job.options.items():
+        reader = reader.option(key, value)
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(count_then_collect)
+        .option("checkpointLocation", str(job.checkpoint))
+        .start()
+    )
+    job.running.append(query)
+    wait_until(lambda: len(seen) >= 3 or not query.isActive, "three batches")
+    assert query.exception() is None
+    assert all(first == collected == counted for first, collected, counted in seen)
+
+
+def test_latest_means_the_moment_of_the_first_start_also_after_a_restart(job, stream, client):
+    put(client, stream, numbered(0, 50))
+    wait_for_next_second()
+    run = job.start(startingPosition="LATEST")
+    wait_until(lambda: lease_rows(job), "the leases")
+    run.query.stop()
+    put(client, stream, numbered(50, 70))
+    run = job.start(startingPosition="LATEST")
+    run.wait_for(20)
+    assert run.numbers() == list(range(50, 70))
+
+
+def lease_rows(job):
+    import boto3
+
+    from penstock.local.handle import ACCESS_KEY  # noqa: F401 - the endpoint is in the environment
+
+    table = boto3.client("dynamodb")
+    try:
+        return table.scan(TableName=job.options["applicationName"])["Items"]
+    except table.exceptions.ResourceNotFoundException:
+        return []
+
+
+def test_a_starting_moment_leaves_out_what_arrived_before(job, stream, client):
+    put(client, stream, numbered(0, 30))
+    wait_for_next_second()
+    moment_ms = round(time.time() * 1000)
+    put(client, stream, numbered(30, 60))
+    run = job.start(startingPosition=f"AT_TIMESTAMP {moment_ms}")
+    run.wait_for(30)
+    assert run.numbers() == list(range(30, 60))
+
+
+def test_a_new_query_goes_on_where_its_application_stopped(job, stream, client, tmp_path):
+    put(client, stream, numbered(0, 60))
+    run = job.start()
+    run.wait_for(60)
+    wait_until(lambda: all(row["checkpoint"]["S"].isdigit() for row in lease_rows(job)), "the checkpoints")
+    run.query.stop()
+    job.checkpoint = tmp_path / "another checkpoint"
+    job.batches.clear()
+    put(client, stream, numbered(60, 90))
+    run = job.start()
+    run.wait_for(30)
+    assert run.numbers() == list(range(60, 90))
+
+
+def test_a_stopped_idle_query_gives_its_leases_back(job, stream, client):
+    put(client, stream, numbered(0, 10))
+    run = job.start()
+    run.wait_for(10)
+    wait_until(
+        lambda: all("pendingCheckpoint" not in row for row in lease_rows(job)),
+        "the claims to become checkpoints",
+    )
+    run.query.stop()
+    wait_until(lambda: all("leaseOwner" not in row for row in lease_rows(job)), "the leases to be free", 20)
+
+
+def test_aggregates_are_taken_apart_and_a_limit_may_end_inside_one(job, stream, client):
+    from penstock.core.aggregation import AggregateBuilder
+
+    builder = AggregateBuilder()
+    for number in range(25):
+        builder.add(f"{number:08d}".encode(), "key", None)
+    packed = builder.build()
+    client.put_record(
+        StreamName=stream,
+        Data=packed.data,
+        PartitionKey=packed.partition_key,
+        ExplicitHashKey=packed.explicit_hash_key,
+    )
+    run = job.start(maxRecordsPerTrigger="10")
+    run.wait_for(25)
+    assert run.numbers() == list(range(25))
+    assert [row.subSequenceNumber for row in run.rows()] == list(range(25))
+    assert {row.partitionKey for row in run.rows()} == {"key"}
+    assert [len(rows[-1]) for _, rows in sorted(run.batches.items())] == [10, 10, 5]
+
+
+def test_offsets_on_disk_are_canonical_and_hold_what_a_replay_needs(job, stream, client):
+    put(client, stream, numbered(0, 10))
+    run = job.start()
+    run.wait_for(10)
+    texts = offsets_on_disk(job)
+    assert texts
+    for text in texts.values():
+        offset = json.loads(text)
+        assert json.dumps(offset) == text
+        assert list(offset) == sorted(offset)
+        assert offset["stream"]["arn"].endswith(f"stream/{stream}")
+        assert set(offset["shards"]) == {"shardId-000000000000", "shardId-000000000001"}
+
+
+def test_a_stream_that_was_deleted_and_created_again_is_refused(job, stream, client):
+    put(client, stream, numbered(0, 10))
+    run = job.start()
+    run.wait_for(10)
+    run.query.stop()
+    client.delete_stream(StreamName=stream)
+    wait_until(lambda: stream not in client.list_streams()["StreamNames"], "the stream to be gone")
+    wait_for_next_second()
+    client.create_stream(StreamName=stream, ShardCount=2)
+    wait_active(client, stream)
+    run = job.start()
+    wait_until(lambda: not run.query.isActive, "the query to refuse")
+    assert "was deleted and created again" in str(run.query.exception())
+
+
+def test_a_deleted_lease_table_repeats_a_batch_and_loses_nothing(job, stream, client, kinesis):
+    put(client, stream, numbered(0, 40))
+    run = job.start()
+    run.wait_for(40)
+    kinesis.client("dynamodb").delete_table(TableName=job.options["applicationName"])
+    put(client, stream, numbered(40, 80))
+    wait_until(lambda: set(run.numbers()) >= set(range(80)) or run.failed(), "all records")
+    assert run.query.exception() is None
+
+
+def test_a_query_without_application_refuses_to_share_with_another(spark, stream, client, tmp_path):
+    put(client, stream, numbered(0, 10))
+
+    def begin(name):
+        return (
+            spark.readStream.format("kinesis")
+            .option("streamName", stream)
+            .option("startingPosition", "TRIM_HORIZON")
+            .option("leaseDuration", "2s")
+            .load()
+            .writeStream.foreachBatch(lambda frame, _: frame.collect())
+            .option("checkpointLocation", str(tmp_path / name))
+            .start()
+        )
+
+    first = begin("first")
+    wait_until(lambda: first.lastProgress is not None, "the first query to read")
+    second = begin("second")
+    wait_until(lambda: not second.isActive, "the second query to refuse")
+    assert "applicationName of its own" in str(second.exception())
+    assert first.isActive
+    first.stop()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"strreamName": "x"}, "unknown option strreamname. Did you mean streamName?"),
+        ({"streamName": "no-such-stream"}, "no-such-stream"),
+        ({"streamName": "x", "startingPosition": "SOON"}, "'SOON' is no position"),
+        ({"streamName": "x", "maxRecordsPerTrigger": "0"}, "expected a whole number from 1"),
+    ],
+)
+def test_a_mistake_is_named_in_the_error(spark, tmp_path, options, message):
+    from pyspark.errors import PySparkException
+
+    with pytest.raises(PySparkException) as caught:  # noqa: PT012 - Spark decides when it looks
+        reader = spark.readStream.format("kinesis")
+        for key, value in options.items():
+            reader = reader.option(key, value)
+        query = (
+            reader.load()
+            .writeStream.foreachBatch(lambda frame, _: frame.collect())
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .start()
+        )
+        query.awaitTermination(DEADLINE_S)
+    assert message in str(caught.value)
+
+
+def test_records_that_left_the_stream_unread_stop_the_query_or_are_passed_over_as_told(
+    job, stream, client, kinesis
+):
+    put(client, stream, numbered(0, 20))
+    run = job.start()
+    run.wait_for(20)
+    run.query.stop()
+    put(client, stream, numbered(20, 40))
+    kinesis.clock.advance(25 * 3600)
+    put(client, stream, numbered(40, 60))
+    run = job.start()
+    wait_until(lambda: not run.query.isActive, "the query to stop")
+    assert "failOnDataLoss=false" in str(run.query.exception())
+    run = job.start(failOnDataLoss="false")
+    wait_until(lambda: len(run.rows()) >= 40, "the records that are left")
+    assert run.numbers() == [*range(20), *range(40, 60)]

@@ -1,0 +1,115 @@
+"""What the Spark tests share: putting records, waiting, queries that collect their batches."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+DEADLINE_S = 90.0
+
+
+def wait_until(condition, what, deadline_s=DEADLINE_S):
+    """Wait for a condition; say what was waited for when it does not come."""
+    end = time.monotonic() + deadline_s
+    while not condition():
+        if time.monotonic() > end:
+            pytest.fail(f"waited {deadline_s:g} s for {what}")
+        time.sleep(0.05)
+
+
+def put(client, stream, records):
+    """Put (key, data) pairs; every one must be accepted."""
+    records = list(records)
+    for begin in range(0, len(records), 500):
+        answer = client.put_records(
+            StreamName=stream,
+            Records=[
+                {"PartitionKey": key, "Data": data.encode()} for key, data in records[begin : begin + 500]
+            ],
+        )
+        assert answer["FailedRecordCount"] == 0
+
+
+def numbered(start, end, keys=20):
+    """Give records `start`..`end-1`; a record's key depends on its number only."""
+    return [(f"k{number % keys}", f"{number:08d}") for number in range(start, end)]
+
+
+def wait_active(client, stream):
+    wait_until(
+        lambda: (
+            client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamStatus"]
+            == "ACTIVE"
+        ),
+        "the stream to be active",
+    )
+
+
+def wait_for_next_second():
+    # LATEST is pinned to the service's clock, which tells whole seconds.
+    now = int(time.time())
+    wait_until(lambda: time.time() >= now + 1.05, "the next second")
+
+
+@dataclass
+class Run:
+    """A query whose batches are collected, each execution of them."""
+
+    query: Any
+    batches: dict[int, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
+
+    def rows(self):
+        """The rows of every batch, last execution of each, in batch order."""
+        return [row for batch in sorted(self.batches) for row in self.batches[batch][-1]]
+
+    def numbers(self):
+        return sorted(int(bytes(row.data)) for row in self.rows())
+
+    def wait_for(self, count, what="records"):
+        wait_until(
+            lambda: self.failed() or len(self.rows()) >= count, f"{count} {what}, got {len(self.rows())}"
+        )
+        if self.failed():
+            raise AssertionError(str(self.query.exception()))
+
+    def failed(self):
+        return not self.query.isActive and self.query.exception() is not None
+
+
+@dataclass
+class Job:
+    """A streaming query's options and checkpoint, to be started more than once."""
+
+    spark: Any
+    stream: str
+    checkpoint: Path
+    options: dict[str, str]
+    batches: dict[int, list[list[Any]]] = field(default_factory=lambda: defaultdict(list))
+    before_batch: Any = None
+    running: list[Any] = field(default_factory=list)
+
+    def start(self, *, available_now=False, **options):
+        reader = self.spark.readStream.format("kinesis").option("streamName", self.stream)
+        for key, value in {**self.options, **options}.items():
+            reader = reader.option(key, value)
+
+        def collect(frame, batch_id):
+            rows = frame.collect()
+            self.batches[batch_id].append(rows)
+            if self.before_batch is not None:
+                self.before_batch(batch_id, rows)
+
+        writer = (
+            reader.load().writeStream.foreachBatch(collect).option("checkpointLocation", str(self.checkpoint))
+        )
+        writer = (
+            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
+        )
+        query = writer.start()
+        self.running.append(query)
+        return Run(query, self.batches)
