@@ -87,6 +87,7 @@ class Holding:
     urgent: bool = False
     doubtful: LeaseWrite | None = None  # what was sent, while it is read back
     fetching: bool = False
+    first_sent_s: float | None = None  # when the first write with the present counter was sent
     retry_s: float = 0.0
     failures: int = 0
     children: tuple[ChildShard, ...] = ()
@@ -224,6 +225,8 @@ class Holdings:
         elif not self.outbox.is_busy(holding.key) and now_s >= holding.retry_s:
             write = self._next_write(holding, now_s)
             if write is not None:
+                if holding.first_sent_s is None:
+                    holding.first_sent_s = now_s
                 self.outbox.send(write, ("held", holding.epoch), now_s, self.deadline_s(holding))
         self._schedule(holding, now_s)
 
@@ -299,7 +302,7 @@ class Holdings:
         holding.fetching = False
         write, holding.doubtful = holding.doubtful, None
         if write is not None:
-            self._reconcile(holding, write, lease, now_s, sent_s=None)
+            self._reconcile(holding, write, lease, now_s)
         if self._held.get(key) is holding:
             self.drive(holding, now_s)
 
@@ -343,6 +346,7 @@ class Holdings:
             self._renewed(holding, lease, errand.sent_s, now_s)
 
     def _renewed(self, holding: Holding, lease: Lease, sent_s: float, now_s: float) -> None:
+        holding.first_sent_s = None
         checkpoint_moved = lease.checkpoint != holding.lease.checkpoint
         holding.lease = lease
         if sent_s > holding.renewed_s:
@@ -372,11 +376,9 @@ class Holdings:
             )
             holding.lease = row
         else:
-            self._reconcile(holding, errand.write, row, now_s, sent_s=errand.sent_s)
+            self._reconcile(holding, errand.write, row, now_s)
 
-    def _reconcile(
-        self, holding: Holding, write: LeaseWrite, row: Lease | None, now_s: float, *, sent_s: float | None
-    ) -> None:
+    def _reconcile(self, holding: Holding, write: LeaseWrite, row: Lease | None, now_s: float) -> None:
         """Compare what was sent with what stands in the table: three outcomes become two."""
         if row is None:
             self.view.forget(holding.key)
@@ -401,11 +403,8 @@ class Holdings:
                 f"lease {holding.key}: the answer to a write was lost, the write was not",
                 holding.key,
             )
-            # When it was applied is only known to be after it was sent, so nothing is gained on the deadline.
-            self._renewed(holding, row, holding.renewed_s if sent_s is None else sent_s, now_s)
-            holding.renew_due_s = (
-                min(holding.renew_due_s, now_s + _RETRY_MIN_S) if sent_s is None else holding.renew_due_s
-            )
+            # An earlier write with this counter may be the one that arrived: only its moment is safe to count from.
+            self._renewed(holding, row, holding.first_sent_s or holding.renewed_s, now_s)
 
     def see_row(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
         """Compare a scanned row with what is held: a request for hand-over shows, or a robbery."""

@@ -1,0 +1,519 @@
+"""The invariants, each a checker that reads the history line by line and nothing of the checked code.
+
+S checkers judge every line as it comes; L checkers are asked at the end of the liveness phase. The numbers are
+those of the project's reliability scorecard.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, ClassVar, Final
+
+from penstock.core.coordination import BalancePolicy, CoordinatorOptions
+from penstock.core.lease import (
+    Checkpoint,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    Lease,
+    Release,
+    Renew,
+    RequestHandover,
+    Reset,
+    Take,
+)
+from penstock.core.position import Position, Sentinel
+from penstock.sim.facts import Facts, HistoryEntry, name_of
+
+_CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken invariant: which, when, and what was seen."""
+
+    invariant: str
+    at_s: float
+    what: str
+
+    def __str__(self) -> str:
+        """Show on one line."""
+        return f"{self.invariant} at {self.at_s:.3f} s: {self.what}"
+
+
+class Broken(Exception):  # noqa: N818 - it is the finding, not an error
+    """Raised by a checker at the line that breaks its invariant."""
+
+
+class Checker:
+    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `Facts` learns them."""
+
+    invariant: ClassVar[str]
+
+    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
+        self.facts = facts
+        self.options = options
+
+    def at_end(self) -> None:
+        """Judge what can only be judged at the end."""
+
+
+def _rank(position: Position) -> tuple[int, int, int]:
+    # Apart from the product's own order on purpose: integers, and nothing but integers.
+    if position.sequence_number is not None:
+        return (1, int(position.sequence_number), position.sub_sequence_number)
+    return (2, 0, 0) if position.sentinel is Sentinel.SHARD_END else (0, 0, 0)
+
+
+class NothingLost(Checker):
+    """S1: a checkpoint passes a record only after the record was handled."""
+
+    invariant = "S1"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Look at every checkpoint that moves."""
+        if after is None or (before is not None and before.checkpoint == after.checkpoint):
+            return
+        if after.checkpoint.sequence_number is None and not after.checkpoint.is_shard_end:
+            return
+        undone = self.facts.first_undone(write.key, self.facts.index_after(write.key, after.checkpoint))
+        if undone is not None:
+            raise Broken(
+                f"{who} moved {write.key} to {after.checkpoint} ({type(write).__name__}), record {undone} is not handled"
+            )
+
+    def at_end(self) -> None:
+        """Every record since the application's start is handled."""
+        for key, shard in self.facts.shards.items():
+            undone = self.facts.first_undone(key, len(shard.sequences))
+            if undone is not None:
+                raise Broken(f"record {undone} of {key} was never handled")
+
+
+class OneOwner(Checker):
+    """S2: no accepted owner's write from anybody but the latest to take; no live lease is taken unasked."""
+
+    invariant = "S2"
+
+    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
+        super().__init__(facts, options)
+        self._holder: dict[str, str] = {}
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Follow who holds what."""
+        del after
+        key = write.key
+        if isinstance(write, Take):
+            if before is None:
+                raise Broken(f"{who} took {key}, which has no row")
+            self._judge_take(who, key, before)
+            self._holder[key] = who
+        elif isinstance(write, Renew | Checkpoint | End | Release):
+            if before is None:
+                raise Broken(f"{type(write).__name__} of {who} wrote {key}, which has no row")
+            holder = self._holder.get(key)
+            if before.reader != name_of(who):
+                raise Broken(
+                    f"{type(write).__name__} of {who} was accepted on {key}, which {before.reader} reads"
+                )
+            if holder != who:
+                if not isinstance(write, Renew | Release):
+                    raise Broken(
+                        f"{type(write).__name__} of {who} was accepted on {key} after {holder} took it"
+                    )
+                self._holder[key] = who  # handed over to it, or picked up after a restart
+
+    def _judge_take(self, who: str, key: str, before: Lease) -> None:
+        if before.reader is None or before.reader == name_of(who) or before.is_ended:
+            return
+        if not self.options.handover or self.options.policy is BalancePolicy.KCL2:
+            return
+        tolerance = 1 - _CLOCK_TOLERANCE
+        if before.checkpoint_owner is not None and before.owner == name_of(who):
+            asked_s = self.facts.now_s_since(self.facts.asked_s.get(key))
+            if asked_s >= self.options.handover_timeout_s * tolerance:
+                return
+        unchanged_s = self.facts.now_s_since(self.facts.changed_s.get(key))
+        if unchanged_s < self.options.lease_duration_s * tolerance:
+            raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
+
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """A worker that says it was robbed must have been."""
+        if topic == "LOST" and reason in ("taken", "same_name") and key is not None:
+            row = self.facts.rows.get(key)
+            if row is not None and row.reader == name_of(who) and self._holder.get(key) == who:
+                raise Broken(f"{who} gave {key} up as lost, but nobody took it")
+
+
+class ForwardOnly(Checker):
+    """S3: a checkpoint never moves back, whoever writes it."""
+
+    invariant = "S3"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Compare before and after."""
+        if before is None or after is None or isinstance(write, Reset):
+            return
+        if _rank(after.checkpoint) < _rank(before.checkpoint):
+            raise Broken(
+                f"{type(write).__name__} of {who} moved {write.key} back from {before.checkpoint} to {after.checkpoint}"
+            )
+
+
+class ParentsFirst(Checker):
+    """S4: a child's first record is delivered after every parent is finished."""
+
+    invariant = "S4"
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Look at the parents of a reader's first delivery."""
+        reader = self.facts.readers.get((who, key, epoch))
+        if reader is None or reader.deliveries:
+            return
+        for parent in self.facts.shards[key].parents:
+            if self.facts.is_forgiven(parent):
+                continue
+            row = self.facts.rows.get(parent)
+            if row is not None and not row.is_ended:
+                raise Broken(f"{who} delivers {sequences[0]} of {key} while {parent} is unfinished")
+            undone = self.facts.first_undone(parent, len(self.facts.shards[parent].sequences))
+            if undone is not None:
+                raise Broken(f"{who} delivers {sequences[0]} of {key} before {undone} of {parent}")
+
+
+class EndIsTheEnd(Checker):
+    """S5: SHARD_END stands only after the last record was handled and the children's leases exist."""
+
+    invariant = "S5"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Look at every SHARD_END."""
+        if after is None or not after.is_ended or (before is not None and before.is_ended):
+            return
+        if isinstance(write, Create):
+            return  # brought back after the table was deleted
+        shard = self.facts.shards[write.key]
+        if not shard.is_closed:
+            raise Broken(f"{who} ended {write.key}, which is open")
+        undone = self.facts.first_undone(write.key, len(shard.sequences))
+        if undone is not None:
+            raise Broken(f"{who} ended {write.key} before record {undone} was handled")
+        for child in shard.children:
+            if child not in self.facts.rows and child not in self.facts.created:
+                raise Broken(f"{who} ended {write.key}, and its child {child} has no lease")
+
+
+class InOrder(Checker):
+    """S6: within one ownership records come in order and without gaps, from a place that leaves nothing out."""
+
+    invariant = "S6"
+
+    def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+        """Nothing before the start is undone, and no other reader of the process reads the shard."""
+        for reader in self.facts.readers.values():
+            if reader.who == who and reader.key == key:
+                raise Broken(f"{who} starts reader {epoch} of {key} while another one lives")
+        undone = self.facts.first_undone(key, self.facts.index_after(key, position))
+        if undone is not None:
+            raise Broken(f"{who} starts {key} at {position}, record {undone} before it is not handled")
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Each delivery goes on where the one before ended."""
+        reader = self.facts.readers.get((who, key, epoch))
+        if reader is None:
+            raise Broken(f"{who} delivers {key} without a reader")
+        expected = self.facts.shards[key].sequences[reader.next_index : reader.next_index + len(sequences)]
+        if tuple(expected) != sequences:
+            raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
+
+
+class FewDuplicates(Checker):
+    """S7: what is done at a checkpoint is not delivered again; a graceful change of hands repeats nothing."""
+
+    invariant = "S7"
+
+    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
+        super().__init__(facts, options)
+        self._released: dict[str, tuple[int, str]] = {}
+        self._last: dict[tuple[str, str], tuple[int, int]] = {}
+        self._checkpoint: dict[tuple[str, str], Position] = {}
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Remember how far each worker came."""
+        reader = self.facts.readers.get((who, key, epoch))
+        if reader is not None:
+            self._last[who, key] = (epoch, reader.next_index + len(sequences))
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Remember where a release left the shard, and what an owner's write found."""
+        del before
+        if after is None or isinstance(write, LateCheckpoint | RequestHandover | Create | Delete):
+            return
+        self._checkpoint[who, write.key] = after.checkpoint
+        if not isinstance(write, Release):
+            return
+        epoch, reached = self._last.get((who, write.key), (0, 0))
+        reader = self.facts.readers.get((who, write.key, epoch))
+        if reader is None and reached:  # it had stopped, so everything delivered was done
+            self._released[write.key] = (reached, who)
+
+    def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
+        """Compare a start with what is known to be done."""
+        index = self.facts.index_after(key, position)
+        reached, before = self._released.pop(key, (0, ""))
+        if self.facts.is_forgiven(key):
+            return
+        if index < reached:
+            raise Broken(
+                f"{who} starts {key} at {position}, {reached - index} records before where {before} released it"
+            )
+        row_checkpoint = self._checkpoint.get((who, key))
+        if row_checkpoint is not None and index < self.facts.index_after(key, row_checkpoint):
+            raise Broken(f"{who} starts {key} at {position}, before its checkpoint {row_checkpoint}")
+
+
+class StopsInTime(Checker):
+    """S8: nothing is delivered a lease duration after the last renewal that succeeded."""
+
+    invariant = "S8"
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """Measure from the last applied write."""
+        since_s = self.facts.now_s_since(self.facts.owner_write_s.get((who, key)))
+        if since_s > self.options.lease_duration_s * (1 + _CLOCK_TOLERANCE):
+            raise Broken(
+                f"{who} (reader {epoch}) delivers {sequences[0]} of {key} {since_s:.2f} s after its last renewal"
+            )
+
+
+class NothingSilent(Checker):
+    """S9: deleted rows, a deleted table and foreign rows are reported, the last only once."""
+
+    invariant = "S9"
+
+    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
+        super().__init__(facts, options)
+        self._owed: dict[tuple[str, str], float] = {}
+        self._table_owed_s: float | None = None
+        self._skipped: set[str] = set()
+        self._patience_s = 4 * options.lease_duration_s
+
+    def on_row_deleted(self, key: str, reader: str | None) -> None:
+        """Somebody who reads it owes a report."""
+        for found in self.facts.readers.values():
+            if found.key == key and name_of(found.who) == reader:
+                self._owed.setdefault((found.who, key), self.facts.now)
+
+    def on_table_dropped(self) -> None:
+        """Somebody owes a report."""
+        if self._table_owed_s is None:
+            self._table_owed_s = self.facts.now
+
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """Strike out what is reported."""
+        del reason
+        if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
+            self._owed.pop((who, key), None)
+        elif topic == "TABLE_GONE":
+            self._table_owed_s = None
+        elif topic == "ROW_SKIPPED":
+            if who in self._skipped:
+                raise Broken(f"{who} reports the same skipped row again")
+            self._skipped.add(who)
+
+    def on_down(self, who: str, _how: str) -> None:
+        """The dead owe nothing."""
+        self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """The paused owe it later."""
+        for owed in self._owed:
+            if owed[0] == who:
+                self._owed[owed] = until_s
+
+    def at_end(self) -> None:
+        """Nothing may be owed for long."""
+        for (who, key), since_s in self._owed.items():
+            if self.facts.now_s_since(since_s) > self._patience_s:
+                raise Broken(f"{who} never said that the row of {key} was gone")
+        if self.facts.now_s_since(self._table_owed_s) > self._patience_s and self._table_owed_s is not None:
+            raise Broken("nobody said that the lease table was gone")
+
+
+class Covered(Checker):
+    """L1: every lease that can be read has a live owner and a living reader."""
+
+    invariant = "L1"
+
+    def at_end(self) -> None:
+        """Look at every unfinished row."""
+        facts = self.facts
+        names = {name_of(who) for who in facts.alive}
+        read = {(name_of(reader.who), reader.key) for reader in facts.readers.values()}
+        for key, row in facts.rows.items():
+            parents = [facts.rows.get(parent) for parent in row.parents]
+            if row.is_ended or any(parent is not None and not parent.is_ended for parent in parents):
+                continue
+            if row.owner not in names:
+                raise Broken(f"{key} belongs to {row.owner}, who does not live")
+            if (row.owner, key) not in read:
+                raise Broken(f"{key} belongs to {row.owner}, who does not read it")
+
+
+class Balanced(Checker):
+    """L2: leases are spread evenly, and once they are none moves any more."""
+
+    invariant = "L2"
+
+    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
+        super().__init__(facts, options)
+        self.is_quiet = False
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """After the fleet has settled nothing may move."""
+        del before, after
+        if self.is_quiet and isinstance(write, Take | RequestHandover | Release):
+            raise Broken(f"{who} moves {write.key} ({type(write).__name__}) although the fleet is balanced")
+
+    def at_end(self) -> None:
+        """Compare the counts."""
+        counts = dict.fromkeys(map(name_of, self.facts.alive), 0)
+        for row in self.facts.rows.values():
+            if not row.is_ended and row.owner in counts:
+                counts[row.owner] += 1
+        if self.options.policy is BalancePolicy.BY_ZONE:
+            zones: dict[str, dict[str, int]] = {}
+            for worker, count in counts.items():
+                zones.setdefault(worker.partition("/")[0], {})[worker] = count
+            _must_be_even({zone: sum(members.values()) for zone, members in zones.items()})
+            for members in zones.values():
+                _must_be_even(members)
+        else:
+            _must_be_even(counts)
+
+
+def _must_be_even(counts: dict[str, int]) -> None:
+    if counts and max(counts.values()) - min(counts.values()) > 1:
+        raise Broken(f"uneven: {dict(sorted(counts.items()))}")
+
+
+class AllConsumed(Checker):
+    """L3: every shard is read: closed ones are finished, open ones have an unfinished lease."""
+
+    invariant = "L3"
+
+    def at_end(self) -> None:
+        """Look at every shard that the application should know."""
+        facts = self.facts
+        for key, shard in facts.shards.items():
+            row = facts.rows.get(key)
+            if not shard.is_closed and (row is None or row.is_ended):
+                raise Broken(f"open shard {key} has no unfinished lease")
+            if shard.is_closed and row is not None and not row.is_ended:
+                raise Broken(f"closed shard {key} is not finished: {row.owner} at {row.checkpoint}")
+
+
+class WithinBudget(Checker):
+    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd."""
+
+    invariant = "L5"
+    budgets: ClassVar[dict[str, tuple[int, float]]] = {
+        "write Renew": (16, 10.0),
+        "write Checkpoint": (120, 10.0),
+        "read": (5, 1.0),
+        "scan": (14, 10.0),
+        "fetch": (40, 10.0),
+        "list shards": (14, 60.0),
+        "ensure": (14, 10.0),
+    }
+
+    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
+        super().__init__(facts, options)
+        self._calls: dict[tuple[str, str, str], deque[float]] = {}
+
+    def on_call(self, who: str, name: str, key: str) -> None:
+        """Count calls of one kind for one lease in a sliding window."""
+        budget = self.budgets.get(name)
+        if budget is None:
+            return
+        count_max, window_s = budget
+        calls = self._calls.setdefault((who, name, key), deque())
+        calls.append(self.facts.now)
+        while calls[0] <= self.facts.now - window_s:
+            calls.popleft()
+        if len(calls) > count_max:
+            raise Broken(f"{who} calls {name} {key} {len(calls)} times in {window_s:.0f} s")
+
+
+SAFETY: Final = (
+    NothingLost,
+    OneOwner,
+    ForwardOnly,
+    ParentsFirst,
+    EndIsTheEnd,
+    InOrder,
+    FewDuplicates,
+    StopsInTime,
+    NothingSilent,
+    Balanced,
+    WithinBudget,
+)
+LIVENESS: Final = (AllConsumed, Covered, Balanced, NothingLost, NothingSilent)
+
+
+class Suite:
+    """All checkers over one history.
+
+    Args:
+        options: The fleet's, for durations and the policy.
+    """
+
+    def __init__(self, options: CoordinatorOptions) -> None:
+        self.facts = Facts(options.start.default)
+        kinds = dict.fromkeys((*SAFETY, *LIVENESS))
+        self.checkers: dict[type[Checker], Checker] = {kind: kind(self.facts, options) for kind in kinds}
+        self.violation: Violation | None = None
+        self._listeners: dict[str, list[tuple[Checker, Any]]] = {}
+        for checker in self.checkers.values():
+            for method in dir(checker):
+                if method.startswith("on_"):
+                    self._listeners.setdefault(method[3:], []).append((checker, getattr(checker, method)))
+
+    def see(self, entry: HistoryEntry) -> None:
+        """Judge one line; the first violation stays."""
+        self.facts.now = entry[0]
+        if self.violation is None:
+            for checker, listen in self._listeners.get(entry[1], ()):
+                try:
+                    listen(*entry[2:])
+                except Broken as broken:
+                    self.violation = Violation(checker.invariant, entry[0], str(broken))
+                    break
+        self.facts.take_in(entry)
+
+    def is_settled(self) -> bool:
+        """Whether the liveness checkers have nothing to say."""
+        try:
+            for kind in LIVENESS:
+                self.checkers[kind].at_end()
+        except Broken:
+            return False
+        return True
+
+    def expect_quiet(self) -> None:
+        """From now on nothing may move."""
+        balanced = self.checkers[Balanced]
+        if isinstance(balanced, Balanced):
+            balanced.is_quiet = True
+
+    def finish(self) -> None:
+        """Judge the end."""
+        for kind in LIVENESS:
+            if self.violation is not None:
+                return
+            try:
+                self.checkers[kind].at_end()
+            except Broken as broken:
+                self.violation = Violation(kind.invariant, self.facts.now, str(broken))

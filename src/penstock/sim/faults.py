@@ -1,0 +1,130 @@
+"""What goes wrong in one seed: every kind of fault has a rate of its own, many are off (a swarm).
+
+Source:
+    The names F1 to F14 are those of the project's reliability scorecard: F1 crash, F2 pause, F3 clocks, F4
+    throttled table, F5 spurious refusal, F6 lost answer, F7 table errors and stale scans, F8 throttled stream, F9
+    expired iterator, F10 broken connection, F12 stale or incomplete listing, F13 resharding, F14 deleted rows and
+    table. F11 (PutRecords) belongs to the producer.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+from penstock.core.coordination import BalancePolicy, CoordinatorOptions
+from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
+from penstock.core.starting import StartingPosition
+
+EPOCH_MS = 1_700_000_000_000
+"""The service's clock at the beginning of every simulation."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultPlan:
+    """Rates: per call in [0, 1], or per minute where the name says so."""
+
+    crashes_per_min: float = 0.0
+    stops_per_min: float = 0.0
+    pauses_per_min: float = 0.0
+    pause_max_s: float = 20.0
+    clock_rate_spread: float = 0.0
+    wall_jumps: bool = False
+    throttle_bursts_per_min: float = 0.0
+    spurious_refusal: float = 0.0
+    unknown_applied: float = 0.0
+    unknown_lost: float = 0.0
+    unknown_late: float = 0.0
+    answer_replaced: float = 0.0
+    table_error: float = 0.0
+    stale_scan: float = 0.0
+    stream_throttle: float = 0.0
+    expired_iterator: float = 0.0
+    broken_connection: float = 0.0
+    empty_page: float = 0.0
+    bad_listing: float = 0.0
+    reshards_per_min: float = 0.0
+    row_deletions_per_min: float = 0.0
+    table_drops_per_min: float = 0.0
+    foreign_rows: bool = False
+    latency_max_s: float = 0.1
+    slow_handler: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """Everything that one seed decides before anything happens."""
+
+    seed: int
+    workers: tuple[str, ...]
+    shard_count: int
+    options: CoordinatorOptions
+    faults: FaultPlan
+    safety_s: float = 120.0
+    quiet_rounds: int = 5
+    records_per_s: float = 3.0
+    start_spread_s: float = 15.0
+    with_readers: bool = True
+
+
+def draw_scenario(seed: int) -> Scenario:
+    """Draw one seed's fleet, options and fault rates."""
+    chance = random.Random(seed)
+
+    def some(likelihood: float, low: float, high: float) -> float:
+        return chance.uniform(low, high) if chance.random() < likelihood else 0.0
+
+    start = chance.choice((TRIM_HORIZON, TRIM_HORIZON, LATEST, LATEST, at_timestamp(EPOCH_MS + 3_000)))
+    faults = FaultPlan(
+        crashes_per_min=some(0.6, 0.3, 3.0),
+        stops_per_min=some(0.5, 0.3, 2.0),
+        pauses_per_min=some(0.5, 0.3, 3.0),
+        pause_max_s=chance.choice((3.0, 15.0, 40.0, 100.0)),
+        clock_rate_spread=some(0.5, 0.0, 0.02),
+        wall_jumps=chance.random() < 0.3,
+        throttle_bursts_per_min=some(0.4, 0.5, 2.0),
+        spurious_refusal=some(0.3, 0.0, 0.05),
+        unknown_applied=some(0.5, 0.0, 0.08),
+        unknown_lost=some(0.4, 0.0, 0.05),
+        unknown_late=some(0.3, 0.0, 0.04),
+        answer_replaced=some(0.4, 0.0, 0.08),
+        table_error=some(0.4, 0.0, 0.1),
+        stale_scan=some(0.4, 0.0, 0.3),
+        stream_throttle=some(0.4, 0.0, 0.15),
+        expired_iterator=some(0.4, 0.0, 0.05),
+        broken_connection=some(0.4, 0.0, 0.1),
+        empty_page=some(0.4, 0.0, 0.2),
+        bad_listing=some(0.4, 0.1, 0.6),
+        reshards_per_min=some(0.75, 0.5, 6.0),
+        row_deletions_per_min=some(0.2, 0.2, 1.0),
+        table_drops_per_min=0.0 if start == LATEST else some(0.08, 0.3, 0.6),
+        foreign_rows=chance.random() < 0.1,
+        latency_max_s=chance.choice((0.02, 0.1, 0.1, 0.5)),
+        slow_handler=some(0.4, 0.0, 0.05),
+    )
+    policy = chance.choice(
+        (BalancePolicy.EVEN, BalancePolicy.EVEN, BalancePolicy.EVEN, BalancePolicy.BY_ZONE)
+    )
+    options = CoordinatorOptions(
+        policy=policy,
+        start=StartingPosition(default=start),
+        handover=chance.random() < 0.85,
+        handover_timeout_s=chance.choice((5.0, 15.0, 30.0)),
+        leases_to_acquire=chance.choice((None, None, None, 2)),
+        garbage_interval_s=chance.choice((40.0, 1800.0)),
+        cold_start_jitter_s=chance.choice((1.0, 5.0)),
+        stall_after_s=120.0,
+        shutdown_timeout_s=chance.choice((5.0, 30.0)),
+    )
+    count = chance.choice((1, 2, 2, 3, 3, 3, 4))
+    return Scenario(
+        seed=seed,
+        workers=tuple(f"{'ab'[index % 2]}/w{index}" for index in range(count)),
+        shard_count=chance.choice((1, 2, 3, 4, 4, 6, 8)),
+        options=options,
+        faults=faults,
+        safety_s=chance.choice((60.0, 100.0, 150.0)),
+        quiet_rounds=20 if seed % 8 == 0 else 4,
+        records_per_s=chance.choice((1.0, 3.0, 6.0)),
+        start_spread_s=chance.choice((0.0, 0.0, 15.0, 40.0)),
+    )

@@ -1,0 +1,80 @@
+"""Running seeds: the safety phase, the liveness phase, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.sim.checkers import Suite, Violation
+from penstock.sim.facts import HistoryEntry
+from penstock.sim.faults import Scenario, draw_scenario
+from penstock.sim.world import World, show_entry
+
+SETTLE_MAX_S: Final = 240.0
+"""So long after the faults' end everything must be read and balanced: some generations of shards one after the
+other, a failover (lease duration plus a round, twice), and the filling of holes."""
+_STEP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class SeedResult:
+    """What one seed came to.
+
+    Args:
+        digest: Hash of the whole history; the same for the same seed.
+        settled_s: Seconds from the end of the faults until everything was read and balanced.
+        virtual_s: Seconds that passed in the simulated world.
+    """
+
+    seed: int
+    violation: Violation | None
+    digest: str
+    settled_s: float
+    virtual_s: float
+    history: tuple[HistoryEntry, ...]
+
+    def tail(self, line_count: int = 40) -> list[str]:
+        """Show the end of the history, for people."""
+        return [show_entry(entry) for entry in self.history[-line_count:]]
+
+
+def run_scenario(scenario: Scenario) -> SeedResult:
+    """Run one scenario to its verdict; stops at the first violation."""
+    suite = Suite(scenario.options)
+    world = World(scenario, suite.see)
+    world.begin()
+    _run_until(world, suite, scenario.safety_s)
+    healed_s = world.now
+    if suite.violation is None:
+        world.heal()
+        while suite.violation is None and world.now < healed_s + SETTLE_MAX_S:
+            _run_until(world, suite, world.now + _STEP_S)
+            if suite.is_settled():
+                break
+    settled_s = world.now - healed_s
+    if suite.violation is None:
+        suite.finish()
+    if suite.violation is None:
+        suite.expect_quiet()
+        _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
+        suite.finish()
+    return SeedResult(
+        scenario.seed, suite.violation, world.digest(), settled_s, world.now, tuple(world.history)
+    )
+
+
+def _run_until(world: World, suite: Suite, until_s: float) -> None:
+    while world.now < until_s and suite.violation is None:
+        world.run_until(min(until_s, world.now + _STEP_S))
+
+
+def run_seed(seed: int) -> SeedResult:
+    """Run the scenario that a seed draws."""
+    return run_scenario(draw_scenario(seed))
+
+
+def run_seeds(seeds: Iterable[int]) -> Iterator[SeedResult]:
+    """Run seeds one after the other."""
+    for seed in seeds:
+        yield run_seed(seed)

@@ -1,0 +1,151 @@
+"""A stream for the simulator: shards with lineage, records with growing sequence numbers, listings by filter."""
+
+from __future__ import annotations
+
+import random
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+
+from penstock.core.hash_key import HASH_KEY_MAX, HashRange
+from penstock.core.position import Position, Sentinel
+from penstock.core.shard import ChildShard, Shard
+
+
+@dataclass(frozen=True, slots=True)
+class SimRecord:
+    """One record, as the reader machine sees it."""
+
+    sequence_number: str
+    sub_sequence_number: int = 0
+
+
+@dataclass(slots=True)
+class SimShard:
+    """One shard and what lies in it."""
+
+    shard_id: str
+    hash_range: HashRange
+    parents: tuple[str, ...]
+    first_sequence: int
+    created_ms: int
+    closed_ms: int | None = None
+    last_sequence: int | None = None
+    children: list[str] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    arrivals_ms: list[int] = field(default_factory=list)
+
+
+class SimStream:
+    """The stream. Times are milliseconds of the service's clock.
+
+    Args:
+        chance: The world's generator.
+        shard_count: Shards at the beginning, evenly spread.
+        now_ms: When it is created.
+    """
+
+    def __init__(self, chance: random.Random, shard_count: int, now_ms: int) -> None:
+        self._chance = chance
+        self.shards: dict[str, SimShard] = {}
+        # Numbers that soon get a digit more: comparing them as text is wrong then.
+        self._sequence = 10 ** chance.randint(2, 5) - chance.randint(1, 60)
+        step = (HASH_KEY_MAX + 1) // shard_count
+        for place in range(shard_count):
+            end = HASH_KEY_MAX if place == shard_count - 1 else (place + 1) * step - 1
+            self._add(HashRange(place * step, end), (), now_ms)
+
+    def _add(self, hash_range: HashRange, parents: tuple[str, ...], now_ms: int) -> SimShard:
+        self._sequence += self._chance.randint(1, 3)
+        shard_id = f"shardId-{len(self.shards):012d}"
+        shard = SimShard(shard_id, hash_range, parents, self._sequence, now_ms)
+        self.shards[shard_id] = shard
+        for parent in parents:
+            self.shards[parent].children.append(shard_id)
+        return shard
+
+    def open_shards(self) -> list[SimShard]:
+        """Give the shards that puts land in, in the order of their hash ranges."""
+        found = [shard for shard in self.shards.values() if shard.closed_ms is None]
+        return sorted(found, key=lambda shard: shard.hash_range)
+
+    def put(self, now_ms: int) -> tuple[str, int]:
+        """Put a record with a random hash key; give its shard and sequence number."""
+        shard = self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
+        self._sequence += self._chance.randint(1, 3)
+        shard.sequences.append(self._sequence)
+        shard.arrivals_ms.append(now_ms)
+        return shard.shard_id, self._sequence
+
+    def _close(self, shard: SimShard, now_ms: int) -> None:
+        self._sequence += 1
+        shard.closed_ms = now_ms
+        shard.last_sequence = self._sequence
+
+    def split(self, shard: SimShard, now_ms: int) -> list[str]:
+        """Split an open shard somewhere; give the children."""
+        span = shard.hash_range
+        if span.end - span.start < 16:
+            return []
+        middle = span.start + (span.end - span.start) * self._chance.randint(1, 3) // 4
+        self._close(shard, now_ms)
+        pair = (HashRange(span.start, middle), HashRange(middle + 1, span.end))
+        return [self._add(part, (shard.shard_id,), now_ms).shard_id for part in pair]
+
+    def merge(self, one: SimShard, other: SimShard, now_ms: int) -> list[str]:
+        """Merge two open neighbours; give the child."""
+        self._close(one, now_ms)
+        self._close(other, now_ms)
+        whole = HashRange(
+            min(one.hash_range.start, other.hash_range.start), max(one.hash_range.end, other.hash_range.end)
+        )
+        return [self._add(whole, (one.shard_id, other.shard_id), now_ms).shard_id]
+
+    def list_shards(self, filter_type: str | None, timestamp_ms: int | None) -> list[Shard]:
+        """Answer ListShards; nothing is ever trimmed here."""
+        return [
+            self.describe(shard)
+            for shard in self.shards.values()
+            if _passes(shard, filter_type, timestamp_ms)
+        ]
+
+    def describe(self, shard: SimShard) -> Shard:
+        """Give a shard as a listing shows it."""
+        end = None if shard.last_sequence is None else str(shard.last_sequence)
+        return Shard(shard.shard_id, shard.hash_range, shard.parents, str(shard.first_sequence), end)
+
+    def children_of(self, shard: SimShard) -> tuple[ChildShard, ...]:
+        """Give a shard's children as its last page shows them."""
+        found = (self.shards[child] for child in shard.children)
+        return tuple(ChildShard(child.shard_id, child.parents, child.hash_range) for child in found)
+
+    def seek(self, shard: SimShard, position: Position) -> int:
+        """Give the index of the first record at or after a position."""
+        if position.sequence_number is not None:
+            return bisect_left(shard.sequences, int(position.sequence_number))
+        if position.sentinel is Sentinel.LATEST:
+            return len(shard.sequences)
+        if position.sentinel is Sentinel.AT_TIMESTAMP:
+            return bisect_left(shard.arrivals_ms, position.timestamp_ms or 0)
+        return 0
+
+
+def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int | None) -> bool:
+    moment = timestamp_ms or 0
+    match filter_type:
+        case None | "FROM_TRIM_HORIZON":
+            return True
+        case "AT_LATEST":
+            return shard.closed_ms is None
+        case "AT_TRIM_HORIZON":
+            return not shard.parents
+        case "AT_TIMESTAMP":
+            born = shard.created_ms <= moment or not shard.parents
+            return born and (shard.closed_ms is None or shard.closed_ms > moment)
+        case "FROM_TIMESTAMP":
+            return shard.closed_ms is None or shard.closed_ms > moment
+    raise ValueError(f"unknown shard filter {filter_type}")
+
+
+def count_through(sequences: list[int], last: int) -> int:
+    """Give how many sequence numbers are at most `last`."""
+    return bisect_right(sequences, last)

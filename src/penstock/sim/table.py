@@ -1,0 +1,57 @@
+"""A lease table for the simulator: the rules of `penstock.core.lease`, plus what can go wrong on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from penstock.core.lease import Applied, Lease, LeaseWrite, Outcome, Refusal, Refused, apply_write
+
+WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None], None]
+
+
+class SimTable:
+    """Rows by key. Every applied write is told to the listener, with the row before and after."""
+
+    def __init__(self, listener: WriteListener) -> None:
+        self.rows: dict[str, Lease] = {}
+        self.exists = False
+        self._listener = listener
+        self._snapshots: list[tuple[float, tuple[Lease, ...]]] = []
+
+    def write(self, who: str, write: LeaseWrite) -> Outcome:
+        """Do one conditional write."""
+        before = self.rows.get(write.key)
+        outcome = self.decide(before, write)
+        if isinstance(outcome, Applied):
+            if outcome.lease is None:
+                self.rows.pop(write.key, None)
+            else:
+                self.rows[write.key] = outcome.lease
+            self._listener(who, write, before, outcome.lease)
+        return outcome
+
+    def decide(self, before: Lease | None, write: LeaseWrite) -> Outcome:
+        """Apply the rule; a planted bug replaces this."""
+        return apply_write(before, write)
+
+    def refuse(self, write: LeaseWrite) -> Refused:
+        """Refuse a write for nothing, as a service may after an answer of its own was lost."""
+        return Refused(Refusal.COUNTER, self.rows.get(write.key))
+
+    def remember(self, now_s: float) -> None:
+        """Keep the rows of this moment for stale reads."""
+        self._snapshots.append((now_s, tuple(self.rows.values())))
+        del self._snapshots[:-8]
+
+    def stale_rows(self, choice: float) -> tuple[Lease, ...]:
+        """Give rows as they were a moment ago."""
+        if not self._snapshots:
+            return tuple(self.rows.values())
+        return self._snapshots[int(choice * len(self._snapshots))][1]
+
+    def drop(self) -> None:
+        """Delete the table."""
+        self.rows.clear()
+        self._snapshots.clear()
+        self.exists = False
