@@ -1,0 +1,174 @@
+"""Metrics for CloudWatch: added up in memory, sent in batches, never in the way and never fatal.
+
+Each report sends what was measured since the last one: counters and distributions as statistic sets, gauges as
+values. A batch that CloudWatch refuses is counted, logged, and dropped: the next report has newer figures.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, Self
+
+from penstock.aws.connection import AwsOptions, client_for
+from penstock.errors import OptionError
+
+log = logging.getLogger("penstock.metrics")
+
+DATUMS_PER_CALL_MAX: Final = 1000
+"""PutMetricData takes so many datums per call."""
+SERIES_MAX: Final = 5_000
+_UNITS: Final = {"_ms": "Milliseconds", "_s": "Seconds", "_bytes": "Bytes", "bytes": "Bytes"}
+
+
+class CloudWatchMetrics:
+    """Implements `penstock.ports.metrics.Metrics` over PutMetricData.
+
+    Args:
+        namespace: CloudWatch's; by the KCL's convention the application's name.
+        options: Where and as whom.
+        dimensions: Added to every metric, for instance `{"WorkerIdentifier": "a"}`.
+        interval_s: Seconds between two reports.
+        is_per_shard: Whether metrics with a `shard` label are sent per shard; False sends their sum (or largest
+            gauge) over all shards only, which costs a thousandth on a stream of a thousand shards.
+        client: A boto3 CloudWatch client, for tests; None makes one.
+
+    Raises:
+        OptionError: The interval is not positive, or the namespace is empty.
+    """
+
+    def __init__(
+        self,
+        namespace: str,
+        options: AwsOptions | None = None,
+        *,
+        dimensions: Mapping[str, str] | None = None,
+        interval_s: float = 60.0,
+        is_per_shard: bool = True,
+        client: Any = None,
+    ) -> None:
+        if not namespace:
+            raise OptionError("namespace is empty: give the application's name")
+        if not interval_s > 0:
+            raise OptionError(f"interval_s={interval_s}: expected more than 0")
+        self._namespace = namespace
+        self._client = client or client_for("cloudwatch", options or AwsOptions())
+        self._dimensions = dict(dimensions or {})
+        self._interval_s = interval_s
+        self._is_per_shard = is_per_shard
+        self._lock = threading.Lock()
+        self._sums: dict[_Key, list[float]] = {}
+        self._gauges: dict[_Key, float] = {}
+        self.dropped_count = 0
+        """Measurements that were not taken in, or not accepted by the service."""
+        self._closed = threading.Event()
+        self._thread = threading.Thread(target=self._report_on, name="penstock-cloudwatch", daemon=True)
+        self._thread.start()
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        self._add(name, value, labels)
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add one measurement to a distribution."""
+        self._add(name, value, labels)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Say what a value is now."""
+        key = self._key(name, labels)
+        with self._lock:
+            if key not in self._gauges and self._is_full():
+                return
+            # Without the shard the largest says more than the last: the lag of the worst shard.
+            is_merged = not self._is_per_shard and labels is not None and "shard" in labels
+            self._gauges[key] = max(value, self._gauges.get(key, value)) if is_merged else value
+
+    def report(self) -> None:
+        """Send what was measured since the last report, now. Never raises."""
+        with self._lock:
+            sums, self._sums = self._sums, {}
+            gauges, self._gauges = self._gauges, {}
+        datums = list(self._datums(sums, gauges))
+        for start in range(0, len(datums), DATUMS_PER_CALL_MAX):
+            batch = datums[start : start + DATUMS_PER_CALL_MAX]
+            try:
+                self._client.put_metric_data(Namespace=self._namespace, MetricData=batch)
+            except Exception as error:  # noqa: BLE001 - whatever it is, a figure is never worth a failure
+                self.dropped_count += len(batch)
+                log.warning(
+                    "CloudWatch did not take %d metrics of %s: %s", len(batch), self._namespace, error
+                )
+
+    def close(self) -> None:
+        """Report once more, and end."""
+        if not self._closed.is_set():
+            self._closed.set()
+            self._thread.join()
+            self.report()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _report_on(self) -> None:
+        while not self._closed.wait(self._interval_s):
+            self.report()
+
+    def _key(self, name: str, labels: Mapping[str, str] | None) -> _Key:
+        kept = {key: value for key, value in (labels or {}).items() if self._is_per_shard or key != "shard"}
+        return name, tuple(sorted(kept.items()))
+
+    def _add(self, name: str, value: float, labels: Mapping[str, str] | None) -> None:
+        key = self._key(name, labels)
+        with self._lock:
+            known = self._sums.get(key)
+            if known is None:
+                if not self._is_full():
+                    self._sums[key] = [1.0, value, value, value]
+                return
+            known[0] += 1
+            known[1] += value
+            known[2] = min(known[2], value)
+            known[3] = max(known[3], value)
+
+    def _is_full(self) -> bool:
+        if len(self._sums) + len(self._gauges) < SERIES_MAX:
+            return False
+        self.dropped_count += 1
+        return True
+
+    def _datums(self, sums: dict[_Key, list[float]], gauges: dict[_Key, float]) -> Iterator[dict[str, Any]]:
+        moment = datetime.now(UTC)
+        for key, (number, total, smallest, largest) in sums.items():
+            yield {
+                **self._face(key, moment),
+                "StatisticValues": {
+                    "SampleCount": number,
+                    "Sum": total,
+                    "Minimum": smallest,
+                    "Maximum": largest,
+                },
+            }
+        for key, value in gauges.items():
+            yield {**self._face(key, moment), "Value": value}
+
+    def _face(self, key: _Key, moment: datetime) -> dict[str, Any]:
+        name, labels = key
+        dimensions = self._dimensions | {_DIMENSIONS.get(label, label): value for label, value in labels}
+        unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "Count")
+        if name == "millis_behind_latest":
+            unit = "Milliseconds"
+        return {
+            "MetricName": name,
+            "Dimensions": [{"Name": label, "Value": value} for label, value in sorted(dimensions.items())],
+            "Timestamp": moment,
+            "Unit": unit,
+        }
+
+
+_Key = tuple[str, tuple[tuple[str, str], ...]]
+_DIMENSIONS: Final = {"shard": "ShardId", "reason": "Reason", "worker": "WorkerIdentifier"}

@@ -1,0 +1,44 @@
+"""The options by which commands reach the service, and the ports that they open."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from penstock.ports.kinesis import Kinesis
+    from penstock.ports.lease_table import LeaseTable
+
+    Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
+
+
+def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--region`, `--endpoint-url` and `--profile`."""
+    group = parser.add_argument_group(
+        "connection", "what is not given follows boto3: environment, then files"
+    )
+    group.add_argument("--region", metavar="NAME", help="AWS region")
+    group.add_argument(
+        "--endpoint-url", metavar="URL", help="for instance that of `penstock local`; also AWS_ENDPOINT_URL"
+    )
+    group.add_argument("--profile", metavar="NAME", help="profile of the shared AWS configuration")
+
+
+def connection_of(args: argparse.Namespace) -> dict[str, Any]:
+    """Give the fields of `AwsOptions` that were set."""
+    fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def open_kinesis(args: argparse.Namespace) -> Kinesis:
+    """Open the stream service."""
+    from penstock import wiring
+
+    return wiring.open_kinesis(wiring.AwsOptions(**connection_of(args)))
+
+
+def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:
+    """Open a lease table; it is not made."""
+    from penstock import wiring
+
+    return wiring.open_lease_table(name, wiring.AwsOptions(**connection_of(args)))

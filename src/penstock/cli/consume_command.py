@@ -1,0 +1,99 @@
+"""`penstock consume`: print a stream's records as one worker of an application, with checkpoints."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+from typing import TYPE_CHECKING
+
+from penstock.cli.connection import add_connection_arguments, connection_of
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Subparsers
+
+DESCRIPTION = "Print a stream's records as a worker of an application: leases, checkpoints, fair shares."
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("consume", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    parser.add_argument(
+        "--application", required=True, metavar="A", help="names the lease table that its workers share"
+    )
+    parser.add_argument(
+        "--from",
+        dest="start",
+        default="LATEST",
+        metavar="POSITION",
+        help="where a new application starts: TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document per record")
+    parser.add_argument("--worker-id", metavar="NAME", help="of this worker; zone/name with --policy by_zone")
+    parser.add_argument(
+        "--lease-duration", type=float, default=10.0, metavar="S", help="seconds (default: 10)"
+    )
+    parser.add_argument(
+        "--policy",
+        choices=("even", "by_throughput", "by_zone", "kcl2"),
+        default="even",
+        help="how shards are shared (default: even)",
+    )
+    parser.add_argument(
+        "--checkpoint-interval", type=float, default=5.0, metavar="S", help="seconds (default: 5)"
+    )
+    parser.add_argument(
+        "--max-records", type=int, default=10_000, metavar="N", help="records per read, 1 to 10,000"
+    )
+    parser.add_argument(
+        "--on-data-loss",
+        choices=("fail", "warn"),
+        default="fail",
+        help="what happens when unread records have passed the stream's retention (default: fail)",
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="serve Prometheus metrics on 127.0.0.1"
+    )
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Consume until SIGINT or SIGTERM; gives the exit status."""
+    from penstock.cli.record_lines import RecordPrinter
+    from penstock.consumer import Consumer, ConsumerOptions
+    from penstock.consumer.metrics_prometheus import PrometheusMetrics
+    from penstock.errors import HandlerFailed
+
+    logging.getLogger("penstock.leases").setLevel(logging.INFO)  # shards that come and go are the point here
+    logging.getLogger("penstock.consumer").setLevel(logging.INFO)
+    options = ConsumerOptions(
+        worker_id=args.worker_id,
+        starting_position=args.start,
+        max_records=args.max_records,
+        on_data_loss=args.on_data_loss,
+        checkpoint_interval_s=args.checkpoint_interval,
+        lease_duration_s=args.lease_duration,
+        policy=args.policy,
+        cold_start_jitter_s=min(5.0, args.lease_duration / 2),
+        handler_retries_max=0,
+        on_failure="stop_worker",
+    )
+    metrics = None if args.metrics_port is None else PrometheusMetrics(port=args.metrics_port)
+    consumer = Consumer(
+        args.stream,
+        args.application,
+        RecordPrinter(args.json).print_batch,
+        options=options,
+        metrics=metrics,
+        connection=connection_of(args),
+    )
+    try:
+        consumer.run()
+    except HandlerFailed as failure:
+        if isinstance(failure.__cause__, BrokenPipeError):
+            raise BrokenPipeError from failure  # nobody reads any more: what was not printed is not done
+        raise
+    finally:
+        if metrics is not None:
+            metrics.close()
+    return 0

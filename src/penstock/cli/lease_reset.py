@@ -1,0 +1,214 @@
+"""Setting an application's checkpoints anew: what is written, and the backup that takes it back."""
+
+from __future__ import annotations
+
+import base64
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.hash_key import HashRange
+from penstock.core.lease import (
+    Applied,
+    Create,
+    Delete,
+    Lease,
+    LeaseWrite,
+    Refusal,
+    Refused,
+    Reset,
+    starting_lease,
+)
+from penstock.core.position import Position, Sentinel, parse_checkpoint
+from penstock.core.shard import Shard
+from penstock.core.starting import StartingPosition, pin_latest
+from penstock.errors import OptionError, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.ports.lease_table import LeaseTable
+
+_FORMAT: Final = "penstock lease backup 1"
+_ATTEMPTS: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset writes.
+
+    Args:
+        targets: Where each existing lease goes.
+        created: Leases of listed shards that have none.
+        kept: Leases that stay as they are, with the reason.
+    """
+
+    targets: dict[str, Position]
+    created: tuple[Lease, ...]
+    kept: dict[str, str]
+
+
+def plan_reset(
+    leases: tuple[Lease, ...], start: StartingPosition, shards: tuple[Shard, ...] | None, now_ms: int
+) -> ResetPlan:
+    """Plan a reset.
+
+    Args:
+        leases: As they stand.
+        start: Where to.
+        shards: The stream's listing, or None when the stream was not named: then finished leases stay, since their
+            shards may be gone.
+        now_ms: What LATEST means, milliseconds since the epoch.
+
+    Returns:
+        With a listing every listed shard gets a lease at the position; parents are read before their children as
+        always. For LATEST, closed shards that are finished stay so.
+    """
+    listed = None if shards is None else {shard.shard_id for shard in shards}
+    targets: dict[str, Position] = {}
+    kept: dict[str, str] = {}
+    for lease in leases:
+        position = pin_latest(start.of(lease.key), now_ms)
+        if listed is not None and lease.key not in listed:
+            kept[lease.key] = "its shard is not in the stream"
+        elif lease.is_ended and (listed is None or position.sentinel is Sentinel.LATEST):
+            kept[lease.key] = "it is finished"
+        else:
+            targets[lease.key] = position
+    have = {lease.key for lease in leases}
+    created = []
+    for shard in shards or ():
+        position = pin_latest(start.of(shard.shard_id), now_ms)
+        if shard.shard_id not in have and (shard.is_open or position.sentinel is not Sentinel.LATEST):
+            created.append(starting_lease(shard.shard_id, position, shard.parents, shard.hash_range))
+    return ResetPlan(targets, tuple(created), kept)
+
+
+def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -> int:
+    """Write a reset; gives the number of leases written.
+
+    Raises:
+        PenstockError: A lease kept changing under the reset: a worker is alive.
+    """
+    rows = {lease.key: lease for lease in leases}
+    # Creations first: a child must find its parent's lease when it is looked at.
+    for lease in plan.created:
+        table.write(Create(lease))
+    for key, position in plan.targets.items():
+        _write_as_read(table, rows[key], lambda row, to=position: Reset(row.key, row.counter, to))
+    return len(plan.targets) + len(plan.created)
+
+
+def restore(table: LeaseTable, leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> int:
+    """Bring checkpoints back as a backup has them; gives the number of leases written or removed.
+
+    Leases that the backup does not have are removed: the reset made them.
+
+    Raises:
+        PenstockError: A lease kept changing: a worker is alive.
+    """
+    saved = {lease.key: lease for lease in backup}
+    rows = {lease.key: lease for lease in leases}
+    for key, lease in saved.items():
+        if key not in rows:
+            table.write(Create(lease))
+        else:
+            _write_as_read(table, rows[key], lambda row, to=lease.checkpoint: Reset(row.key, row.counter, to))
+    for key, row in rows.items():
+        if key not in saved:
+            _write_as_read(table, row, lambda row: Delete(row.key, row.counter, row.checkpoint))
+    return len(saved) + len(set(rows) - set(saved))
+
+
+def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:
+    for _ in range(_ATTEMPTS):
+        write: LeaseWrite = write_of(row)
+        outcome = table.write(write)
+        if isinstance(outcome, Applied) or (
+            isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING
+        ):
+            return
+        fresh = table.fetch(row.key)
+        if fresh is None:
+            return
+        row = fresh
+    raise PenstockError(
+        f"lease {row.key} of table {table.name} keeps changing: worker {row.owner} is alive. Stop it; what was "
+        "written so far is taken back by --restore with the backup file"
+    )
+
+
+# --- the backup file ------------------------------------------------------------------------------------
+
+
+def write_backup(path: Path, table_name: str, moment: str, leases: tuple[Lease, ...]) -> None:
+    """Write every lease to a new file.
+
+    Raises:
+        OptionError: The file exists.
+        OSError: It cannot be written.
+    """
+    document = {
+        "format": _FORMAT,
+        "table": table_name,
+        "written": moment,
+        "leases": [_to_document(lease) for lease in leases],
+    }
+    try:
+        with path.open("x", encoding="utf-8") as file:
+            json.dump(document, file, indent=1)
+            file.write("\n")
+    except FileExistsError as error:
+        raise OptionError(f"backup file {path} exists: give another one with --backup") from error
+
+
+def read_backup(path: Path, table_name: str) -> tuple[Lease, ...]:
+    """Read a backup of this table.
+
+    Raises:
+        OptionError: Not a backup, or one of another table.
+        OSError: It cannot be read.
+    """
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        if document.get("format") != _FORMAT:
+            raise OptionError(f"{path} is no backup of a lease table")
+        if document["table"] != table_name:
+            raise OptionError(f"{path} is a backup of table {document['table']}, not of {table_name}")
+        return tuple(_from_document(entry) for entry in document["leases"])
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        if isinstance(error, OptionError):
+            raise
+        raise OptionError(f"{path} is no backup of a lease table: {error}") from error
+
+
+def _to_document(lease: Lease) -> dict[str, Any]:
+    spelled = lease.checkpoint.sequence_number
+    if spelled is None and lease.checkpoint.sentinel is not None:
+        spelled = lease.checkpoint.sentinel.value
+    return {
+        "key": lease.key,
+        "counter": lease.counter,
+        "owner": lease.owner,
+        "checkpoint": spelled,
+        "sub_sequence_number": lease.checkpoint.sub_sequence_number,
+        "timestamp_ms": lease.checkpoint.timestamp_ms,
+        "parents": sorted(lease.parents),
+        "children": sorted(lease.children),
+        "hash_range": None
+        if lease.hash_range is None
+        else [str(lease.hash_range.start), str(lease.hash_range.end)],
+        "pending_state": None
+        if lease.pending_state is None
+        else base64.b64encode(lease.pending_state).decode(),
+    }
+
+
+def _from_document(entry: dict[str, Any]) -> Lease:
+    bounds = entry["hash_range"]
+    return Lease(
+        key=entry["key"],
+        checkpoint=parse_checkpoint(entry["checkpoint"], entry["sub_sequence_number"], entry["timestamp_ms"]),
+        parents=frozenset(entry["parents"]),
+        children=frozenset(entry["children"]),
+        hash_range=None if bounds is None else HashRange(int(bounds[0]), int(bounds[1])),
+    )

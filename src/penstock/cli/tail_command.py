@@ -1,0 +1,56 @@
+"""`penstock tail`: print a stream's records as they come, without leases and without a trace."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+from penstock.cli.connection import add_connection_arguments, open_kinesis
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Subparsers
+
+DESCRIPTION = "Print a stream's records as they come: no leases, no checkpoints, resharding followed."
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("tail", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        default="LATEST",
+        metavar="POSITION",
+        help="TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST)",
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON document per record")
+    parser.add_argument("--count", type=int, metavar="N", help="end after N records")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print until SIGINT, SIGTERM or the count; gives the exit status."""
+    from penstock.cli.record_lines import RecordPrinter
+    from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
+    from penstock.consumer.memory_table import MemoryLeaseTable
+    from penstock.errors import OptionError
+
+    if args.count is not None and args.count < 1:
+        raise OptionError(f"--count {args.count}: expected at least 1")
+    options = ConsumerOptions(
+        worker_id="tail",
+        starting_position=args.start,
+        on_data_loss="warn",
+        lease_duration_s=60.0,
+        round_interval_s=0.5,  # the table is a dictionary: looking is free, and children start at once
+        cold_start_jitter_s=0.0,
+        idle_time_between_reads_s=0.5,
+    )
+    printer = RecordPrinter(args.json, args.count)
+    ports = ConsumerPorts(kinesis=open_kinesis(args), lease_table=MemoryLeaseTable(f"tail of {args.stream}"))
+    for batch in Consumer(args.stream, "tail", options=options, ports=ports):
+        printer.print_batch(batch)
+        if printer.is_full:
+            break
+    return 0

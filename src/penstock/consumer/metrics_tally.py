@@ -1,0 +1,97 @@
+"""Adds measurements up: the common ground of the adapters that report from time to time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
+
+Labels: TypeAlias = tuple[tuple[str, str], ...]
+Series: TypeAlias = tuple[str, Labels]
+
+SERIES_MAX: Final = 20_000
+"""Different name-and-label pairs that are kept; more are dropped and counted, so that nothing grows without end."""
+
+
+@dataclass(slots=True)
+class Distribution:
+    """Measurements of one kind: count, sum, extremes."""
+
+    count: int = 0
+    sum: float = 0.0
+    minimum: float = float("inf")
+    maximum: float = float("-inf")
+
+    def add(self, value: float) -> None:
+        """Add one measurement."""
+        self.count += 1
+        self.sum += value
+        self.minimum = min(self.minimum, value)
+        self.maximum = max(self.maximum, value)
+
+
+@dataclass(slots=True)
+class Snapshot:
+    """What was measured."""
+
+    counters: dict[Series, float] = field(default_factory=dict)
+    gauges: dict[Series, float] = field(default_factory=dict)
+    distributions: dict[Series, Distribution] = field(default_factory=dict)
+
+
+def labels_of(labels: Mapping[str, str] | None) -> Labels:
+    """Give labels as a key."""
+    return tuple(sorted(labels.items())) if labels else ()
+
+
+class MetricsTally:
+    """Implements `penstock.ports.metrics.Metrics` by adding up. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = Snapshot()
+        self.dropped_count = 0
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        key = (name, labels_of(labels))
+        with self._lock:
+            if key in self._now.counters or self._has_place():
+                self._now.counters[key] = self._now.counters.get(key, 0.0) + value
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set a gauge."""
+        key = (name, labels_of(labels))
+        with self._lock:
+            if key in self._now.gauges or self._has_place():
+                self._now.gauges[key] = value
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a distribution."""
+        key = (name, labels_of(labels))
+        with self._lock:
+            if key in self._now.distributions or self._has_place():
+                self._now.distributions.setdefault(key, Distribution()).add(value)
+
+    def snapshot(self) -> Snapshot:
+        """Give everything since the start."""
+        with self._lock:
+            distributions = {
+                key: Distribution(known.count, known.sum, known.minimum, known.maximum)
+                for key, known in self._now.distributions.items()
+            }
+            return Snapshot(dict(self._now.counters), dict(self._now.gauges), distributions)
+
+    def take(self) -> Snapshot:
+        """Give what was measured since the last `take`, and begin anew."""
+        with self._lock:
+            taken, self._now = self._now, Snapshot()
+            return taken
+
+    def _has_place(self) -> bool:
+        held = len(self._now.counters) + len(self._now.gauges) + len(self._now.distributions)
+        if held >= SERIES_MAX:
+            self.dropped_count += 1
+            return False
+        return True
