@@ -19,12 +19,14 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import repeat
 from typing import Any, Final, NamedTuple
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from penstock.core.hash_key import HashRange, effective_hash_key
+from penstock.core.hash_key import HashRange, hash_partition_key, parse_hash_key
+from penstock.errors import RecordError
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES: Final = 16
@@ -33,7 +35,10 @@ OUTER_KEY: Final = "a"
 """Partition key of an aggregate of two or more records, as the KPL writes it; the explicit hash key places it."""
 
 
-def _message_class() -> Any:
+_HASH_KEY_INDEX: Final = "explicit_hash_key_index"
+
+
+def _message_classes() -> tuple[Any, Any]:
     file = descriptor_pb2.FileDescriptorProto(
         name="penstock_aggregation.proto", package="penstock", syntax="proto2"
     )
@@ -45,7 +50,7 @@ def _message_class() -> Any:
         ],
         "Record": [
             ("partition_key_index", 1, kinds.TYPE_UINT64, kinds.LABEL_REQUIRED, ""),
-            ("explicit_hash_key_index", 2, kinds.TYPE_UINT64, kinds.LABEL_OPTIONAL, ""),
+            (_HASH_KEY_INDEX, 2, kinds.TYPE_UINT64, kinds.LABEL_OPTIONAL, ""),
             ("data", 3, kinds.TYPE_BYTES, kinds.LABEL_REQUIRED, ""),
             ("tags", 4, kinds.TYPE_MESSAGE, kinds.LABEL_REPEATED, ".penstock.Tag"),
         ],
@@ -63,10 +68,12 @@ def _message_class() -> Any:
             )
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName("penstock.AggregatedRecord"))
+    names = ("penstock.AggregatedRecord", "penstock.Record")
+    whole, single = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
+    return whole, single
 
 
-_AggregatedRecord: Final = _message_class()
+_AggregatedRecord, _Record = _message_classes()
 
 
 class Undecodable(Enum):
@@ -74,14 +81,14 @@ class Undecodable(Enum):
 
     TOO_SHORT = "nothing between the magic number and the digest"
     DIGEST = "the digest does not match"
-    PROTOBUF = "the content cannot be parsed, or lacks a required field"
+    PROTOBUF = "the content cannot be parsed, lacks a required field, or has a key that is no Unicode text"
     EMPTY = "it holds no records"
     INDEX = "a record points outside the key tables"
 
 
 @dataclass(slots=True)
 class DecodeCounts:
-    """What reading met; sums up over a task, a batch or a shard.
+    """What reading met; sums up over a task, a batch or a shard. Not thread-safe.
 
     Args:
         aggregates: Whole, valid aggregates.
@@ -89,6 +96,7 @@ class DecodeCounts:
         plain_records: Records that do not look like an aggregate.
         undecodable: Records that do and are not, by reason; each was passed on untouched.
         out_of_range: User records left out by a hash-range filter.
+        unplaced: User records that such a filter kept because their explicit hash key is not one.
     """
 
     aggregates: int = 0
@@ -96,6 +104,7 @@ class DecodeCounts:
     plain_records: int = 0
     undecodable: dict[Undecodable, int] = field(default_factory=dict)
     out_of_range: int = 0
+    unplaced: int = 0
 
     def note_undecodable(self, reason: Undecodable) -> None:
         """Count one record that was passed on untouched."""
@@ -118,7 +127,7 @@ class UserRecord(NamedTuple):
     sub_sequence_number: int
 
 
-def decode(data: bytes) -> list[UserRecord] | Undecodable | None:
+def decode(data: bytes) -> list[UserRecord] | Undecodable | None:  # noqa: PLR0911 - one return per answer
     """Take one blob apart.
 
     Returns:
@@ -135,39 +144,43 @@ def decode(data: bytes) -> list[UserRecord] | Undecodable | None:
     message = _AggregatedRecord()
     try:
         message.ParseFromString(body)
-    except DecodeError:
+        keys = list(message.partition_key_table)
+        hash_keys = list(message.explicit_hash_key_table)
+    except (DecodeError, UnicodeDecodeError):
         return Undecodable.PROTOBUF
-    # The C implementation accepts a missing required field and gives an empty value for it.
-    if not message.IsInitialized():
+    # The C implementation accepts a missing required field and gives an empty value for it, and gives bytes for a text
+    # that is no UTF-8.
+    if not message.IsInitialized() or bytes in map(type, keys) or bytes in map(type, hash_keys):
         return Undecodable.PROTOBUF
-    return _user_records(message)
-
-
-def _user_records(message: Any) -> list[UserRecord] | Undecodable:
-    keys = list(message.partition_key_table)
-    hash_keys = list(message.explicit_hash_key_table)
     try:
-        if hash_keys:
-            found = [
-                UserRecord(
-                    keys[record.partition_key_index],
-                    hash_keys[record.explicit_hash_key_index]
-                    if record.HasField("explicit_hash_key_index")
-                    else None,
-                    record.data,
-                    place,
-                )
-                for place, record in enumerate(message.records)
-            ]
-        else:
-            found = []
-            for place, record in enumerate(message.records):
-                if record.HasField("explicit_hash_key_index"):
-                    return Undecodable.INDEX
-                found.append(UserRecord(keys[record.partition_key_index], None, record.data, place))
+        found = _resolve(list(message.records), keys, hash_keys)
     except IndexError:
         return Undecodable.INDEX
     return found or Undecodable.EMPTY
+
+
+def _resolve(records: list[Any], keys: list[str], hash_keys: list[str]) -> list[UserRecord]:
+    """Look the keys up; IndexError where a record points outside the tables."""
+    # One user record costs half a microsecond here: `tuple.__new__` saves a third of what UserRecord(...) costs, and
+    # most aggregates have no explicit hash keys to ask for.
+    new = tuple.__new__
+    if True not in map(_Record.HasField, records, repeat(_HASH_KEY_INDEX)):
+        return [
+            new(UserRecord, (keys[record.partition_key_index], None, record.data, place))
+            for place, record in enumerate(records)
+        ]
+    return [
+        new(
+            UserRecord,
+            (
+                keys[record.partition_key_index],
+                hash_keys[record.explicit_hash_key_index] if record.HasField(_HASH_KEY_INDEX) else None,
+                record.data,
+                place,
+            ),
+        )
+        for place, record in enumerate(records)
+    ]
 
 
 def deaggregate(data: bytes) -> list[UserRecord] | None:
@@ -200,15 +213,37 @@ def user_records(
         return [UserRecord(partition_key, None, data, 0)]
     counts.aggregates += 1
     if hash_range is not None:
-        kept = [record for record in found if _hash_of(record) in hash_range]
-        counts.out_of_range += len(found) - len(kept)
-        found = kept
+        found = _within(found, hash_range, counts)
     counts.user_records += len(found)
     return found
 
 
-def _hash_of(record: UserRecord) -> int:
-    return effective_hash_key(record.partition_key or "", record.explicit_hash_key)
+def _within(records: list[UserRecord], hash_range: HashRange, counts: DecodeCounts) -> list[UserRecord]:
+    # Nearly all records of an aggregate share a few keys.
+    hash_keys: dict[tuple[str | None, str | None], int | None] = {}
+    kept = []
+    for record in records:
+        keys = record[:2]
+        if keys not in hash_keys:
+            hash_keys[keys] = _hash_of(record)
+        hash_key = hash_keys[keys]
+        if hash_key is None:
+            counts.unplaced += 1
+            kept.append(record)
+        elif hash_key in hash_range:
+            kept.append(record)
+        else:
+            counts.out_of_range += 1
+    return kept
+
+
+def _hash_of(record: UserRecord) -> int | None:
+    try:
+        if record.explicit_hash_key is not None:
+            return parse_hash_key(record.explicit_hash_key)
+    except RecordError:
+        return None  # another producer's mistake: where the record belongs is not known, so it is not dropped
+    return hash_partition_key(record.partition_key or "")
 
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -231,17 +266,37 @@ class Packed:
     user_record_count: int
 
 
+_ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
+
+
+def _varint(value: int) -> bytes:
+    if value < 0x80:
+        return _ONE_BYTE[value]
+    if value < 0x4000:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    return bytes((value & 0x7F | 0x80,)) + _varint(value >> 7)
+
+
 def _varint_bytes(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
+    return 1 if value < 0x80 else 2 if value < 0x4000 else (value.bit_length() + 6) // 7
 
 
 class AggregateBuilder:
-    """Packs user records in order; its size is exact before anything is added."""
+    """Packs user records in order; its size is exact before anything is added. Not thread-safe.
+
+    The wire bytes are put together here rather than by protobuf: they are known as soon as a record is, which makes
+    the size exact for nothing. The order is that of every protobuf writer, field by field. What a builder does not do:
+    it does not ask whether its records go to one shard, nor how large it may grow; both are its owner's.
+    """
 
     def __init__(self) -> None:
+        self._records: list[tuple[str, str | None, bytes]] = []
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
-        self._records: list[tuple[str, str | None, bytes]] = []
+        self._heads: dict[tuple[str, str | None], bytes] = {}
+        self._key_table: list[bytes] = []
+        self._hash_key_table: list[bytes] = []
+        self._body: list[bytes] = []
         self._body_bytes = 0
 
     def __len__(self) -> int:
@@ -256,18 +311,50 @@ class AggregateBuilder:
         return 0 if not self._records else self._body_bytes + OVERHEAD_BYTES
 
     def size_with(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> int:
-        """Give the bytes of the blob if this record were added."""
+        """Give the bytes of the blob if this record were added.
+
+        Raises:
+            RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
+        """
         if not self._records:
             return len(data)
-        return self._body_bytes + self._growth(data, partition_key, explicit_hash_key) + OVERHEAD_BYTES
+        table_bytes = 0
+        head = self._heads.get((partition_key, explicit_hash_key))
+        if head is None:
+            head, key_entry, hash_key_entry = self._new_head(partition_key, explicit_hash_key)
+            table_bytes = len(key_entry) + len(hash_key_entry)
+        data_bytes = len(data)
+        inner_bytes = len(head) + _varint_bytes(data_bytes) + data_bytes
+        record_bytes = 1 + _varint_bytes(inner_bytes) + inner_bytes
+        return self._body_bytes + table_bytes + record_bytes + OVERHEAD_BYTES
 
     def add(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
-        """Add one record behind the others."""
-        self._body_bytes += self._growth(data, partition_key, explicit_hash_key)
-        self._keys.setdefault(partition_key, len(self._keys))
-        if explicit_hash_key is not None:
-            self._hash_keys.setdefault(explicit_hash_key, len(self._hash_keys))
+        """Add one record behind the others.
+
+        Raises:
+            RecordError: The explicit hash key is not one, or the partition key is no Unicode text. Nothing was added.
+        """
+        keys = (partition_key, explicit_hash_key)
+        head = self._heads.get(keys)
+        if head is None:
+            head, key_entry, hash_key_entry = self._new_head(partition_key, explicit_hash_key)
+            self._heads[keys] = head
+            self._enter(partition_key, key_entry, self._keys, self._key_table)
+            if explicit_hash_key is not None:
+                self._enter(explicit_hash_key, hash_key_entry, self._hash_keys, self._hash_key_table)
+        data_bytes = len(data)
+        length = _varint(data_bytes)
+        prefix = b"\x1a" + _varint(len(head) + len(length) + data_bytes) + head + length
+        self._body.append(prefix)
+        self._body.append(data)
+        self._body_bytes += len(prefix) + data_bytes
         self._records.append((partition_key, explicit_hash_key, data))
+
+    def _enter(self, key: str, entry: bytes, indexes: dict[str, int], table: list[bytes]) -> None:
+        if entry:
+            indexes[key] = len(indexes)
+            table.append(entry)
+            self._body_bytes += len(entry)
 
     def build(self) -> Packed:
         """Give the Kinesis record.
@@ -280,36 +367,36 @@ class AggregateBuilder:
         first_key, first_hash_key, first_data = self._records[0]
         if len(self._records) == 1:
             return Packed(first_data, first_key, first_hash_key, 1)
-        message = _AggregatedRecord()
-        message.partition_key_table.extend(self._keys)
-        message.explicit_hash_key_table.extend(self._hash_keys)
-        for key, hash_key, data in self._records:
-            record = message.records.add()
-            record.partition_key_index = self._keys[key]
-            if hash_key is not None:
-                record.explicit_hash_key_index = self._hash_keys[hash_key]
-            record.data = data
-        body = message.SerializeToString()
-        blob = MAGIC + body + hashlib.md5(body, usedforsecurity=False).digest()
-        return Packed(blob, OUTER_KEY, str(effective_hash_key(first_key, first_hash_key)), len(self._records))
+        body = b"".join((*self._key_table, *self._hash_key_table, *self._body))
+        blob = b"".join((MAGIC, body, hashlib.md5(body, usedforsecurity=False).digest()))
+        placed_by = first_hash_key or str(hash_partition_key(first_key))
+        return Packed(blob, OUTER_KEY, placed_by, len(self._records))
 
     def records(self) -> Sequence[tuple[str, str | None, bytes]]:
         """Give what was added: partition key, explicit hash key, data."""
         return tuple(self._records)
 
-    def _growth(self, data: bytes, partition_key: str, explicit_hash_key: str | None) -> int:
-        growth = 0
-        key_index = self._keys.get(partition_key)
-        if key_index is None:
-            key_index = len(self._keys)
-            key_bytes = len(partition_key.encode())
-            growth += 1 + _varint_bytes(key_bytes) + key_bytes
-        inner = 1 + _varint_bytes(key_index)
+    def _new_head(self, partition_key: str, explicit_hash_key: str | None) -> tuple[bytes, bytes, bytes]:
+        """Give what stands before a record's data, and what its keys add to the tables (nothing where they are known).
+
+        Raises:
+            RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
+        """
+        key_entry = hash_key_entry = b""
+        index = self._keys.get(partition_key)
+        if index is None:
+            index = len(self._keys)
+            try:
+                text = partition_key.encode()
+            except UnicodeEncodeError as error:
+                raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
+            key_entry = b"\x0a" + _varint(len(text)) + text
+        head = b"\x08" + _varint(index)
         if explicit_hash_key is not None:
-            hash_index = self._hash_keys.get(explicit_hash_key)
-            if hash_index is None:
-                hash_index = len(self._hash_keys)
-                growth += 1 + _varint_bytes(len(explicit_hash_key)) + len(explicit_hash_key)
-            inner += 1 + _varint_bytes(hash_index)
-        inner += 1 + _varint_bytes(len(data)) + len(data)
-        return growth + 1 + _varint_bytes(inner) + inner
+            index = self._hash_keys.get(explicit_hash_key)
+            if index is None:
+                index = len(self._hash_keys)
+                parse_hash_key(explicit_hash_key)
+                hash_key_entry = b"\x12" + _varint(len(explicit_hash_key)) + explicit_hash_key.encode()
+            head += b"\x10" + _varint(index)
+        return head + b"\x1a", key_entry, hash_key_entry
