@@ -8,10 +8,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import Protocol
 
+from penstock.core.checkpoint import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
+
+# Where an iterator begins is decided in core and done here: adapters find both names where the calls are.
+__all__ = [
+    "IteratorStart",
+    "IteratorType",
+    "Kinesis",
+    "PutAnswer",
+    "PutEntry",
+    "RawRecord",
+    "RecordPage",
+    "ShardFilter",
+    "ShardListing",
+]
 
 
 class RawRecord(Protocol):
@@ -49,25 +62,6 @@ class RecordPage:
     next_iterator: str | None
     millis_behind_latest: int
     child_shards: tuple[ChildShard, ...] = ()
-
-
-class IteratorType(Enum):
-    """The five ways to start reading a shard."""
-
-    TRIM_HORIZON = "TRIM_HORIZON"
-    LATEST = "LATEST"
-    AT_TIMESTAMP = "AT_TIMESTAMP"
-    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
-    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
-
-
-@dataclass(frozen=True, slots=True)
-class IteratorStart:
-    """Where a shard iterator begins: with a sequence number, a moment (ms since the epoch) or neither."""
-
-    type: IteratorType
-    sequence_number: str | None = None
-    timestamp_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,131 @@
+"""How long to wait before trying again, and when to stop trying: full jitter inside bounds, without clock or chance.
+
+Source:
+    "Exponential Backoff And Jitter" (AWS Architecture Blog): a delay drawn evenly from 0 to a bound that doubles lets
+    many clients that failed together come back apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from penstock.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Delays with full jitter.
+
+    Args:
+        base_s: Upper bound of the first delay, seconds; more than 0.
+        cap_s: Largest upper bound, seconds; at least `base_s`.
+        factor: How much the upper bound grows from one attempt to the next; at least 1.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    base_s: float
+    cap_s: float
+    factor: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.base_s <= self.cap_s < float("inf"):
+            raise OptionError(
+                f"back-off: base_s={self.base_s}, cap_s={self.cap_s}: expected 0 < base_s <= cap_s, both finite"
+            )
+        if not 1 <= self.factor < float("inf"):
+            raise OptionError(f"back-off: factor={self.factor}: expected at least 1, and finite")
+
+    def bound_s(self, attempt: int) -> float:
+        """Give the upper bound of the delay after an attempt, in seconds.
+
+        Args:
+            attempt: How many attempts have failed, from 1.
+
+        Raises:
+            ValueError: `attempt` is less than 1.
+        """
+        if attempt < 1:
+            raise ValueError(f"attempt {attempt}: attempts are counted from 1")
+        try:
+            return min(self.cap_s, self.base_s * self.factor ** (attempt - 1))
+        except OverflowError:
+            return self.cap_s
+
+    def delay_s(self, attempt: int, u: float) -> float:
+        """Give the delay after an attempt, in seconds.
+
+        Args:
+            attempt: How many attempts have failed, from 1.
+            u: Drawn evenly from [0, 1).
+        """
+        return u * self.bound_s(attempt)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryAfter:
+    """Try again after so many seconds."""
+
+    delay_s: float
+
+
+class Exhausted(Enum):
+    """Why there is no further attempt."""
+
+    ATTEMPTS = "every attempt that is allowed has been made"
+    DEADLINE = "the time for all attempts together is over"
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Do not try again."""
+
+    why: Exhausted
+
+
+RetryDecision: TypeAlias = RetryAfter | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class RetryPlan:
+    """When to try again and when to stop; always bounded.
+
+    Args:
+        backoff: The delays.
+        attempts_max: Attempts in all, the first one included; at least 1.
+        deadline_s: Seconds from the beginning of the first attempt in which the last one must have begun; more than 0.
+
+    Raises:
+        OptionError: A value is out of its range.
+    """
+
+    backoff: Backoff
+    attempts_max: int
+    deadline_s: float
+
+    def __post_init__(self) -> None:
+        if self.attempts_max < 1:
+            raise OptionError(f"attempts_max={self.attempts_max}: expected at least 1")
+        if not 0 < self.deadline_s < float("inf"):
+            raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0, and finite")
+
+    def decide(self, attempt: int, elapsed_s: float, u: float) -> RetryDecision:
+        """Decide what follows a failed attempt.
+
+        Args:
+            attempt: How many attempts have failed, from 1.
+            elapsed_s: Seconds since the first attempt began.
+            u: Drawn evenly from [0, 1).
+
+        Returns:
+            `RetryAfter`, whose delay never reaches beyond the deadline: the last attempt begins there at the latest.
+            Or `GiveUp` with the reason; the deadline is named where both bounds are reached.
+        """
+        if elapsed_s >= self.deadline_s:
+            return GiveUp(Exhausted.DEADLINE)
+        if attempt >= self.attempts_max:
+            return GiveUp(Exhausted.ATTEMPTS)
+        return RetryAfter(min(self.backoff.delay_s(attempt, u), self.deadline_s - elapsed_s))

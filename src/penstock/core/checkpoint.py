@@ -1,0 +1,120 @@
+"""How a shard is resumed from a position: where the iterator begins, what is skipped, and how a loss is noticed.
+
+A checkpoint on a record says that everything up to and including it is done. The iterator begins AT that record all the
+same, for two reasons: an aggregate may have more user records behind the checkpoint, and the record must still be
+there. When it is not, retention has removed it, and perhaps records behind it that nobody has read.
+
+Source:
+    Kinesis API reference, GetShardIterator. KCL resumes aggregates in the same way; the look whether the record is
+    still there is Penstock's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.position import Position, Sentinel
+from penstock.errors import PositionError
+
+
+class IteratorType(Enum):
+    """The five ways to start reading a shard."""
+
+    TRIM_HORIZON = "TRIM_HORIZON"
+    LATEST = "LATEST"
+    AT_TIMESTAMP = "AT_TIMESTAMP"
+    AT_SEQUENCE_NUMBER = "AT_SEQUENCE_NUMBER"
+    AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
+
+
+@dataclass(frozen=True, slots=True)
+class IteratorStart:
+    """Where a shard iterator begins: with a sequence number, a moment (ms since the epoch) or neither."""
+
+    type: IteratorType
+    sequence_number: str | None = None
+    timestamp_ms: int | None = None
+
+
+def plan_iterator(position: Position) -> IteratorStart:
+    """Say where the iterator begins that resumes a shard from a position.
+
+    Args:
+        position: A checkpoint or a starting position. A LATEST that is pinned to a moment begins at the moment, so that
+            nothing written since is missed, however long it took to get here.
+
+    Raises:
+        PositionError: SHARD_END, behind which nothing is to be read; or an AT_TIMESTAMP without its moment, as a Java
+            KCL application leaves it in a lease table (the moment stands in its configuration).
+    """
+    if position.sequence_number is not None:
+        return IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
+    if position.timestamp_ms is not None:
+        return IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=position.timestamp_ms)
+    if position.sentinel is Sentinel.LATEST:
+        return IteratorStart(IteratorType.LATEST)
+    if position.sentinel is Sentinel.TRIM_HORIZON:
+        return IteratorStart(IteratorType.TRIM_HORIZON)
+    if position.is_shard_end:
+        raise PositionError("the shard is done (SHARD_END): there is nothing to read behind its end")
+    raise PositionError(
+        "the position is AT_TIMESTAMP without a moment, as another application's configuration holds it: "
+        "give the moment as the starting position"
+    )
+
+
+def count_done(position: Position, sequence_number: str, user_record_count: int) -> int:
+    """Say how many user records of one Kinesis record are done, and are skipped when reading from a position.
+
+    Args:
+        position: Everything up to and including it is done.
+        sequence_number: The Kinesis record's.
+        user_record_count: What it holds: 1 for a plain record.
+
+    Returns:
+        From 0 (all are new) to `user_record_count` (all are done).
+    """
+    if position.is_shard_end:
+        return user_record_count
+    if position.sequence_number is None:
+        return 0
+    done, read = int(position.sequence_number), int(sequence_number)
+    if read != done:
+        return user_record_count if read < done else 0
+    return min(position.sub_sequence_number + 1, user_record_count)
+
+
+def is_record_done(position: Position, sequence_number: str, user_record_count: int) -> bool:
+    """Whether a position has every user record of one Kinesis record behind it; arguments as for `count_done`."""
+    return count_done(position, sequence_number, user_record_count) == user_record_count
+
+
+class ResumeCheck(Enum):
+    """What the first page behind an iterator says about the record that it was to begin with."""
+
+    NOT_NEEDED = "the position names no record, so none must be there"
+    STILL_THERE = "the record is there: nothing was lost"
+    TRIMMED = "the record is gone: records behind it may have left the stream before they were read"
+    UNDECIDED = "an empty page before the tip says nothing: look at the next one"
+
+
+def check_resume(position: Position, first_sequence_number: str | None, *, at_end: bool) -> ResumeCheck:
+    """Decide whether reading goes on where it ended, from a page behind the iterator that `plan_iterator` gave.
+
+    Args:
+        position: Where reading was to go on.
+        first_sequence_number: Of the page's first record, or None for an empty page.
+        at_end: The page reaches the tip of the shard, or the end of a closed one: no record follows.
+
+    Returns:
+        TRIMMED does not mean that something was lost: the record itself was done, and whether others stood between it
+        and what is there now, nobody can say any more.
+    """
+    if position.sequence_number is None:
+        return ResumeCheck.NOT_NEEDED
+    if first_sequence_number is None:
+        return ResumeCheck.TRIMMED if at_end else ResumeCheck.UNDECIDED
+    # An earlier record than asked for cannot be, but would only be skipped.
+    is_there = int(first_sequence_number) <= int(position.sequence_number)
+    return ResumeCheck.STILL_THERE if is_there else ResumeCheck.TRIMMED
