@@ -26,6 +26,7 @@ from penstock.local import LocalKinesisProcess
 
 RECORD_BYTES = 1024
 BATCH_RECORDS = 500
+TIMEOUT_S = 60.0
 SCOPE = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/kinesis/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -35,9 +36,15 @@ class RawClient:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         self.host = parts.netloc
-        self.socket = socket.create_connection((parts.hostname, parts.port))
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.address = (parts.hostname, parts.port)
+        self.socket: socket.socket | None = None
         self.buffer = bytearray(4 * 1024 * 1024)
+
+    def connected(self) -> socket.socket:
+        if self.socket is None:
+            self.socket = socket.create_connection(self.address, TIMEOUT_S)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return self.socket
 
     def request(self, operation: str, document: dict[str, object]) -> bytes:
         body = json.dumps(document).encode()
@@ -50,22 +57,26 @@ class RawClient:
 
     def exchange(self, request: bytes) -> int:
         """Send a request; returns the bytes of the answer's body, which is thrown away."""
-        self.socket.sendall(request)
-        got = self.socket.recv_into(self.buffer)
+        connection = self.connected()
+        connection.sendall(request)
+        got = 0
         while (end := self.buffer.find(b"\r\n\r\n", 0, got)) < 0:
-            got += self.socket.recv_into(memoryview(self.buffer)[got:])
+            got += received(connection.recv_into(memoryview(self.buffer)[got:]))
         head = bytes(self.buffer[:end]).lower()
         if not head.startswith(b"http/1.1 200"):
             raise SystemExit(f"the server answered {bytes(self.buffer[:got])!r}")
         size = int(head.partition(b"content-length:")[2].split(b"\r\n", 1)[0])
         left = size - (got - end - 4)
         while left:
-            left -= self.socket.recv_into(self.buffer, min(left, len(self.buffer)))
+            left -= received(connection.recv_into(self.buffer, min(left, len(self.buffer))))
+        if b"connection: close" in head:
+            connection.close()
+            self.socket = None
         return size
 
     def call(self, operation: str, document: dict[str, object]) -> dict[str, object]:
         """Make one ordinary call and return its document."""
-        connection = http.client.HTTPConnection(self.host, timeout=60)
+        connection = http.client.HTTPConnection(self.host, timeout=TIMEOUT_S)
         headers = {
             "Authorization": SCOPE,
             "Content-Type": "application/x-amz-json-1.1",
@@ -78,6 +89,12 @@ class RawClient:
         if response.status != 200:
             raise SystemExit(f"{operation}: {response.status} {raw!r}")
         return json.loads(raw) if raw else {}
+
+
+def received(count: int) -> int:
+    if count == 0:
+        raise SystemExit("the server closed the connection in the middle of an answer")
+    return count
 
 
 def put_request(client: RawClient, stream: str) -> bytes:

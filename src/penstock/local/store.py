@@ -131,9 +131,9 @@ class Store:
 
     def forget_expired(self, stream: Stream, now_ms: int) -> None:
         """Drop the closed shards of a stream that are past its retention."""
-        kept_before = {shard.id: shard for shard in stream.shards.values()}
-        if stream.forget_expired(now_ms):
-            self.stored_bytes -= sum(s.stored_bytes for i, s in kept_before.items() if i not in stream.shards)
+        gone = stream.forget_expired(now_ms)
+        if gone:
+            self.stored_bytes -= sum(shard.stored_bytes for shard in gone)
             self.journal.stream_changed(stream)
 
     def trim(self, stream: Stream, shard: Shard, now_ms: int) -> None:

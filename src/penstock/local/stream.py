@@ -61,7 +61,6 @@ class Stream:
     next_index: int = 0
     rescaled_ms: list[int] = field(default_factory=list)
     mode_switched_ms: list[int] = field(default_factory=list)
-    version: int = 0
     _starts: list[int] = field(default_factory=list)
     _earlier: tuple[int, frozenset[int]] = (0, frozenset())
 
@@ -117,24 +116,20 @@ class Stream:
                 self.status = "DELETED"
             case kind:
                 raise AssertionError(f"unknown change {kind}")
-        self.version += 1
         return True
 
     def begin(self, change: Change, status: str) -> None:
         """Start a change: the stream shows `status` until it is due."""
         self.change = change
         self.status = status
-        self.version += 1
 
-    def forget_expired(self, now_ms: int) -> bool:
-        """Drop closed shards whose last record is past the retention; True when any went."""
+    def forget_expired(self, now_ms: int) -> list[Shard]:
+        """Drop closed shards whose last record is past the retention; returns them."""
         horizon_ms = now_ms - self.retention_ms
         gone = [s for s in self.shards.values() if s.closed_ms is not None and s.closed_ms < horizon_ms]
         for shard in gone:
             del self.shards[shard.id]
-        if gone:
-            self.version += 1
-        return bool(gone)
+        return gone
 
     # -- topology -------------------------------------------------------------------------------------------
 
@@ -197,24 +192,29 @@ class Stream:
         """Cut at every new bound, then merge, two by two, what lies between them: one lineage for all data."""
         self._remember()
         bounds = uniform_bounds(count)
-        for bound in bounds[1:-1]:
-            self._reindex()
-            shard = self.shard_for(bound)
-            if shard.hash_start != bound:
-                self._split_one(shard, bound, at_ms)
-        self._reindex()
-        for start, end in pairwise(bounds):
-            pieces = [s for s in self.open_shards if start <= s.hash_start < end]
-            while len(pieces) > 1:
-                pieces[:2] = [self._merge_two(pieces[0], pieces[1], at_ms)]
+        pieces: list[Shard] = []
+        for shard in self.open_shards:
+            rest = shard
+            first = bisect_right(bounds, shard.hash_start)
+            for bound in bounds[first : bisect_right(bounds, shard.hash_end)]:
+                left, rest = self._split_one(rest, bound, at_ms)
+                pieces.append(left)
+            pieces.append(rest)
+        merged: Shard | None = None
+        for piece in pieces:
+            if merged is None or bounds[bisect_right(bounds, piece.hash_start) - 1] == piece.hash_start:
+                merged = piece
+            else:
+                merged = self._merge_two(merged, piece, at_ms)
         self._reindex()
 
-    def _split_one(self, shard: Shard, hash_key: int, at_ms: int) -> None:
+    def _split_one(self, shard: Shard, hash_key: int, at_ms: int) -> tuple[Shard, Shard]:
         opened_ms = self._close((shard,), at_ms) + 1
         stamp_s = max(at_ms // 1000, shard.created_s + 1)
         left = self._add(shard.hash_start, hash_key - 1, (shard.id,), opened_ms, stamp_s)
         right = self._add(hash_key, shard.hash_end, (shard.id,), opened_ms, stamp_s)
         shard.children = (left.id, right.id)
+        return left, right
 
     def _merge_two(self, one: Shard, other: Shard, at_ms: int) -> Shard:
         opened_ms = self._close((one, other), at_ms) + 1
@@ -233,24 +233,22 @@ class Stream:
         closed_ms = max(at_ms, *(shard.opened_ms for shard in shards))
         for shard in shards:
             shard.closed_ms = closed_ms
-            self.open_shards.remove(shard)
         return closed_ms
 
     def _add(self, start: int, end: int, parents: tuple[str, ...], opened_ms: int, stamp_s: int) -> Shard:
         shard = Shard(self.next_index, start, end, created_s=stamp_s, opened_ms=opened_ms, parents=parents)
         self.next_index += 1
         self.shards[shard.id] = shard
-        self.open_shards.append(shard)
         return shard
 
     def _reindex(self) -> None:
-        self.open_shards.sort(key=lambda shard: shard.hash_start)
+        still_open = (shard for shard in self.shards.values() if shard.closed_ms is None)
+        self.open_shards = sorted(still_open, key=lambda shard: shard.hash_start)
         self._starts = [shard.hash_start for shard in self.open_shards]
 
     def restore(self, shards: list[Shard], next_index: int) -> None:
         """Put the shards in place that were loaded from a state folder."""
         self.shards = {shard.id: shard for shard in shards}
-        self.open_shards = [shard for shard in shards if shard.closed_ms is None]
         self.next_index = next_index
         self._reindex()
         self._remember()

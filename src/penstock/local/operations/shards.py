@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import islice
 from typing import Any
 
 from penstock.local import quotas
@@ -31,12 +33,10 @@ def ListShards(call: Call, request: Document) -> Document:
         raise call.throttled()
     call.admit(stream)
     limit = min(request.get("MaxResults", _LIST_SHARDS_PAGE_MAX), _LIST_SHARDS_PAGE_MAX)
-    found = _listed(call, stream, page)
-    shown = found[:limit]
+    shown, more = _listed(call, stream, page, limit)
     answer: Document = {"Shards": shown}
-    if len(found) > limit:
-        # the cursor is the highest id shown, which shuffled pages need
-        after = max(s["ShardId"] for s in shown)
+    if more:
+        after = shown[-1]["ShardId"]
         answer["NextToken"] = call.service.tokens.page("ListShards", {**page, "after": after}, call.now_ms)
     return _disturbed(call, answer)
 
@@ -84,36 +84,36 @@ def _next_page(call: Call, request: Document) -> Document:
     return page
 
 
-def _listed(call: Call, stream: Stream, page: Document) -> list[Document]:
+def _listed(call: Call, stream: Stream, page: Document, limit: int) -> tuple[list[Document], bool]:
+    """Describe one page of the shards that a filter selects; True when there are more."""
     call.service.store.forget_expired(stream, call.now_ms)
+    after = page["after"]
     if call.has("stale"):
-        return [s for s in stream.earlier_view() if s["ShardId"] > page["after"]]
-    return [
-        stream.describe_shard(shard)
-        for shard in stream.shards.values()
-        if shard.id > page["after"] and _selected(call, stream, shard, page["kind"], page["at_ms"])
-    ]
+        earlier = [s for s in stream.earlier_view() if s["ShardId"] > after]
+        return earlier[:limit], len(earlier) > limit
+    selects = _filter(stream, page["kind"], page["at_ms"], call.now_ms)
+    found = list(islice((s for s in stream.shards.values() if s.id > after and selects(s)), limit + 1))
+    return [stream.describe_shard(shard) for shard in found[:limit]], len(found) > limit
 
 
-def _selected(call: Call, stream: Stream, shard: Shard, kind: str, at_ms: int | None) -> bool:
-    """Whether a filter selects a shard; a shard takes records from `opened_ms` to `closed_ms`, inclusive."""
-    horizon_ms = max(stream.created_ms, call.now_ms - stream.retention_ms)
+def _filter(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callable[[Shard], bool]:
+    """Return what a filter asks of a shard; one takes records from `opened_ms` to `closed_ms`, inclusive."""
+    # before the stream began there is nothing to be open at: its beginning is meant
+    first_ms = min((shard.opened_ms for shard in stream.shards.values()), default=stream.created_ms)
+    horizon_ms = max(now_ms - stream.retention_ms, first_ms)
     match kind:
         case "AT_LATEST":
-            return shard.closed_ms is None
+            return lambda shard: shard.closed_ms is None
         case "AT_TRIM_HORIZON":
-            return _open_at(shard, max(horizon_ms, _first_opened_ms(stream)))
+            return lambda shard: _open_at(shard, horizon_ms)
         case "AT_TIMESTAMP":
-            # before the stream began there is nothing to be open at: its beginning is meant
-            return _open_at(shard, max(at_ms or 0, horizon_ms, _first_opened_ms(stream)))
+            moment_ms = max(at_ms or 0, horizon_ms)
+            return lambda shard: _open_at(shard, moment_ms)
         case "FROM_TIMESTAMP":
-            return shard.closed_ms is None or shard.closed_ms >= max(at_ms or 0, horizon_ms)
+            from_ms = max(at_ms or 0, horizon_ms)
+            return lambda shard: shard.closed_ms is None or shard.closed_ms >= from_ms
         case _:
-            return True
-
-
-def _first_opened_ms(stream: Stream) -> int:
-    return min((shard.opened_ms for shard in stream.shards.values()), default=stream.created_ms)
+            return lambda _: True
 
 
 def _open_at(shard: Shard, at_ms: int) -> bool:
