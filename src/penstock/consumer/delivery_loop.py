@@ -39,6 +39,10 @@ STOPPED_REPORT_S: Final = 60.0
 """A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
 
 
+STREAM_LOOK_S: Final = 300.0
+"""How often each worker asks how many open shards the stream has: for a metric, so rarely."""
+
+
 class Waiter(Protocol):
     """How a thread waits for something that another one brings."""
 
@@ -184,6 +188,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._starved: set[ShardRun] = set()
         self._beat_s = clock.monotonic_s() + beat_interval_s
         self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
+        self._stream_look_s = clock.monotonic_s()
         self.failures: dict[str, PenstockError] = {}
         """Shards that stopped for a failure while this worker holds them, and why."""
 
@@ -345,12 +350,23 @@ class DeliveryLoop(Loop[ShardRun]):
             news = run.beat(now_s)
             if news is not None:
                 self._leases.post(news)
+        if now_s >= self._stream_look_s:
+            self._stream_look_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
+            self._read_pool.submit(self._measure_stream)
         if now_s >= self._report_s:
             self._report_s = now_s + STOPPED_REPORT_S
             for shard_id, failure in list(self.failures.items()):
                 log.error(
                     "shard %s is still stopped, restart the worker once it can go on: %s", shard_id, failure
                 )
+
+    def _measure_stream(self) -> None:
+        try:
+            summary = self._kinesis.fetch_summary(self._stream)
+        except PenstockError as error:
+            log.debug("stream %s: no summary for the metrics: %s", self._stream, error)
+            return
+        self._metrics.gauge("total_shards", summary.open_shard_count)
 
     # --- reading ---
 

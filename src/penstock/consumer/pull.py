@@ -17,6 +17,10 @@ from penstock.errors import HandlerFailed
 _LOOK_S: Final = 0.2  # how soon the iterating thread sees that the consumer has ended
 
 
+class IterationEnded(HandlerFailed):
+    """A batch was given out, or was about to be, and the loop over the consumer ended before it was done."""
+
+
 class _Offer:
     __slots__ = ("batch", "error", "settled")
 
@@ -41,13 +45,13 @@ class PullQueue:
         """Hand a batch over and wait until it is done: the consumer's handler.
 
         Raises:
-            HandlerFailed: The iteration ended before the batch was done.
+            IterationEnded: The iteration ended before the batch was done.
         """
         offer = _Offer(batch)
         self._offers.put(offer)
         while not offer.settled.wait(_LOOK_S):
             if self._is_closed.is_set():
-                offer.settle(HandlerFailed("the iteration ended before this batch was done"))
+                offer.settle(IterationEnded("the iteration ended before this batch was done"))
         if offer.error is not None:
             raise offer.error
 
@@ -67,12 +71,12 @@ class PullQueue:
             except queue.Empty:
                 continue
             if not offer.batch.is_owned:
-                offer.settle(HandlerFailed("the lease was lost before this batch was taken"))
+                offer.settle(IterationEnded("the lease was lost before this batch was taken"))
                 continue
             is_done = False
             try:
                 yield offer.batch
                 is_done = True
             finally:
-                error = None if is_done else HandlerFailed("the iteration ended before this batch was done")
+                error = None if is_done else IterationEnded("the iteration ended before this batch was done")
                 offer.settle(error)

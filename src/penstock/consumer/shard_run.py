@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from penstock.consumer.processor import ShardProcessor
+from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record
 from penstock.core import coordination as c
 from penstock.core.calls import (

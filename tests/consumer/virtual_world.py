@@ -1,0 +1,299 @@
+"""Workers of one application in one process, under a virtual clock: nothing waits, everything can be counted."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from penstock.consumer import Batch, ConsumerOptions
+from penstock.consumer.loop import InlinePool
+from penstock.consumer.memory_table import MemoryLeaseTable
+from penstock.consumer.processor import HandlerProcessor
+from penstock.consumer.runtime import Outside, Pools, Runtime
+from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
+from penstock.core.shard import ChildShard, Shard, StreamSummary
+from penstock.errors import ExpiredIterator, Throttled, Unavailable
+from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
+
+
+class VirtualClock:
+    def __init__(self) -> None:
+        self.now_s = 1000.0
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def wall_ms(self) -> int:
+        return int(self.now_s * 1000)
+
+    def sleep(self, duration_s: float) -> None:
+        self.now_s += duration_s
+
+
+@dataclass(frozen=True)
+class Raw:
+    sequence_number: str
+    data: bytes
+    partition_key: str
+    arrival_s: float
+
+
+@dataclass
+class TinyShard:
+    shard_id: str
+    hash_range: HashRange
+    parents: tuple[str, ...] = ()
+    records: list[Raw] = field(default_factory=list)
+    children: list[str] = field(default_factory=list)
+
+
+class TinyKinesis:
+    """A stream in memory: enough to be read, split, trimmed and throttled."""
+
+    def __init__(self, clock: VirtualClock, shard_count: int) -> None:
+        self.clock = clock
+        self.shards: dict[str, TinyShard] = {}
+        self.throttled_reads = 0
+        self.reads: list[tuple[float, str]] = []
+        self._sequence = 100
+        step = (HASH_KEY_MAX + 1) // shard_count
+        for index in range(shard_count):
+            end = HASH_KEY_MAX if index == shard_count - 1 else (index + 1) * step - 1
+            self._add(HashRange(index * step, end), ())
+
+    def _add(self, hash_range: HashRange, parents: tuple[str, ...]) -> TinyShard:
+        shard = TinyShard(f"shardId-{len(self.shards):012d}", hash_range, parents)
+        self.shards[shard.shard_id] = shard
+        for parent in parents:
+            self.shards[parent].children.append(shard.shard_id)
+        return shard
+
+    def put(self, key: str, data: bytes) -> str:
+        place = hash_partition_key(key)
+        shard = next(s for s in self.shards.values() if not s.children and place in s.hash_range)
+        self._sequence += 7
+        shard.records.append(Raw(str(self._sequence), data, key, self.clock.now_s))
+        return shard.shard_id
+
+    def split(self, shard_id: str) -> None:
+        whole = self.shards[shard_id].hash_range
+        middle = (whole.start + whole.end) // 2
+        self._add(HashRange(whole.start, middle), (shard_id,))
+        self._add(HashRange(middle + 1, whole.end), (shard_id,))
+
+    # --- the port ---
+
+    def fetch_summary(self, stream):
+        return StreamSummary(stream, f"arn:{stream}", "ACTIVE", 1, open_shard_count=len(self.shards))
+
+    def fetch_shards(self, stream, shard_filter=None):
+        shards = [
+            Shard(s.shard_id, s.hash_range, s.parents, "0", "99999" if s.children else None)
+            for s in self.shards.values()
+        ]
+        if shard_filter is not None and shard_filter.type == "AT_TRIM_HORIZON":
+            shards = [s for s in shards if not s.parents]
+        if shard_filter is not None and shard_filter.type == "AT_LATEST":
+            shards = [s for s in shards if s.is_open]
+        return ShardListing(tuple(shards), None)
+
+    def fetch_iterator(self, stream, shard_id, start: IteratorStart):
+        shard = self.shards[shard_id]
+        if start.type is IteratorType.TRIM_HORIZON:
+            return f"{shard_id}|0"
+        if start.type is IteratorType.LATEST:
+            return f"{shard_id}|{len(shard.records)}"
+        if start.type is IteratorType.AT_TIMESTAMP:
+            place = sum(r.arrival_s * 1000 < start.timestamp_ms for r in shard.records)
+            return f"{shard_id}|{place}"
+        place = sum(int(r.sequence_number) < int(start.sequence_number) for r in shard.records)
+        return f"{shard_id}|{place}"
+
+    def fetch_records(self, stream, iterator, record_count_max=10_000):
+        shard_id, _, place = iterator.partition("|")
+        self.reads.append((self.clock.now_s, shard_id))
+        if self.throttled_reads:
+            self.throttled_reads -= 1
+            raise Throttled("slow down", operation="GetRecords")
+        if place == "expired":
+            raise ExpiredIterator("old")
+        shard = self.shards[shard_id]
+        start = int(place)
+        found = shard.records[start : start + record_count_max]
+        end = start + len(found)
+        if shard.children and end == len(shard.records):
+            children = tuple(
+                ChildShard(c, self.shards[c].parents, self.shards[c].hash_range) for c in shard.children
+            )
+            return RecordPage(found, None, 0, children)
+        return RecordPage(found, f"{shard_id}|{end}", 0 if end == len(shard.records) else 1000)
+
+    def put_records(self, stream, entries):
+        raise NotImplementedError
+
+
+class TableWithFaults(MemoryLeaseTable):
+    """Refuses writes of workers that are cut off from it."""
+
+    def __init__(self) -> None:
+        super().__init__("app")
+        self.history: list[tuple[str, str]] = []
+
+    def of(self, clock: VirtualClock) -> WorkersTable:
+        return WorkersTable(self, clock)
+
+
+class WorkersTable:
+    """One worker's connection to the table: it can be cut."""
+
+    def __init__(self, table: TableWithFaults, clock: VirtualClock) -> None:
+        self._table = table
+        self._clock = clock
+        self.is_cut = False
+        self.name = table.name
+
+    def _check(self) -> None:
+        if self.is_cut:
+            raise Unavailable("no connection", operation="UpdateItem")
+
+    def ensure_exists(self):
+        self._check()
+        return False
+
+    def scan(self):
+        self._check()
+        return self._table.scan()
+
+    def fetch(self, key):
+        self._check()
+        return self._table.fetch(key)
+
+    def write(self, write):
+        self._check()
+        return self._table.write(write)
+
+
+class Worker:
+    """One worker, driven by the world."""
+
+    def __init__(self, world: World, name: str, handler, lifecycle=None, dead_letter=None, **options) -> None:
+        self.world = world
+        self.name = name
+        self.table = world.table.of(world.clock)
+        self.is_paused = False
+        self.delivered: list[tuple[float, str, bytes]] = []
+        self.measured = world.metrics
+        options = {
+            "starting_position": "TRIM_HORIZON",
+            "cold_start_jitter_s": 0.0,
+            "lease_duration_s": 9.0,
+            "checkpoint_interval_s": 1.0,
+            **options,
+        }
+
+        def handle(batch: Batch) -> None:
+            if handler is not None:
+                handler(batch)
+            for record in batch:
+                self.delivered.append((world.clock.now_s, record.shard_id, record.data))
+
+        pool = InlinePool()
+        factory = lifecycle if lifecycle is not None else (lambda: HandlerProcessor(handle))
+        self.runtime = Runtime(
+            stream="orders",
+            worker_id=name,
+            options=ConsumerOptions(worker_id=name, **options),
+            outside=Outside(world.kinesis, self.table, world.clock, world.chance, world.metrics),
+            pools=Pools(pool, pool, pool, pool),
+            processor_factory=factory,
+            dead_letter=dead_letter,
+            is_lifecycle_called=lifecycle is not None,
+            retention_s=86400.0,
+            waiter=self._wait,
+        )
+
+    def data(self) -> list[bytes]:
+        return [data for _, _, data in self.delivered]
+
+    def step(self) -> bool:
+        """Run what is due; whether anything was."""
+        if self.is_paused:
+            return False
+        did = False
+        for loop in (self.runtime.leases, self.runtime.delivery):
+            wake_s = loop.next_wake_s()
+            if not loop.is_finished and (
+                loop.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s)
+            ):
+                loop.run_once(self.world.clock.now_s)
+                did = True
+        if self.runtime.leases.is_finished and not self.runtime.has_ended.is_set():
+            self.runtime.finish()
+        return did
+
+    def wake_s(self) -> float:
+        if self.is_paused or self.runtime.has_ended.is_set():
+            return float("inf")
+        loops = (self.runtime.leases, self.runtime.delivery)
+        return min(loop.next_wake_s() or float("inf") for loop in loops if not loop.is_finished)
+
+    def _wait(self, condition, is_done, timeout_s) -> bool:
+        """As `batch.checkpoint` waits: only this worker's lease loop moves meanwhile."""
+        end_s = self.world.clock.now_s + timeout_s
+        leases = self.runtime.leases
+        while not is_done():
+            wake_s = leases.next_wake_s()
+            if leases.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s):
+                leases.run_once(self.world.clock.now_s)
+            elif self.world.clock.now_s >= end_s:
+                return False
+            else:
+                self.world.clock.now_s = min(end_s, wake_s or end_s)
+        return True
+
+
+class World:
+    """A stream, a table and workers under one clock."""
+
+    def __init__(self, shard_count: int = 4, seed: int = 7) -> None:
+        from penstock.consumer.metrics_tally import MetricsTally
+
+        self.clock = VirtualClock()
+        self.chance = random.Random(seed)
+        self.kinesis = TinyKinesis(self.clock, shard_count)
+        self.table = TableWithFaults()
+        self.metrics = MetricsTally()
+        self.workers: list[Worker] = []
+
+    def worker(self, name: str, handler=None, **options) -> Worker:
+        worker = Worker(self, name, handler, **options)
+        self.workers.append(worker)
+        return worker
+
+    def put(self, count: int, prefix: str = "r") -> list[bytes]:
+        sent = [f"{prefix}{index}".encode() for index in range(count)]
+        for index, data in enumerate(sent):
+            self.kinesis.put(f"key{index % 17}", data)
+        return sent
+
+    def run(self, duration_s: float, until=None) -> None:
+        """Let virtual time pass, or until a condition holds."""
+        end_s = self.clock.now_s + duration_s
+        for _ in range(200_000):
+            if until is not None and until():
+                return
+            if any([worker.step() for worker in self.workers]):
+                continue
+            wake_s = min((worker.wake_s() for worker in self.workers), default=float("inf"))
+            if wake_s > end_s:
+                self.clock.now_s = end_s
+                assert until is None, "the condition never held"
+                return
+            self.clock.now_s = max(self.clock.now_s, wake_s)
+        raise AssertionError("the world does not come to rest")
+
+    def owners(self) -> dict[str, str | None]:
+        return {lease.key: lease.owner for lease in self.table.scan().leases if not lease.is_ended}
+
+    def held_by(self, worker: Worker) -> list[str]:
+        return sorted(key for key, owner in self.owners().items() if owner == worker.name)
