@@ -7,11 +7,12 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
 from penstock.cli import local_command
-from penstock.errors import Unavailable
+from penstock.errors import OptionError, Unavailable
 from penstock.local import Handle, LocalKinesis, LocalKinesisProcess
 from penstock.local.handle import Calls
 
@@ -91,6 +92,42 @@ def test_a_process_of_its_own_takes_the_same_options():
         assert kinesis.state()["limits"] is False
     with pytest.raises(Unavailable, match="does not run"):
         _ = kinesis.pid
+
+
+def test_a_server_ends_with_the_process_that_started_it():
+    program = (
+        "import os, signal\n"
+        "from penstock.local import LocalKinesisProcess\n"
+        "print(LocalKinesisProcess().start().endpoint_url, flush=True)\n"
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program], check=False, stdout=subprocess.PIPE, text=True, timeout=60
+    )
+    server = Handle(ran.stdout.strip())
+    deadline = time.monotonic() + 20
+    while answers(server):
+        assert time.monotonic() < deadline
+
+
+def answers(server: Handle) -> bool:
+    try:
+        server.state()
+    except Unavailable:
+        return False
+    return True
+
+
+def test_a_server_that_was_not_started_says_what_to_do():
+    with pytest.raises(AttributeError, match=r"LocalKinesis has no 'endpoint_url'; .* once it was started"):
+        _ = LocalKinesis().endpoint_url
+
+
+def test_a_running_server_is_not_started_twice():
+    with LocalKinesis() as kinesis, pytest.raises(OptionError, match="runs already"):
+        kinesis.start()
+    with LocalKinesisProcess() as process, pytest.raises(OptionError, match="runs already"):
+        process.start()
 
 
 def test_a_killed_process_is_gone():

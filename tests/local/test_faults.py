@@ -278,6 +278,7 @@ def test_faults_and_clock_are_scripted_by_http_too(rig):
     assert code(rig.kinesis.list_shards, StreamName="s") == "InternalFailure"
     before = ask(rig, "GET", "clock")[1]["now_ms"]
     assert ask(rig, "POST", "clock", {"advance_s": 1.5})[1] == {"now_ms": before + 1500, "time_factor": 0}
+    assert ask(rig, "POST", "faults", {"kind": "error"})[0] == 400
     status, answer = ask(rig, "POST", "faults", {"kind": "error", "operation": "x", "colour": "red"})
     assert status == 400
     assert answer["error"].startswith("unknown fields of a fault: ['colour']; known are")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
 import signal
 import sys
 from typing import TYPE_CHECKING
@@ -38,6 +39,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--memory-max", type=int, default=4 * 1024**3, help="bytes of records kept at most; more is refused"
     )
+    # for a parent that starts it and may die without a word: its end of the pipe closes
+    parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--region", default="us-east-1", help="region of the ARNs")
 
 
@@ -57,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
             args.memory_max,
             args.region,
         )
-        asyncio.run(_serve(options, streams))
+        asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof))
     except PenstockError as error:
         print(f"penstock local: {error}", file=sys.stderr)  # noqa: T201 - a command line prints
         return 2
@@ -71,7 +74,7 @@ def _stream(text: str) -> tuple[str, int]:
     return name, int(count)
 
 
-async def _serve(options: LocalOptions, streams: list[tuple[str, int]]) -> None:
+async def _serve(options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool) -> None:
     from penstock.local.handle import Handle
     from penstock.local.server import HOST, serve_until
 
@@ -79,6 +82,8 @@ async def _serve(options: LocalOptions, streams: list[tuple[str, int]]) -> None:
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
+    if stop_on_eof:
+        loop.add_reader(sys.stdin, lambda: None if os.read(sys.stdin.fileno(), 1024) else stop.set())
 
     def announce(server: Server) -> None:
         server.create_streams(streams)

@@ -208,6 +208,13 @@ class Handle:
         self.clock = Clock(remote)
         self.faults = Faults(remote)
 
+    def __getattr__(self, name: str) -> Any:
+        # reached only for what is not there: the subclasses set everything when they start
+        raise AttributeError(
+            f"{type(self).__name__} has no {name!r}; a server has its endpoint_url, clock and faults once it was "
+            "started, with start() or as a context manager"
+        )
+
     def environ(self) -> dict[str, str]:
         """Return the environment variables that point any AWS SDK to this server."""
         return {

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -265,7 +265,10 @@ class LocalKinesis(Handle):
 
 
 class LocalKinesisProcess(Handle):
-    """The embedded Kinesis in a process of its own; a context manager with the arguments of `LocalKinesis`."""
+    """The embedded Kinesis in a process of its own; a context manager with the arguments of `LocalKinesis`.
+
+    It ends with the process that started it, however that one ends.
+    """
 
     def __init__(self, **options: object) -> None:
         self.options = LocalOptions(**options)  # type: ignore[arg-type]  # checked by the dataclass itself
@@ -290,25 +293,24 @@ class LocalKinesisProcess(Handle):
         """
         if self._process is not None:
             raise OptionError("this LocalKinesisProcess runs already")
-        process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
-            [sys.executable, "-m", "penstock.local", *arguments(self.options)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
-        )
-        assert process.stdout is not None  # noqa: S101 - for the type checker
-        timer = threading.Timer(_START_TIMEOUT_S, process.kill)
-        timer.start()
-        try:
-            first = process.stdout.readline()
-        finally:
-            timer.cancel()
-        if not first.startswith("http://"):
-            process.kill()
-            _, said = process.communicate()
-            raise Unavailable(f"the embedded Kinesis did not start: {first}{said.strip()}")
+        command = [sys.executable, "-m", "penstock.local", *arguments(self.options), "--stop-on-eof"]
+        # what it says goes to a file: a pipe that nobody reads would stop it when full
+        with tempfile.TemporaryFile("w+") as said:
+            process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
+                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
+            )
+            assert process.stdout is not None  # noqa: S101 - for the type checker
+            timer = threading.Timer(_START_TIMEOUT_S, process.kill)
+            timer.start()
+            try:
+                first = process.stdout.readline()
+            finally:
+                timer.cancel()
+            if not first.startswith("http://"):
+                process.kill()
+                process.communicate()
+                said.seek(0)
+                raise Unavailable(f"the embedded Kinesis did not start: {first}{said.read().strip()}")
         self._process = process
         Handle.__init__(self, first.strip(), self.options.region)
         return self
