@@ -210,9 +210,9 @@ def test_a_program_that_waits_for_the_java_daemon_is_told_what_to_do(sample):
 
 
 def test_the_error_is_the_installed_packages_own_where_it_is_loaded(sample):
-    class Theirs(Exception):
+    class TheirError(Exception):
         def __init__(self, value):
             self.value = value
 
-    sys.modules["amazon_kclpy.kcl"].CheckpointError = Theirs
-    assert isinstance(kclpy._checkpoint_error("X"), Theirs)
+    sys.modules["amazon_kclpy.kcl"].CheckpointError = TheirError
+    assert isinstance(kclpy._checkpoint_error("X"), TheirError)

@@ -282,7 +282,8 @@ class World:
         for _ in range(200_000):
             if until is not None and until():
                 return
-            if any([worker.step() for worker in self.workers]):
+            stepped = [worker.step() for worker in self.workers]  # every one of them, so no short cut
+            if any(stepped):
                 continue
             wake_s = min((worker.wake_s() for worker in self.workers), default=float("inf"))
             if wake_s > end_s:

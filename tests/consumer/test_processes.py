@@ -1,0 +1,285 @@
+"""Real processes against the embedded Kinesis: killed, paused, joined and stopped under load.
+
+What is counted: a record is delivered when the call of the handler that got it has written it to the worker's file;
+the file's lines are counted, so a record that two workers got counts twice. Without faults each record is delivered
+exactly once, so the bound on repetition is 105 % of the records sent.
+"""
+
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("httptools")
+
+from penstock.core.aggregation import AggregateBuilder
+from penstock.core.position import Position, parse_checkpoint
+from penstock.local import LocalKinesisProcess
+
+PROGRAM = Path(__file__).with_name("worker_program.py")
+STREAM, APPLICATION = "orders", "billing"
+
+
+@pytest.fixture(scope="module")
+def kinesis():
+    with LocalKinesisProcess() as server:
+        yield server
+
+
+class Fleet:
+    """Worker processes of one application."""
+
+    def __init__(self, endpoint: str, stream: str, application: str, folder: Path, **options) -> None:
+        self._fixed = [endpoint, stream, application]
+        self.folder = folder
+        self._options = [f"{name}={json.dumps(value)}" for name, value in options.items()]
+        self.processes: dict[str, subprocess.Popen] = {}
+
+    def start(self, name: str) -> subprocess.Popen:
+        log = (self.folder / f"{name}.log").open("w")
+        with log:
+            process = subprocess.Popen(
+                [sys.executable, str(PROGRAM), *self._fixed, name, str(self.folder), *self._options],
+                stdout=log,
+                stderr=log,
+            )
+        self.processes[name] = process
+        return process
+
+    def delivered(self) -> Counter:
+        counts = Counter()
+        for path in self.folder.glob("*.records"):
+            counts.update(line.partition(" ")[0] for line in path.read_text().splitlines())
+        return counts
+
+    def log_of(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def stop(self) -> dict[str, int]:
+        alive = {name: process for name, process in self.processes.items() if process.poll() is None}
+        for process in alive.values():
+            process.send_signal(signal.SIGTERM)
+        codes = {}
+        for name, process in alive.items():
+            try:
+                codes[name] = process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                codes[name] = process.wait()
+        return codes
+
+
+@pytest.fixture
+def fleet(kinesis, tmp_path):
+    made = []
+
+    def make(stream, application, **options):
+        fleet = Fleet(kinesis.endpoint_url, stream, application, tmp_path, **options)
+        made.append(fleet)
+        return fleet
+
+    yield make
+    for fleet in made:
+        for process in fleet.processes.values():
+            if process.poll() is None:
+                with contextlib.suppress(ProcessLookupError):
+                    process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+
+
+def wait_until(what: str, is_true, timeout_s: float) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < end_s, f"{what}: not within {timeout_s} s"
+        threading.Event().wait(0.1)
+
+
+def owners(client, application) -> dict[str, str | None]:
+    rows = client.scan(TableName=application, ConsistentRead=True)["Items"]
+    return {
+        row["leaseKey"]["S"]: row.get("leaseOwner", {}).get("S")
+        for row in rows
+        if row["checkpoint"]["S"] != "SHARD_END"
+    }
+
+
+def put_all(client, stream: str, entries: list[dict]) -> None:
+    """Put records, and what was refused again, until everything is in."""
+    end_s = time.monotonic() + 30
+    while entries:
+        answer = client.put_records(StreamName=stream, Records=entries)
+        entries = [
+            entry for entry, given in zip(entries, answer["Records"], strict=True) if "ErrorCode" in given
+        ]
+        if entries:
+            assert time.monotonic() < end_s
+            threading.Event().wait(0.05)
+
+
+def entries_for(numbers: range) -> list[dict]:
+    """One record in ten lies in an aggregate, ten of them together."""
+    entries, builder = [], AggregateBuilder()
+    for number in numbers:
+        data = f"{number} {'x' * 60}".encode()
+        if number % 100 < 10:
+            builder.add(data, f"k{number // 10}")
+            if len(builder) == 10:
+                packed = builder.build()
+                entry = {"Data": packed.data, "PartitionKey": packed.partition_key}
+                entries.append({**entry, "ExplicitHashKey": packed.explicit_hash_key})
+                builder = AggregateBuilder()
+        else:
+            entries.append({"Data": data, "PartitionKey": f"k{number}"})
+    assert not len(builder)
+    return entries
+
+
+def open_shards(client, stream):
+    shards = client.list_shards(StreamName=stream)["Shards"]
+    found = [s for s in shards if "EndingSequenceNumber" not in s["SequenceNumberRange"]]
+    return sorted(found, key=lambda s: int(s["HashKeyRange"]["StartingHashKey"]))
+
+
+def split(client, stream, place):
+    shard = open_shards(client, stream)[place]
+    bounds = shard["HashKeyRange"]
+    middle = (int(bounds["StartingHashKey"]) + int(bounds["EndingHashKey"])) // 2
+    client.split_shard(StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle))
+
+
+def merge(client, stream, place):
+    left, right = open_shards(client, stream)[place : place + 2]
+    client.merge_shards(
+        StreamName=stream, ShardToMerge=left["ShardId"], AdjacentShardToMerge=right["ShardId"]
+    )
+
+
+def read_position(text: str) -> Position:
+    number, _, sub = text.partition(".")
+    return parse_checkpoint(number, int(sub or 0))
+
+
+def check_checkpoints_never_went_back(folder: Path) -> int:
+    """Every write bumps the counter but a late checkpoint, so the counter orders what all workers wrote."""
+    by_key: dict[str, list[tuple[int, Position]]] = {}
+    for path in folder.glob("*.writes"):
+        for line in path.read_text().splitlines():
+            key, counter, checkpoint, _, _ = json.loads(line)
+            by_key.setdefault(key, []).append((counter, read_position(checkpoint)))
+    for key, written in by_key.items():
+        written.sort()
+        for (_, before), (counter, after) in zip(written, written[1:], strict=False):
+            assert before <= after, f"{key}: {before} then {after} at counter {counter}"
+    return sum(len(written) for written in by_key.values())
+
+
+def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused_and_shards_split_and_merge(
+    kinesis, fleet, tmp_path
+):
+    total = 100_000
+    kinesis.create_stream(STREAM, 16)
+    client = kinesis.client("kinesis")
+    workers = fleet(
+        STREAM,
+        APPLICATION,
+        starting_position="TRIM_HORIZON",
+        lease_duration_s=4.0,
+        cold_start_jitter_s=0.5,
+        checkpoint_interval_s=0.4,
+        idle_time_between_reads_s=0.5,
+        max_records=500,
+    )
+    for name in ("w1", "w2", "w3"):
+        workers.start(name)
+    began_s = time.monotonic()
+    sent = [0]
+
+    def produce() -> None:
+        mine = kinesis.client("kinesis")
+        for start in range(0, total, 500):
+            put_all(mine, STREAM, entries_for(range(start, start + 500)))
+            sent[0] = start + 500
+            # About 2,500 records a second, so that every fault happens under load.
+            threading.Event().wait(max(0.0, began_s + sent[0] / 2_500 - time.monotonic()))
+
+    producer = threading.Thread(target=produce)
+    producer.start()
+    paused = workers.processes["w2"]
+    story = [
+        (6, lambda: split(client, STREAM, 3)),
+        (8, lambda: workers.processes["w1"].kill()),
+        (9, lambda: workers.start("w4")),
+        (11, lambda: merge(client, STREAM, 8)),
+        (14, lambda: paused.send_signal(signal.SIGSTOP)),
+        (16, lambda: split(client, STREAM, 0)),
+        (21, lambda: paused.send_signal(signal.SIGCONT)),
+        (24, lambda: merge(client, STREAM, 3)),
+        (26, lambda: workers.processes["w3"].kill()),
+        (27, lambda: workers.start("w5")),
+        (30, lambda: split(client, STREAM, 10)),
+    ]
+    for at_s, act in story:
+        wait_until("the story", lambda at_s=at_s: time.monotonic() >= began_s + at_s, 60)
+        act()
+    producer.join(60)
+    assert sent[0] == total
+    wait_until("every record is delivered", lambda: len(workers.delivered()) == total, 60)
+    codes = workers.stop()
+    assert codes == {"w2": 0, "w4": 0, "w5": 0}
+    counts = workers.delivered()
+    assert set(counts) == {str(number) for number in range(total)}
+    deliveries = sum(counts.values())
+    print(f"{deliveries} deliveries of {total} records in {time.monotonic() - began_s:.0f} s")
+    assert deliveries <= 1.05 * total
+    assert check_checkpoints_never_went_back(tmp_path) > 500
+
+
+def test_the_checker_of_checkpoints_finds_one_that_went_back(tmp_path):
+    lines = [["s", 1, "10.0", "Checkpoint", "a"], ["s", 2, "9.5", "Checkpoint", "b"]]
+    (tmp_path / "a.writes").write_text("\n".join(json.dumps(line) for line in lines))
+    with pytest.raises(AssertionError, match=r"10\.0 then 9\.5"):
+        check_checkpoints_never_went_back(tmp_path)
+
+
+def test_a_politely_stopped_worker_is_replaced_in_one_round_and_a_new_one_gets_its_share_in_one(
+    kinesis, fleet
+):
+    lease_s = 5.0
+    round_s = 0.8 * lease_s * 1.2
+    kinesis.create_stream("polite", 12)
+    dynamo = kinesis.client("dynamodb")
+    workers = fleet(
+        "polite",
+        "polite-app",
+        starting_position="TRIM_HORIZON",
+        lease_duration_s=lease_s,
+        cold_start_jitter_s=0.0,
+    )
+    for name in ("w1", "w2", "w3"):
+        workers.start(name)
+
+    def shares() -> list[int]:
+        with contextlib.suppress(dynamo.exceptions.ResourceNotFoundException):
+            return sorted(Counter(owners(dynamo, "polite-app").values()).values())
+        return []
+
+    wait_until("three fair shares", lambda: shares() == [4, 4, 4], 30)
+    process = workers.processes["w2"]
+    process.send_signal(signal.SIGTERM)
+    stopped_s = time.monotonic()
+    assert process.wait(10) == 0
+    assert time.monotonic() - stopped_s < 3.0
+    wait_until("the others have its leases", lambda: shares() == [6, 6], round_s + 2.0)
+    workers.start("w4")
+    wait_until("the new worker holds a lease", lambda: "w4" in owners(dynamo, "polite-app").values(), 15)
+    wait_until("three fair shares again", lambda: shares() == [4, 4, 4], round_s + 2.0)
+    assert set(workers.stop().values()) == {0}
+    assert set(owners(dynamo, "polite-app").values()) == {None}

@@ -1,0 +1,75 @@
+"""One worker in a process of its own, for tests: says what it delivered and what it wrote into the lease table.
+
+Usage: worker_program.py ENDPOINT STREAM APPLICATION WORKER FOLDER [OPTION=JSON ...]
+
+`FOLDER/<worker>.records` gets a line per delivered record, written by one system call before the batch counts as
+done, so that it survives SIGKILL; `FOLDER/<worker>.writes` a line per lease write that was applied.
+"""
+
+import json
+import logging
+import os
+import sys
+import threading
+from pathlib import Path
+
+from penstock import wiring
+from penstock.consumer import Consumer, ConsumerPorts
+from penstock.core.lease import Applied
+
+
+class NotedTable:
+    """A lease table whose applied writes are noted."""
+
+    def __init__(self, table, file):
+        self._table = table
+        self._file = file
+        self._lock = threading.Lock()
+        self.name = table.name
+        self.ensure_exists = table.ensure_exists
+        self.scan = table.scan
+        self.fetch = table.fetch
+
+    def write(self, write):
+        outcome = self._table.write(write)
+        if isinstance(outcome, Applied) and outcome.lease is not None:
+            row = outcome.lease
+            line = json.dumps([row.key, row.counter, str(row.checkpoint), type(write).__name__, row.owner])
+            with self._lock:
+                os.write(self._file, f"{line}\n".encode())
+        return outcome
+
+
+def main() -> None:
+    endpoint, stream, application, name, folder, *settings = sys.argv[1:]
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("botocore").setLevel(logging.WARNING)
+    options = {key: json.loads(value) for key, _, value in (setting.partition("=") for setting in settings)}
+    flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    records = os.open(Path(folder) / f"{name}.records", flags, 0o644)
+    writes = os.open(Path(folder) / f"{name}.writes", flags, 0o644)
+
+    def handle(batch):
+        lines = [
+            f"{r.data.decode().partition(' ')[0]} {batch.shard_id} {r.sequence_number}.{r.sub_sequence_number}"
+            for r in batch
+        ]
+        os.write(records, ("\n".join(lines) + "\n").encode())
+
+    aws = wiring.AwsOptions(
+        endpoint_url=endpoint,
+        region="us-east-1",
+        access_key_id="local",
+        secret_access_key="local",
+        deadline_s=3.0,
+        read_timeout_s=2.0,
+    )
+    ports = ConsumerPorts(
+        kinesis=wiring.open_kinesis(aws),
+        lease_table=NotedTable(wiring.open_lease_table(application, aws), writes),
+    )
+    Consumer(stream, application, handle, ports=ports, worker_id=name, **options).run()
+
+
+if __name__ == "__main__":
+    main()
