@@ -197,10 +197,10 @@ def _release(update: Update, write: Release) -> None:
 
 def _claim(update: Update, write: Claim) -> None:
     update.conditions.append(_reader_is(update, write.worker))
-    batch = update.name(codec.CLAIM_BATCH)
-    update.conditions.append(
-        f"(attribute_not_exists({batch}) OR {batch} < {update.value('N', str(write.batch))})"
-    )
+    batch, claimer = update.name(codec.CLAIM_BATCH), update.name(codec.CLAIM_WORKER)
+    number, me = update.value("N", str(write.batch)), update.value("S", write.worker)
+    # Batches are numbered by each query for itself: only the own claims fence.
+    update.conditions.append(f"(attribute_not_exists({batch}) OR {claimer} <> {me} OR {batch} < {number})")
     update.conditions.append(_same(update, write.checkpoint_seen))
     update.set(codec.CLAIM_BATCH, "N", str(write.batch))
     update.set(codec.CLAIM_WORKER, "S", write.worker)

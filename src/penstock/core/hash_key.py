@@ -17,8 +17,16 @@ HASH_KEY_MAX: Final = 2**128 - 1
 
 
 def hash_partition_key(partition_key: str) -> int:
-    """Give the MD5 of a partition key's UTF-8 bytes as an unsigned big-endian integer."""
-    return int.from_bytes(hashlib.md5(partition_key.encode(), usedforsecurity=False).digest(), "big")
+    """Give the MD5 of a partition key's UTF-8 bytes as an unsigned big-endian integer.
+
+    Raises:
+        RecordError: The key is no Unicode text (it holds half of a surrogate pair).
+    """
+    try:
+        text = partition_key.encode()
+    except UnicodeEncodeError as error:
+        raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
+    return int.from_bytes(hashlib.md5(text, usedforsecurity=False).digest(), "big")
 
 
 def parse_hash_key(text: str) -> int:
@@ -39,7 +47,7 @@ def effective_hash_key(partition_key: str, explicit_hash_key: str | None) -> int
     """Give the hash key that places a record.
 
     Raises:
-        RecordError: The explicit hash key is not one.
+        RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
     """
     return (
         hash_partition_key(partition_key) if explicit_hash_key is None else parse_hash_key(explicit_hash_key)

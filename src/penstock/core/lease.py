@@ -173,7 +173,7 @@ class Claim:
 
     Args:
         worker: The query's worker id; must be the owner (or the one that still reads during a hand-over).
-        batch: Number of the batch; grows with every batch.
+        batch: Number of the batch; grows with every batch of this worker.
         end: Everything up to and including this belongs to the batch.
         state: Opaque bytes for the driver (counts, children, lag).
         checkpoint_seen: The row's checkpoint as the task read it.
@@ -240,7 +240,7 @@ class Refusal(Enum):
     HANDOVER = "a hand-over is under way"
     BACKWARDS = "the checkpoint would move back"
     CHECKPOINT = "the checkpoint is not as read"
-    CLAIMED = "an attempt of this batch, or a later batch, has claimed already"
+    CLAIMED = "an attempt of this batch, or of a later one of the same worker, has claimed already"
 
 
 @dataclass(frozen=True, slots=True)
@@ -336,7 +336,13 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
         case Claim():
             if row.reader != write.worker:
                 return Refusal.OWNER
-            if row.claim_batch is not None and row.claim_batch >= write.batch:
+            # Batches are numbered by each query for itself: what another worker claimed before it lost the lease says
+            # nothing about this one's batches.
+            if (
+                row.claim_worker == write.worker
+                and row.claim_batch is not None
+                and row.claim_batch >= write.batch
+            ):
                 return Refusal.CLAIMED
             return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint_seen else None
         case Delete():
@@ -404,7 +410,6 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 checkpoint_owner=None,
                 checkpoint=write.position,
                 owner_switches=0,
-                claim_batch=row.claim_batch,
             )
         case Delete():
             return None

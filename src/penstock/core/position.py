@@ -12,11 +12,8 @@ from enum import Enum
 from functools import total_ordering
 from typing import Final
 
+from penstock.core.limits import SEQUENCE_NUMBER_DIGITS_MAX
 from penstock.errors import PositionError
-
-SEQUENCE_DIGITS_MAX: Final = 128
-"""Longer texts are refused. The service's numbers have 56 digits today; its model allows 0 or 1-9 and then
-at most 128 digits (API reference, SequenceNumber)."""
 
 
 class Sentinel(Enum):
@@ -45,12 +42,14 @@ _NUMBER_RANK: Final = 3
 def parse_sequence_number(text: str) -> str:
     """Check that a text is a sequence number and give it back unchanged.
 
+    Leading zeros are let through although the service never gives any: emulators pad their numbers to one length.
+
     Raises:
-        PositionError: Not 1 to 128 ASCII digits.
+        PositionError: Not 1 to 129 ASCII digits.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= SEQUENCE_DIGITS_MAX):
+    if not (text.isascii() and text.isdigit() and len(text) <= SEQUENCE_NUMBER_DIGITS_MAX):
         raise PositionError(
-            f"{text[:140]!r} is not a sequence number: expected 1 to {SEQUENCE_DIGITS_MAX} digits, as the service gives them"
+            f"{text[:140]!r} is not a sequence number: expected 1 to {SEQUENCE_NUMBER_DIGITS_MAX} digits, as the service gives them"
         )
     return text
 
@@ -90,6 +89,8 @@ class Position:
             raise PositionError(f"{self.sentinel.value} has no sub-sequence number")
         if self.timestamp_ms is not None and self.sentinel not in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
             raise PositionError("only AT_TIMESTAMP and a pinned LATEST carry a timestamp")
+        if self.timestamp_ms is not None and self.timestamp_ms < 0:
+            raise PositionError(f"timestamp {self.timestamp_ms} ms is before 1970")
 
     @property
     def is_shard_end(self) -> bool:
@@ -106,14 +107,17 @@ class Position:
             return (_NUMBER_RANK, int(self.sequence_number), self.sub_sequence_number)
         if self.sentinel is None:  # __post_init__ forbids it; the checker cannot see that
             raise PositionError("a position without a place")
-        return (_RANK[self.sentinel], self.timestamp_ms or 0, 0)
+        # No moment is another place than the moment 0, and comes before every moment.
+        return (_RANK[self.sentinel], -1 if self.timestamp_ms is None else self.timestamp_ms, 0)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() == other._key()
 
-    def __lt__(self, other: Position) -> bool:
+    def __lt__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
         return self._key() < other._key()
 
     def __hash__(self) -> int:

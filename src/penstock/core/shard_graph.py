@@ -13,17 +13,16 @@ Source:
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange, parse_hash_key
+from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key, parse_hash_key
 from penstock.core.position import Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
-from penstock.errors import RecordError, StreamChanged
+from penstock.errors import StreamChanged
 
 _UNKNOWN_START: Final = "0"  # what a Shard holds that was not made from a listing
 
@@ -368,8 +367,4 @@ class HashRouter:
         """
         if explicit_hash_key is not None:
             return self._owners[bisect_right(self._starts, parse_hash_key(explicit_hash_key)) - 1]
-        try:
-            digest = hashlib.md5(partition_key.encode(), usedforsecurity=False).digest()
-        except UnicodeEncodeError as error:
-            raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
-        return self._owners[bisect_right(self._starts, int.from_bytes(digest, "big")) - 1]
+        return self._owners[bisect_right(self._starts, hash_partition_key(partition_key)) - 1]
