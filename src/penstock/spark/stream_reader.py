@@ -95,7 +95,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return None if self._planner is None else self._planner.report()
 
     @explained
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:  # type: ignore[override]  # Spark takes any sequence of partitions
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:
         """Give one task per shard."""
         if start == end:
             return []
