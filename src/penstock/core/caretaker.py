@@ -79,7 +79,7 @@ class Caretaker:
     # --- an empty table -------------------------------------------------------------------------------
 
     def remember(self, leases: Mapping[str, Lease]) -> None:
-        """Keep what the table held: it may be found deleted."""
+        """Keep what the table held: an empty table later is a deleted one, not a new application."""
         if leases:
             self._memory = dict(leases)
 

@@ -271,8 +271,6 @@ class Coordinator:
         self._scanning = False
         self._scan_failures = 0
         self._last_round_s = now_s
-        if not event.leases and len(self.view):
-            self.caretaker.remember(self._last_known())
         for key in self.view.observe_scan(event.leases, now_s, event.began_s):
             self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
         self._report_skipped(event)
@@ -297,6 +295,7 @@ class Coordinator:
             self._count([], {self.worker})
             self.caretaker.on_empty_table(now_s)
             return
+        self.caretaker.remember(self._last_known())
         self._see_own_rows(now_s)
         fleet = fleet_of(self.view, now_s)
         workers = live_workers(fleet, self.worker)
@@ -337,7 +336,8 @@ class Coordinator:
             elif lease.reader == self.worker:
                 write: LeaseWrite = Renew(key, lease.counter)
                 if lease.owner != self.worker:  # it was being handed over when this worker stopped
-                    write = Release(key, lease.counter, self.worker, None, lease.owner)
+                    done = self.holdings.take_last_word(key)
+                    write = Release(key, lease.counter, self.worker, done, lease.owner)
                 self.outbox.enqueue(write, ("gain", Reason.OWN))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> None:

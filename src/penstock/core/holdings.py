@@ -128,6 +128,7 @@ class Holdings:
         self._held: dict[str, Holding] = {}
         self._due: list[tuple[float, str, int]] = []
         self._leaving: dict[str, int] = {}  # readers told to stop whose lease is gone: key -> epoch
+        self._last_words: dict[str, Position] = {}  # done without a lease, not written yet
         self._last_epoch = 0
 
     def __len__(self) -> int:
@@ -176,6 +177,7 @@ class Holdings:
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self.outbox.draw())
         holding = Holding(lease.key, self._last_epoch, lease, sent_s, renew_due_s, progress_s=now_s)
         self._held[lease.key] = holding
+        self._want(holding, self._last_words.pop(lease.key, None))
         if self.is_stopping:
             holding.phase = Phase.STOPPED
         self.drive(holding, now_s)
@@ -208,6 +210,8 @@ class Holdings:
             if holding is not None and holding.epoch == epoch and holding.due_s == due_s:
                 holding.due_s = float("inf")
                 self.drive(holding, now_s)
+        if self._last_words:
+            self._write_last_words()
 
     def drive(self, holding: Holding, now_s: float) -> None:
         """Do the next thing for one lease, if there is one, and note when to look again."""
@@ -483,6 +487,7 @@ class Holdings:
         """Take in that a reader has stopped as asked."""
         if self._leave(event.key, event.epoch):
             self._last_word(event.key, event.position, now_s)
+            self.wake_waiting(now_s)
             return
         holding = self._reading(event.key, event.epoch)
         if holding is None or not holding.has_reader:
@@ -524,15 +529,30 @@ class Holdings:
         return True
 
     def _last_word(self, key: str, position: Position | None, now_s: float) -> None:
-        """Write what a reader without a lease has done; or keep it, where the lease came back meanwhile."""
+        """Keep what a reader without a lease has done, until it is written or the lease comes back."""
+        if position is None or not position.is_record:
+            return
         holding = self._held.get(key)
         if holding is not None:
             self._want(holding, position)
             self.drive(holding, now_s)
             return
-        row = self.view.get(key)
-        if position is not None and position.is_record and row is not None and row.checkpoint < position:
-            self.outbox.enqueue(LateCheckpoint(key, position), ("late",))
+        known = self._last_words.get(key)
+        if known is None or known < position:
+            self._last_words[key] = position
+
+    def take_last_word(self, key: str) -> Position | None:
+        """Give what was done beyond the row's checkpoint by a reader that has lost its lease."""
+        position, row = self._last_words.pop(key, None), self.view.get(key)
+        if position is None or row is None or position <= row.checkpoint:
+            return None
+        return position
+
+    def _write_last_words(self) -> None:
+        for key in [key for key in self._last_words if not self.outbox.is_busy(key)]:
+            position = self.take_last_word(key)
+            if position is not None:
+                self.outbox.enqueue(LateCheckpoint(key, position), ("late",))
 
     # --- giving up --------------------------------------------------------------------------------------
 

@@ -86,6 +86,7 @@ class SimWorker:
         self.clock_base = world.chance.uniform(0.0, 1e5)
         self.readers: dict[str, SimReader] = {}
         self._wake = math.inf
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             WriteLease: self._write,
             ScanTable: self._scan,
@@ -118,9 +119,16 @@ class SimWorker:
         if not self.is_alive:
             return
         if self.world.now < self.paused_until:
-            self.world.schedule(self.paused_until, self._run, action, args)
+            self._backlog.append((action, args))
             return
         action(*args)
+
+    def resume(self) -> None:
+        """Go on after a pause: everything that came meanwhile is done now, in order."""
+        if self.world.now >= self.paused_until:
+            backlog, self._backlog = self._backlog, []
+            for action, args in backlog:
+                self.world.schedule(self.world.now, self._run, action, args)
 
     # --- the coordinator ------------------------------------------------------------------------------
 

@@ -107,7 +107,8 @@ class World:
         for _ in range(chance.randint(0, 3)):
             self._reshard()
         for name in self.scenario.workers:
-            self.schedule(chance.uniform(0.0, self.scenario.start_spread_s), self._start_worker, name)
+            # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
+            self.schedule(4.0 + chance.uniform(0.0, self.scenario.start_spread_s), self._start_worker, name)
         for rate, action in (
             (faults.crashes_per_min, self._crash),
             (faults.stops_per_min, self._stop),
@@ -148,6 +149,7 @@ class World:
         self._throttled_until = 0.0
         for worker in self.workers.values():
             worker.paused_until = min(worker.paused_until, self.now)
+            worker.resume()
         for name in self.scenario.workers:
             if name not in self.workers:
                 self._start_worker(name)
@@ -195,6 +197,7 @@ class World:
         worker = self._some_worker()
         if worker is not None:
             worker.paused_until = self.now + self.chance.uniform(0.5, self.faults.pause_max_s)
+            self.schedule(worker.paused_until, worker.resume)
             self.note("pause", worker.who, round(worker.paused_until, 3))
 
     def _throttle(self) -> None:
@@ -222,7 +225,8 @@ class World:
             self.note("closed", parent.shard_id)
 
     def _delete_row(self) -> None:
-        if self.table.rows:
+        # An application that started at LATEST and loses its last row is a new one to whoever comes later.
+        if len(self.table.rows) > 1:
             key = self.chance.choice(list(self.table.rows))
             row = self.table.rows.pop(key)
             self.note("row_deleted", key, row.reader)
