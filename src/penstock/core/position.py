@@ -30,7 +30,7 @@ class Sentinel(Enum):
     SHARD_END = "SHARD_END"
 
 
-_RANK: Final = {
+_RANK: Final[dict[Sentinel | None, int]] = {
     Sentinel.AT_TIMESTAMP: 0,
     Sentinel.TRIM_HORIZON: 1,
     Sentinel.LATEST: 2,
@@ -105,8 +105,6 @@ class Position:
     def _key(self) -> tuple[int, int, int]:
         if self.sequence_number is not None:
             return (_NUMBER_RANK, int(self.sequence_number), self.sub_sequence_number)
-        if self.sentinel is None:  # __post_init__ forbids it; the checker cannot see that
-            raise PositionError("a position without a place")
         # No moment is another place than the moment 0, and comes before every moment.
         return (_RANK[self.sentinel], -1 if self.timestamp_ms is None else self.timestamp_ms, 0)
 
@@ -125,10 +123,8 @@ class Position:
 
     def __str__(self) -> str:
         """Show as the lease table spells it, with the sub-sequence number behind a dot."""
-        if self.sequence_number is not None:
-            return f"{self.sequence_number}.{self.sub_sequence_number}"
         if self.sentinel is None:
-            return "?"
+            return f"{self.sequence_number}.{self.sub_sequence_number}"
         return (
             self.sentinel.value if self.timestamp_ms is None else f"{self.sentinel.value}:{self.timestamp_ms}"
         )
