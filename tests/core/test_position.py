@@ -68,7 +68,7 @@ POSITIONS = st.one_of(
 @given(POSITIONS, POSITIONS, POSITIONS)
 def test_the_order_is_total(one, other, third):
     assert (one < other) + (one == other) + (other < one) == 1
-    assert not (one < other and other < third) or one < third
+    assert not (one < other < third) or one < third
     assert one != other or hash(one) == hash(other)
 
 
