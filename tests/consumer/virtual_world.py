@@ -81,6 +81,9 @@ class TinyKinesis:
         self._add(HashRange(whole.start, middle), (shard_id,))
         self._add(HashRange(middle + 1, whole.end), (shard_id,))
 
+    def trim(self, shard_id: str, count: int) -> None:
+        del self.shards[shard_id].records[:count]
+
     # --- the port ---
 
     def fetch_summary(self, stream):
@@ -132,6 +135,30 @@ class TinyKinesis:
         raise NotImplementedError
 
 
+class HeldPool:
+    """Keeps tasks until they are let go: a handler pool whose threads are all busy."""
+
+    def __init__(self) -> None:
+        self.is_open = True
+        self._tasks = []
+
+    def submit(self, task) -> None:
+        if self.is_open:
+            task()
+        else:
+            self._tasks.append(task)
+
+    def let_go(self) -> int:
+        self.is_open = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task()
+        return len(tasks)
+
+    def close(self) -> None:
+        pass
+
+
 class TableWithFaults(MemoryLeaseTable):
     """Refuses writes of workers that are cut off from it."""
 
@@ -176,7 +203,9 @@ class WorkersTable:
 class Worker:
     """One worker, driven by the world."""
 
-    def __init__(self, world: World, name: str, handler, lifecycle=None, dead_letter=None, **options) -> None:
+    def __init__(
+        self, world: World, name: str, handler, lifecycle=None, dead_letter=None, handler_pool=None, **options
+    ) -> None:
         self.world = world
         self.name = name
         self.table = world.table.of(world.clock)
@@ -204,7 +233,7 @@ class Worker:
             worker_id=name,
             options=ConsumerOptions(worker_id=name, **options),
             outside=Outside(world.kinesis, self.table, world.clock, world.chance, world.metrics),
-            pools=Pools(pool, pool, pool, pool),
+            pools=Pools(pool, pool, pool, handler_pool or pool),
             processor_factory=factory,
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,
@@ -220,7 +249,7 @@ class Worker:
         if self.is_paused:
             return False
         did = False
-        for loop in (self.runtime.leases, self.runtime.delivery):
+        for loop in (self.runtime.delivery, self.runtime.leases):
             wake_s = loop.next_wake_s()
             if not loop.is_finished and (
                 loop.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s)

@@ -238,10 +238,8 @@ class ShardRun:
             return self._answer(c.ReaderStopped(self.shard_id, self.epoch, low_water)) if is_done else []
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
-            is_released = self.worker_failure is not None
-            return self._answer(
-                c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure), is_released)
-            )
+            # Kept, parked: the next owner would fail on it too. A worker that stops altogether frees it then.
+            return self._answer(c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure)))
         if self.failure is not None and delivery.is_idle:
             # What was fetched before the failure has been delivered. Others would find the same, so the lease stays.
             return self._answer(c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure)))
@@ -353,6 +351,9 @@ class ShardRun:
             self._on_verdict(call, verdict, error)
 
     def _on_verdict(self, call: Call[Record], verdict: Verdict | None, error: BaseException | None) -> None:
+        if isinstance(error, IterationEnded):
+            log.debug("shard %s: %s; it comes again", self.shard_id, error)
+            return
         where = (
             f"stream {self._stream}, shard {self.shard_id}, {call.kind.name} of {len(call.records)} records"
         )

@@ -1,0 +1,99 @@
+"""The command line as a whole: what it offers, how it fails."""
+
+import subprocess
+import sys
+
+import pytest
+
+import penstock
+from penstock.cli import main as cli
+from penstock.errors import OptionError, Throttled
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_version_is_the_packages():
+    answer = run("--version")
+    assert (answer.returncode, answer.stdout) == (0, f"penstock {penstock.__version__}\n")
+
+
+def test_help_lists_the_commands_and_loads_nothing_heavy():
+    code = (
+        "import sys\n"
+        "from penstock.cli.main import build_parser\n"
+        "build_parser()\n"
+        "heavy = {'boto3', 'botocore', 'rich', 'pyspark', 'pyarrow', 'moto', 'httptools', 'google.protobuf', 'msgspec'}\n"
+        "print(sorted(heavy & set(sys.modules)))\n"
+    )
+    answer = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True
+    )
+    assert answer.stdout == "[]\n"
+    shown = run("--help").stdout
+    for command in ("consume", "tail", "leases", "shards", "local"):
+        assert f"\n    {command} " in shown
+
+
+def test_no_command_is_wrong_usage():
+    assert run().returncode == 2
+
+
+class Command:
+    """A command that fails as it is told."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def run(self, _args):
+        raise self.error
+
+
+@pytest.fixture
+def failing(monkeypatch):
+    def make(error):
+        parser, modules = cli.build_parser()
+        monkeypatch.setattr(cli, "build_parser", lambda: (parser, {**modules, "tail": Command(error)}))
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        (Throttled("GetRecords: slow down"), 1, "penstock tail: GetRecords: slow down\n"),
+        (OptionError("--count 0: expected at least 1"), 2, "penstock tail: --count 0: expected at least 1\n"),
+        (FileNotFoundError(2, "No such file", "x"), 1, "penstock tail: [Errno 2] No such file: 'x'\n"),
+        (
+            ModuleNotFoundError("No module named 'moto'", name="moto.core"),
+            1,
+            "penstock tail: `tail` needs the package moto.core, which is not installed: pip install 'penstock[local]'\n",
+        ),
+        (KeyboardInterrupt(), 130, ""),
+    ],
+)
+def test_an_error_is_one_line_on_stderr_and_an_exit_status(failing, capsys, error, status, said):
+    failing(error)
+    assert cli.main(["tail", "orders"]) == status
+    assert capsys.readouterr().err == said
+
+
+def test_verbose_shows_the_traceback(failing, capsys):
+    failing(Throttled("slow down"))
+    assert cli.main(["-v", "tail", "orders"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+    assert cli.main(["tail", "orders", "-v"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_a_defect_is_not_dressed_up_as_an_error_of_the_user(failing):
+    failing(ZeroDivisionError("a defect"))
+    with pytest.raises(ZeroDivisionError):
+        cli.main(["tail", "orders"])

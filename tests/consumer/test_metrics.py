@@ -1,0 +1,92 @@
+"""Where measurements go: log lines and Prometheus."""
+
+import logging
+import urllib.error
+import urllib.request
+
+import pytest
+
+from penstock.consumer import metrics_tally
+from penstock.consumer.metrics_log import LoggingMetrics
+from penstock.consumer.metrics_prometheus import PrometheusMetrics
+from penstock.consumer.metrics_tally import MetricsTally
+from penstock.errors import OptionError
+
+
+def measure(metrics):
+    metrics.count("records", 3, {"shard": "s0"})
+    metrics.count("records", 2, {"shard": "s0"})
+    metrics.count("takes", labels={"reason": 'odd "one"'})
+    metrics.gauge("worker_leases", 4)
+    metrics.gauge("worker_leases", 5)
+    metrics.gauge("millis_behind_latest", 12_345_678, {"shard": "s0"})
+    metrics.observe("checkpoint_latency_s", 0.5)
+    metrics.observe("checkpoint_latency_s", 0.25)
+
+
+def test_prometheus_reads_counters_gauges_and_summaries():
+    with PrometheusMetrics(port=0) as metrics:
+        measure(metrics)
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/metrics") as answer:
+            body = answer.read().decode()
+            assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert body.splitlines() == [
+        "# TYPE penstock_records_total counter",
+        'penstock_records_total{shard="s0"} 5',
+        "# TYPE penstock_takes_total counter",
+        'penstock_takes_total{reason="odd \\"one\\""} 1',
+        "# TYPE penstock_millis_behind_latest gauge",
+        'penstock_millis_behind_latest{shard="s0"} 12345678',
+        "# TYPE penstock_worker_leases gauge",
+        "penstock_worker_leases 5",
+        "# TYPE penstock_checkpoint_latency_s summary",
+        "penstock_checkpoint_latency_s_sum 0.75",
+        "penstock_checkpoint_latency_s_count 2",
+        "# TYPE penstock_checkpoint_latency_s_max gauge",
+        "penstock_checkpoint_latency_s_max 0.5",
+    ]
+
+
+def test_prometheus_listens_on_this_machine_only_and_knows_one_page():
+    with PrometheusMetrics(port=0) as metrics:
+        assert metrics._server.server_address[0] == "127.0.0.1"
+        with pytest.raises(urllib.error.HTTPError, match="404") as caught:
+            urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/secret")
+        caught.value.close()
+
+
+def test_a_port_that_is_taken_is_said():
+    with PrometheusMetrics(port=0) as first, pytest.raises(OptionError, match=str(first.port)):
+        PrometheusMetrics(port=first.port)
+
+
+def test_a_report_is_one_line_and_tells_what_is_new(caplog):
+    caplog.set_level(logging.INFO, "penstock.metrics")
+    metrics = LoggingMetrics(interval_s=3600)
+    measure(metrics)
+    metrics.report()
+    metrics.report()
+    metrics.count("records", 1, {"shard": "s0"})
+    metrics.close()
+    assert [record.getMessage() for record in caplog.records] == [
+        (
+            'records{shard=s0}=+5 takes{reason=odd "one"}=+1 millis_behind_latest{shard=s0}=1.23457e+07 worker_leases=5 '
+            "checkpoint_latency_s=0.375 (max 0.5, n 2)"
+        ),
+        "records{shard=s0}=+1",
+    ]
+
+
+def test_an_interval_must_be_positive():
+    with pytest.raises(OptionError, match="interval_s=0"):
+        LoggingMetrics(interval_s=0)
+
+
+def test_the_number_of_series_is_bounded_and_what_is_dropped_is_counted(monkeypatch):
+    monkeypatch.setattr(metrics_tally, "SERIES_MAX", 2)
+    tally = MetricsTally()
+    for index in range(5):
+        tally.gauge(f"g{index}", 1)
+    tally.gauge("g0", 7)
+    assert tally.snapshot().gauges == {("g0", ()): 7, ("g1", ()): 1}
+    assert tally.dropped_count == 3

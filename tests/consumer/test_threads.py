@@ -1,0 +1,292 @@
+"""The consumer on real threads: iterating, stopping, signals, bounds. Ports in memory, short times."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from virtual_world import TinyKinesis
+
+from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
+from penstock.consumer.memory_table import MemoryLeaseTable
+from penstock.consumer.system_clock import SystemClock
+from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, UsageError
+
+FAST = {
+    "starting_position": "TRIM_HORIZON",
+    "cold_start_jitter_s": 0.0,
+    "lease_duration_s": 2.0,
+    "round_interval_s": 0.1,
+    "idle_time_between_reads_s": 0.1,
+}
+
+
+class Wall:
+    """A clock for the stream's arrival times."""
+
+    def __init__(self):
+        self.now_s = time.time()
+
+    def monotonic_s(self):
+        return time.monotonic()
+
+
+@pytest.fixture
+def stream():
+    return TinyKinesis(Wall(), 2)
+
+
+@pytest.fixture
+def table():
+    return MemoryLeaseTable("app")
+
+
+def put(stream, count, prefix="r"):
+    sent = [f"{prefix}{index}".encode() for index in range(count)]
+    for index, data in enumerate(sent):
+        stream.put(f"k{index}", data)
+    return sent
+
+
+def consumer(stream, table, handler=None, **options) -> Consumer:
+    dead_letter = options.pop("dead_letter", None)
+    return Consumer(
+        "orders",
+        "app",
+        handler,
+        ports=ConsumerPorts(stream, table),
+        dead_letter=dead_letter,
+        **{**FAST, **options},
+    )
+
+
+def wait_until(is_true, timeout_s=10.0) -> None:
+    end_s = time.monotonic() + timeout_s
+    while not is_true():
+        assert time.monotonic() < end_s
+        threading.Event().wait(0.01)
+
+
+def unfinished(stream, table) -> list[bytes]:
+    """What a next worker would get."""
+    left = []
+    for lease in table.scan().leases:
+        assert lease.owner is None
+        for record in stream.shards[lease.key].records:
+            done = lease.checkpoint.sequence_number
+            if done is None or int(record.sequence_number) > int(done):
+                left.append(record.data)
+    return left
+
+
+def test_start_and_stop_as_a_context_manager(stream, table):
+    sent, got = put(stream, 50), []
+    with consumer(stream, table, lambda batch: got.extend(r.data for r in batch)) as running:
+        wait_until(lambda: len(got) == 50)
+        assert running.is_running
+    assert not running.is_running
+    assert sorted(got) == sorted(sent)
+    assert unfinished(stream, table) == []
+
+
+def test_iterating_gives_every_record_and_a_batch_is_done_when_the_next_is_asked_for(stream, table):
+    sent, got = put(stream, 50), []
+    for batch in consumer(stream, table, max_records=10):
+        got += [record.data for record in batch]
+        if len(got) == 50:
+            break
+    assert sorted(got) == sorted(sent)
+    left = unfinished(stream, table)
+    assert (
+        0 < len(left) <= 20
+    )  # the batch in whose body the loop was left, and perhaps one of the other shard
+    again = [record.data for batch in _some(consumer(stream, table), len(left)) for record in batch]
+    assert sorted(again) == sorted(left)
+
+
+def _some(pulled, count):
+    got = 0
+    for batch in pulled:
+        yield batch
+        got += len(batch)
+        if got >= count:
+            return
+
+
+def test_an_iterated_batch_that_is_checkpointed_does_not_come_again(stream, table):
+    put(stream, 20)
+    got = 0
+    for batch in consumer(stream, table):
+        batch.checkpoint()
+        got += len(batch)
+        if got == 20:
+            break
+    assert unfinished(stream, table) == []
+
+
+def test_an_error_in_the_loops_body_stops_the_consumer_and_comes_out(stream, table):
+    put(stream, 5)
+
+    def use():
+        for batch in consumer(stream, table):
+            assert len(batch) / 0
+
+    with pytest.raises(ZeroDivisionError):
+        use()
+    assert len(unfinished(stream, table)) == 5
+
+
+def test_a_consumer_may_be_opened_and_then_iterated(stream, table):
+    sent, got = put(stream, 20), []
+    with consumer(stream, table) as opened:
+        for batch in opened:
+            got += [record.data for record in batch]
+            if len(got) == 20:
+                batch.acknowledge()
+                break
+    assert sorted(got) == sorted(sent)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_run_gracefully(stream, table, number):
+    sent, got = put(stream, 50), []
+    before = signal.getsignal(number)
+
+    def handle(batch):
+        got.extend(record.data for record in batch)
+        if len(got) == 50:
+            os.kill(os.getpid(), number)
+
+    consumer(stream, table, handle).run()
+    assert sorted(got) == sorted(sent)
+    assert unfinished(stream, table) == []
+    assert signal.getsignal(number) is before
+
+
+def test_stop_finishes_the_call_in_hand_and_its_records_are_checkpointed(stream, table):
+    put(stream, 2)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(_batch):
+        begun.set()
+        go_on.wait(10)
+
+    running = consumer(stream, table, handle)
+    running.start()
+    assert begun.wait(10)
+    running.request_stop()
+    go_on.set()
+    running.stop()
+    assert len(unfinished(stream, table)) < 2
+
+
+def test_a_handler_that_never_returns_cannot_hold_up_the_stop_beyond_its_bound(stream, table):
+    put(stream, 2)
+    begun, never = threading.Event(), threading.Event()
+
+    def handle(_batch):
+        begun.set()
+        never.wait(60)
+
+    running = consumer(stream, table, handle, shutdown_timeout_s=1.0)
+    running.start()
+    assert begun.wait(10)
+    began_s = time.monotonic()
+    running.stop()
+    assert time.monotonic() - began_s < 8.0
+    never.set()
+
+
+def test_run_raises_what_stopped_the_worker(stream, table):
+    put(stream, 5)
+
+    def handle(_batch):
+        raise ValueError("boom")
+
+    with pytest.raises(HandlerFailed, match="ValueError: boom") as caught:
+        consumer(stream, table, handle, on_failure="stop_worker", handler_retries_max=0).run()
+    assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_calls_of_different_keys_run_at_the_same_time(stream, table):
+    both = threading.Barrier(2, timeout=10)
+    met = []
+
+    def handle(_batch):
+        both.wait()
+        met.append(1)
+
+    shard = next(iter(stream.shards.values()))
+    keys = [f"k{n}" for n in range(50)]
+    here = [key for key in keys if stream.put(key, b"x") == shard.shard_id][:2]
+    for one in stream.shards.values():
+        one.records = [r for r in one.records if r.partition_key in here]
+    with consumer(stream, table, handle, concurrency=2):
+        wait_until(lambda: len(met) == 2)
+
+
+def test_a_defect_in_a_loop_stops_the_worker_and_is_raised(stream, table):
+    running = consumer(stream, table, lambda batch: None)
+    running.start()
+    running._runtime.delivery.post("nonsense")
+    with pytest.raises(AttributeError):
+        running.stop()
+
+
+def test_a_stream_that_cannot_be_used_is_said_at_the_start(stream, table):
+    def denied(_stream):
+        raise AccessDenied("no", operation="DescribeStreamSummary")
+
+    stream.fetch_summary = denied
+    with pytest.raises(AccessDenied):
+        consumer(stream, table, lambda batch: None).run()
+
+
+def test_stopping_what_was_never_started_does_nothing(stream, table):
+    consumer(stream, table, lambda batch: None).stop()
+
+
+def test_a_consumer_starts_once(stream, table):
+    running = consumer(stream, table, lambda batch: None)
+    with running, pytest.raises(UsageError, match="started before"):
+        running.start()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "word"),
+    [
+        ({"handler": None}, UsageError, "give a handler"),
+        ({"concurency": 2}, OptionError, "did you mean concurrency"),
+        ({"concurrency": 20}, OptionError, "handler_threads=20"),
+        ({"on_failure": "dead_letter"}, UsageError, "dead_letter handler"),
+        ({"dead_letter": print}, UsageError, "on_failure='dead_letter'"),
+        ({"policy": "fair"}, OptionError, "policy='fair'"),
+        ({"starting_position": "yesterday"}, PenstockError, "starting_position"),
+        ({"max_records": 0}, OptionError, "record_count_max=0"),
+        ({"worker_id": " "}, OptionError, "worker_id is empty"),
+        ({"lease_duration_s": 0}, OptionError, "lease_duration_s=0"),
+    ],
+)
+def test_wrong_arguments_are_refused_before_anything_happens(stream, table, arguments, error, word):
+    with pytest.raises(error, match=word):
+        consumer(stream, table, **{"handler": print, **arguments}).start()
+
+
+def test_a_consumer_with_a_handler_cannot_be_iterated(stream, table):
+    with pytest.raises(UsageError, match="leave the handler out"):
+        next(iter(consumer(stream, table, print)))
+
+
+def test_the_options_are_a_value():
+    assert ConsumerOptions() == ConsumerOptions()
+    with pytest.raises(AttributeError):
+        ConsumerOptions().concurrency = 3
+
+
+def test_the_clock_goes_forward_and_knows_the_date():
+    clock = SystemClock()
+    before = clock.monotonic_s()
+    clock.sleep(0.01)
+    assert clock.monotonic_s() > before
+    assert abs(clock.wall_ms() / 1000 - time.time()) < 1
