@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.core.aggregation import MAGIC, DecodeCounts, user_records
 from penstock.core.position import Position
@@ -49,11 +50,11 @@ def records_to_batch(
         counts: Added to.
     """
     counts = DecodeCounts() if counts is None else counts
-    data = [record.data for record in records]
-    if deaggregate and any(blob[:4] == MAGIC for blob in data):
+    data = pa.array([record.data for record in records], pa.binary())
+    if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
         batch = _mixed(stream_name, shard_id, records, counts)
     else:
-        counts.plain_records += len(data)
+        counts.plain_records += len(records)
         arrivals = [record.arrival_s for record in records]
         batch = _batch(
             stream_name,
@@ -91,11 +92,11 @@ def _batch(  # noqa: PLR0917 - one argument per column
     keys: Sequence[str | None],
     hash_keys: Sequence[str | None] | None,
     arrivals: Sequence[float],
-    data: Sequence[bytes],
+    data: Sequence[bytes] | pa.BinaryArray,
 ) -> pa.RecordBatch:
     count = len(sequence)
     # The service gives milliseconds as a decimal number of seconds; rounding undoes the binary fraction.
-    micros = [round(arrival * 1000) * 1000 for arrival in arrivals]
+    millis = pc.round(pc.multiply(pa.array(arrivals, pa.float64()), 1000.0)).cast(pa.int64())
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(stream_name, pa.string()), count),
@@ -104,8 +105,8 @@ def _batch(  # noqa: PLR0917 - one argument per column
             pa.repeat(pa.scalar(0, pa.int64()), count) if subs is None else pa.array(subs, pa.int64()),
             pa.array(keys, pa.string()),
             pa.nulls(count, pa.string()) if hash_keys is None else pa.array(hash_keys, pa.string()),
-            pa.array(micros, pa.int64()).cast(SCHEMA.field("approximateArrivalTimestamp").type),
-            pa.array(data, pa.binary()),
+            millis.cast(pa.timestamp("ms", tz="UTC")).cast(SCHEMA.field("approximateArrivalTimestamp").type),
+            data if isinstance(data, pa.Array) else pa.array(data, pa.binary()),
         ],
         schema=SCHEMA,
     )

@@ -154,7 +154,7 @@ def call(
         attempt += 1
         try:
             return send()
-        except (sdk.BotoCoreError, sdk.ClientError, OSError) as error:
+        except (sdk.BotoCoreError, sdk.ClientError, ResponseParserError, OSError) as error:
             ours = translate(error, operation, resource, is_write=is_write)
             pause_s = random.uniform(
                 0, min(options.retry_cap_s, options.retry_base_s * 2 ** min(attempt - 1, 30))

@@ -100,8 +100,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
     if options.role_arn is not None:
         session = _assume_role(session, options, options.role_arn)
-    if service == "kinesis":
-        install_parser(session)
+    install_parser(session)
     config = botocore.config.Config(
         region_name=options.region,
         connect_timeout=options.connect_timeout_s,

@@ -68,8 +68,27 @@ def decode_page(body: bytes) -> WirePage:
         ) from error
 
 
+def _check_whole(response: dict[str, Any], headers: dict[str, Any]) -> None:
+    """Refuse an answer that was cut off or is no document.
+
+    botocore takes such a body of a successful answer for an empty one: a lease that exists would look missing, a
+    shard that goes on would look ended.
+    """
+    body = response["body"]
+    length = headers.get("content-length")
+    if length is not None and "content-encoding" not in headers and int(length) != len(body):
+        raise ResponseParserError(f"the answer was cut off: {len(body)} of {length} bytes came")
+    if body:
+        try:
+            msgspec.json.decode(body, type=msgspec.Raw)
+        except msgspec.MsgspecError as error:
+            raise ResponseParserError(
+                f"the answer ({len(body)} bytes) is no JSON document: {error}"
+            ) from error
+
+
 class _PageParser:
-    """Reads GetRecords answers itself and leaves the rest to botocore's parser."""
+    """Reads GetRecords answers itself and leaves the rest, once it is known to be whole, to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -80,10 +99,12 @@ class _PageParser:
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         """Give what botocore expects, with the whole page under one key."""
+        headers = {str(key).lower(): value for key, value in response["headers"].items()}
         if shape is None or shape.name != _OUTPUT or response["status_code"] != 200:
+            if response["status_code"] < 300:
+                _check_whole(response, headers)
             parsed: dict[str, Any] = self._parser.parse(response, shape)
             return parsed
-        headers = {str(key).lower(): value for key, value in response["headers"].items()}
         return {
             "Page": decode_page(response["body"]),
             "ResponseMetadata": {
@@ -111,7 +132,7 @@ class _ParserFactory:
 
 
 def install_parser(session: Any) -> bool:
-    """Let a botocore session read GetRecords the fast way.
+    """Let a botocore session read GetRecords the fast way, and refuse answers that are cut off.
 
     Returns:
         False where this botocore has no place for it: then the stock parser does the work, more slowly, and a

@@ -1,0 +1,33 @@
+"""Run every bench in turn: `make bench`. Each prints its rows beside a peer measured in the same run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCHES = {
+    "decode.py": "reading: response bytes to Arrow columns",
+    "server.py": "the embedded Kinesis, one process",
+    "producer.py": "writing: the producer",
+    "flow.py": "writing: flow control under quotas",
+}
+
+
+def main() -> int:
+    """Run all that exist; exit code 1 when one fails."""
+    folder = Path(__file__).parent
+    failed = []
+    for name, what in BENCHES.items():
+        if not (folder / name).exists():
+            continue
+        print(f"\n{what}  (bench/{name})", flush=True)
+        if subprocess.run([sys.executable, str(folder / name)], check=False).returncode != 0:
+            failed.append(name)
+    if failed:
+        print(f"failed: {', '.join(failed)}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
