@@ -42,6 +42,8 @@ from penstock.core.shard_sync import (
     plan_missing,
 )
 
+_RESTORED_COUNTER_STEP: Final = 1_000_000
+"""Counters fence writes. A row that is made again must never come to a counter that somebody still holds."""
 _DELETIONS_PER_ROUND: Final = 100
 _RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
 
@@ -71,6 +73,8 @@ class Caretaker:
         self._holes = HoleWatch(options.hole_confidence_rounds)
         self._hole_rounds = 0
         self._plan_before: list[MissingLease] | None = None
+        self._lacking: dict[str, int] = {}  # shard -> rounds in a row
+        self._absent_before: set[str] = set()
         self._vanished_before: frozenset[str] | None = None
         self._vanished: frozenset[str] = frozenset()
         self._garbage_due_s: float | None = None
@@ -110,7 +114,7 @@ class Caretaker:
         for lease in leases.values():
             bare = replace(
                 lease,
-                counter=0,
+                counter=lease.counter + _RESTORED_COUNTER_STEP,
                 owner=None,
                 checkpoint_owner=None,
                 pending=None,
@@ -206,14 +210,17 @@ class Caretaker:
 
     # --- every round ----------------------------------------------------------------------------------
 
-    def on_round(self, now_s: float, workers: Sequence[str]) -> None:
+    def on_round(self, now_s: float, workers: Sequence[str], lacking: set[str]) -> None:
         """Look after the table: the scan of this round is in the view.
 
         Args:
             now_s: Monotonic seconds.
             workers: Live workers, this one included.
+            lacking: Shards whose missing leases this worker waits for.
         """
         self.cold_until_s = None
+        lacking = lacking | self.view.lacking_parents()
+        self._lacking = {shard: self._lacking.get(shard, 0) + 1 for shard in lacking}
         if self._filling or self._listing is not None:
             return
         self._watch_holes(workers)
@@ -232,19 +239,28 @@ class Caretaker:
                 self._list(ListingPurpose.FILL_HOLE)
             return
         confirmed = self._holes.observe(coverage.holes)
-        if not confirmed:
+        lacking = self._long_lacking()
+        if not confirmed and not lacking:
             self._hole_rounds = 0
             self._plan_before = None
             return
         self._hole_rounds += 1
-        if self._is_my_turn(workers, f"hole {confirmed[0].start}"):
+        task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(lacking)}"
+        if self._is_my_turn(workers, task):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
+            what = (
+                f"no unfinished lease covers hash keys {spans}"
+                if spans
+                else f"no lease for parent {min(lacking)}"
+            )
             self.outbox.report(
-                Topic.HOLE,
-                Level.WARNING,
-                f"no unfinished lease covers hash keys {spans}; the shards are listed to see what is missing",
+                Topic.HOLE, Level.WARNING, f"{what}; the shards are listed to see what is missing"
             )
             self._list(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
+
+    def _long_lacking(self) -> set[str]:
+        needed = self.options.hole_confidence_rounds
+        return {shard for shard, rounds in self._lacking.items() if rounds >= needed}
 
     def _is_my_turn(self, workers: Sequence[str], task: str) -> bool:
         patience = 2 * self.options.hole_confidence_rounds
@@ -252,7 +268,13 @@ class Caretaker:
 
     def _on_fill_listing(self, event: ListingDone) -> None:
         coverage = find_holes(self.view, self.ranges)
-        plan = plan_missing(self.view.rows(), event.shards, coverage.holes, self.options.start)
+        lacking = self._long_lacking()
+        absent = lacking - {shard.shard_id for shard in event.shards}
+        self.view.gone |= absent & self._absent_before  # two listings agree
+        self._absent_before = absent
+        plan = plan_missing(
+            self.view.rows(), event.shards, coverage.holes, self.options.start, lacking=lacking - absent
+        )
         if any(missing.why is Missing.UNEXPLAINED for missing in plan):
             # A listing can be incomplete, and a wrong guess here reads shards out of order: two must agree.
             agreed, self._plan_before = plan == self._plan_before, plan

@@ -77,7 +77,17 @@ from penstock.core.coordination import (
     WriteDone,
 )
 from penstock.core.holdings import Holdings, Phase
-from penstock.core.lease import Applied, Lease, LeaseWrite, Refused, Release, Renew, RequestHandover, Take
+from penstock.core.lease import (
+    Applied,
+    LateCheckpoint,
+    Lease,
+    LeaseWrite,
+    Refused,
+    Release,
+    Renew,
+    RequestHandover,
+    Take,
+)
 from penstock.core.lease_view import Hold, LeaseView
 from penstock.core.outbox import Errand, Outbox
 
@@ -299,7 +309,7 @@ class Coordinator:
         self._see_own_rows(now_s)
         fleet = fleet_of(self.view, now_s)
         workers = live_workers(fleet, self.worker)
-        self.caretaker.on_round(now_s, sorted(workers))
+        self.caretaker.on_round(now_s, sorted(workers), self.holdings.lacking_parents())
         self._balance(fleet, now_s)
         self._count(fleet, workers)
 
@@ -401,12 +411,21 @@ class Coordinator:
             self._on_gain(errand, outcome, now_s)
         else:
             self._observe(outcome, errand.write.key, now_s)
-            if kind == "first":
+            self._on_upkeep(kind, errand, outcome, now_s)
+
+    def _on_upkeep(
+        self, kind: str, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float
+    ) -> None:
+        match kind:
+            case "first":
                 self.caretaker.on_first_created(outcome)
-            elif kind == "create":
+            case "create":
                 self.caretaker.on_created(errand, outcome)
-            elif kind == "delete":
+            case "delete":
                 self.caretaker.on_deleted(errand, outcome)
+            case "late":
+                if isinstance(errand.write, LateCheckpoint) and isinstance(outcome, NotDone | Unknown):
+                    self.holdings.keep_last_word(errand.write, now_s)
 
     def _observe(
         self, outcome: Applied | Refused | NotDone | Unknown, key: str, now_s: float

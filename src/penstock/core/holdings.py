@@ -92,7 +92,6 @@ class Holding:
     failures: int = 0
     children: tuple[ChildShard, ...] = ()
     to_create: dict[str, Lease] | None = None
-    drained_s: float = 0.0
     child_retry_s: float = 0.0
     progress: str = ""
     progress_s: float = 0.0
@@ -129,6 +128,7 @@ class Holdings:
         self._due: list[tuple[float, str, int]] = []
         self._leaving: dict[str, int] = {}  # readers told to stop whose lease is gone: key -> epoch
         self._last_words: dict[str, Position] = {}  # done without a lease, not written yet
+        self._words_due_s = 0.0
         self._last_epoch = 0
 
     def __len__(self) -> int:
@@ -210,7 +210,7 @@ class Holdings:
             if holding is not None and holding.epoch == epoch and holding.due_s == due_s:
                 holding.due_s = float("inf")
                 self.drive(holding, now_s)
-        if self._last_words:
+        if self._last_words and now_s >= self._words_due_s:
             self._write_last_words()
 
     def drive(self, holding: Holding, now_s: float) -> None:
@@ -478,7 +478,6 @@ class Holdings:
             self.wake_waiting(now_s)
             return
         holding.phase = Phase.DRAINED
-        holding.drained_s = now_s
         holding.children = event.children
         holding.to_create = {lease.key: lease for lease in plan_child_leases(event.children)}
         self.drive(holding, now_s)
@@ -540,6 +539,11 @@ class Holdings:
         known = self._last_words.get(key)
         if known is None or known < position:
             self._last_words[key] = position
+
+    def keep_last_word(self, write: LateCheckpoint, now_s: float) -> None:
+        """Take in that a last word was not written: once more, a little later."""
+        self._words_due_s = now_s + self.options.renew_interval_s * self.outbox.draw()
+        self._last_word(write.key, write.position, now_s)
 
     def take_last_word(self, key: str) -> Position | None:
         """Give what was done beyond the row's checkpoint by a reader that has lost its lease."""
@@ -655,26 +659,32 @@ class Holdings:
         if not holding.to_create or now_s < holding.child_retry_s:
             return
         for lease in holding.to_create.values():
-            if self._is_other_parent_missing(holding, lease):
-                if now_s < holding.drained_s + self._patience_s():
-                    holding.child_retry_s = now_s + self.options.interval_s
-                    continue
-                self.outbox.report(
-                    Topic.HOLE,
-                    Level.ERROR,
-                    f"shard {lease.key} begins although no lease of one of its parents {sorted(lease.parents)} exists",
-                    lease.key,
-                )
-            self.outbox.enqueue(Create(lease), ("child", holding.key, holding.epoch))
+            if self._lacks_parent(holding, lease):
+                # It would be read before its other parent. That one comes at its own parent's end, or the
+                # caretaker finds the hole that it leaves.
+                holding.child_retry_s = now_s + self.options.interval_s
+            else:
+                self.outbox.enqueue(Create(lease), ("child", holding.key, holding.epoch))
 
-    def _patience_s(self) -> float:
-        return (self.options.hole_confidence_rounds + 3) * 1.5 * self.options.interval_s
+    def _lacks_parent(self, holding: Holding, child: Lease) -> bool:
+        """Whether a merged shard's other parent has no lease, although it is still in the stream."""
+        return child.key not in self.view and bool(self._missing_parents(holding, child))
 
-    def _is_other_parent_missing(self, holding: Holding, child: Lease) -> bool:
-        """Whether a merged shard's other parent has no lease: it would be read too late."""
-        return child.key not in self.view and any(
-            parent not in self.view for parent in child.parents if parent != holding.key
-        )
+    def _missing_parents(self, holding: Holding, child: Lease) -> set[str]:
+        return {
+            parent
+            for parent in child.parents
+            if parent != holding.key and parent not in self.view and parent not in self.view.gone
+        }
+
+    def lacking_parents(self) -> set[str]:
+        """Give the shards whose missing leases keep finished shards from being ended."""
+        lacking: set[str] = set()
+        for holding in self._held.values():
+            if holding.phase is Phase.DRAINED and holding.to_create:
+                for child in holding.to_create.values():
+                    lacking |= self._missing_parents(holding, child)
+        return lacking
 
     def on_child_created(
         self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float

@@ -42,6 +42,8 @@ class LeaseView:
 
     def __init__(self, lease_duration_s: float) -> None:
         self.lease_duration_s = lease_duration_s
+        self.gone: set[str] = set()
+        """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -152,12 +154,36 @@ class LeaseView:
         return min(moments, default=None)
 
     def waits_for_parents(self, lease: Lease) -> bool:
-        """Whether a parent's lease stands in the table unfinished, so that this shard may not be read yet."""
+        """Whether this shard may not be read yet: a parent is unfinished, or its lease should be here and is not.
+
+        A parent's lease is deleted only after every child is past its start. So a lease at its start that has one
+        parent's row and lacks the other's does not follow a finished shard: that row is still to come, or was
+        deleted by hand.
+        """
+        found = lacking = 0
         for parent in lease.parents:
             row = self._rows.get(parent)
-            if row is not None and not row.lease.is_ended:
+            if row is None:
+                lacking += parent not in self.gone
+            elif row.lease.is_ended:
+                found += 1
+            else:
                 return True
-        return False
+        return bool(found and lacking) and not lease.checkpoint.is_record
+
+    def lacking_parents(self) -> set[str]:
+        """Give the parents whose missing rows keep leases from being read."""
+        lacking: set[str] = set()
+        for sighting in self._rows.values():
+            lease = sighting.lease
+            if len(lease.parents) < 2 or lease.checkpoint.is_record or lease.is_ended:
+                continue
+            missing = {
+                parent for parent in lease.parents if parent not in self._rows and parent not in self.gone
+            }
+            if missing and len(missing) < len(lease.parents):
+                lacking |= missing
+        return lacking
 
     def has_parent(self, lease: Lease) -> bool:
         """Whether a parent's lease stands in the table, finished or not."""

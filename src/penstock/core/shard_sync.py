@@ -19,15 +19,18 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.lease import Delete, Lease, starting_lease
-from penstock.core.position import TRIM_HORIZON, Position, Sentinel, at_timestamp
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition, pin_latest
+
+_NO_SHARDS: Final[frozenset[str]] = frozenset()
 
 # --- the first leases -----------------------------------------------------------------------------------
 
@@ -205,7 +208,11 @@ def fill_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str |
 
 
 def plan_missing(
-    leases: Mapping[str, Lease], shards: Sequence[Shard], holes: Sequence[HashRange], start: StartingPosition
+    leases: Mapping[str, Lease],
+    shards: Sequence[Shard],
+    holes: Sequence[HashRange],
+    start: StartingPosition,
+    lacking: AbstractSet[str] = _NO_SHARDS,
 ) -> list[MissingLease]:
     """Say which leases fill confirmed holes.
 
@@ -214,6 +221,8 @@ def plan_missing(
         shards: The listing that `fill_filter` asks for.
         holes: What no unfinished lease covers.
         start: Where shards start.
+        lacking: Shards that must have a lease although others cover their range: unfinished parents of shards
+            whose leases stand already.
 
     Returns:
         Leases to create one after the other, parents before children. Only what nothing else brings: a shard
@@ -223,9 +232,11 @@ def plan_missing(
     finished_before = _with_leased_descendants(leases, by_id)
     wanted: dict[str, Missing] = {}
     for shard in shards:
-        if shard.shard_id in leases or shard.shard_id in finished_before:
+        if shard.shard_id in leases:
             continue
-        if not any(_overlap(shard.hash_range, hole) for hole in holes):
+        if shard.shard_id not in lacking and (
+            shard.shard_id in finished_before or not any(_overlap(shard.hash_range, hole) for hole in holes)
+        ):
             continue
         why = _why_missing(shard, leases, by_id, finished_before)
         if why is not None:
@@ -295,9 +306,6 @@ class Deletion:
     why: Gone
 
 
-_NO_SHARDS: Final[frozenset[str]] = frozenset()
-
-
 def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_SHARDS) -> list[Deletion]:
     """Say which finished leases may go.
 
@@ -349,10 +357,3 @@ def find_vanished(
         if lease.is_ended and lease.key not in listed and lease.key not in needed
     )
     return now, now & before if before is not None else _NO_SHARDS
-
-
-def moment_position(position: Position) -> Position:
-    """Give the place to read from for a pinned LATEST: the moment that it means."""
-    if position.sentinel is Sentinel.LATEST and position.timestamp_ms is not None:
-        return at_timestamp(position.timestamp_ms)
-    return position

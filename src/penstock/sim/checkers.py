@@ -259,6 +259,12 @@ class FewDuplicates(Checker):
         if reader is None and reached:  # it had stopped, so everything delivered was done
             self._released[write.key] = (reached, who)
 
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """A lease that was lost was not given up gracefully, whatever is released later."""
+        del reason
+        if topic == "LOST" and key is not None:
+            self._last.pop((who, key), None)
+
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
         """Compare a start with what is known to be done."""
         index = self.facts.index_after(key, position)
@@ -308,7 +314,7 @@ class NothingSilent(Checker):
 
     def on_table_dropped(self) -> None:
         """Somebody owes a report."""
-        if self._table_owed_s is None:
+        if self._table_owed_s is None and self.facts.alive:
             self._table_owed_s = self.facts.now
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:

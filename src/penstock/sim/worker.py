@@ -146,7 +146,8 @@ class SimWorker:
         wake = self.at_local(self.coordinator.next_wake_s)
         if wake < self._wake - 1e-9 and wake != math.inf:
             self._wake = wake
-            self.world.schedule(max(wake, self.world.now), self._run, self._tick, (wake,))
+            # A hair later: turning the moment into the world's time and back may come out a hair before it.
+            self.world.schedule(max(wake, self.world.now) + 1e-6, self._run, self._tick, (wake,))
 
     def _tick(self, wake: float) -> None:
         if wake == self._wake:
