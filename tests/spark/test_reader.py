@@ -1,0 +1,417 @@
+"""The streaming reader without Spark around it: each of Spark's calls, in the orders in which Spark makes them.
+
+Quicker than a query, so that every order of deaths and repeats can be tried.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.lease import Delete, Take
+from penstock.errors import ClaimConflict
+from penstock.spark.options import parse_source
+from penstock.spark.process import open_table_for
+from penstock.spark.stream_reader import KinesisStreamReader, ShardPartition
+from spark_support import numbered, put
+
+SPLIT_AT = str(2**126)
+
+
+@pytest.fixture(scope="module")
+def server():
+    from penstock.local import LocalKinesis
+
+    with LocalKinesis(limits=False, settle_s=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client("kinesis")
+
+
+class Query:
+    """A query as Spark runs it, one step at a time, with the offsets that Spark would have logged."""
+
+    def __init__(self, server, client, shards=2, **options):
+        self.stream = f"s-{uuid.uuid4().hex[:10]}"
+        self.client = client
+        server.create_stream(self.stream, shards=shards)
+        self.given = {
+            "streamName": self.stream,
+            "endpointUrl": server.endpoint_url,
+            "region": "us-east-1",
+            "awsAccessKeyId": "local",
+            "awsSecretKey": "local",
+            "applicationName": f"app-{self.stream}",
+            "startingPosition": "TRIM_HORIZON",
+            "leaseDuration": "1s",
+            "fetchInterval": "0ms",
+            "probeInterval": "200ms",
+            **options,
+        }
+        self.readers = []
+        self.done = None  # the offset of the last committed batch
+        self.rows = []
+        self.reader = self.fresh()
+
+    @property
+    def options(self):
+        return parse_source(self.given)[0]
+
+    @property
+    def table(self):
+        return open_table_for(self.options.lease_table, self.options.connection)
+
+    def fresh(self):
+        """A reader in a new process, as after a restart."""
+        reader = KinesisStreamReader(self.options)
+        self.readers.append(reader)
+        return reader
+
+    def die(self):
+        """End the process beside the driver without any farewell; its leases stay as they are."""
+        planner = self.reader._planner
+        if planner is not None and planner._keeper is not None:
+            planner._keeper._stopping.set()
+        self.reader = self.fresh()
+
+    def plan(self):
+        """The next offset, logged, or None when there is nothing to read."""
+        start = self.reader.initialOffset() if self.done is None else self.done
+        end = self.reader.latestOffset(start, None)
+        assert json.loads(json.dumps(end)) == end
+        return None if end == start else end
+
+    def execute(self, end):
+        """Run a planned batch's tasks, each to its end; gives the rows."""
+        start = {} if self.done is None else self.done
+        return [row for part in self.reader.partitions(start, end) for row in self.read(part)]
+
+    def read(self, part):
+        found = []
+        for batch in self.fresh().read(part):
+            found += [
+                (row["shardId"], int(row["sequenceNumber"]), row["subSequenceNumber"], int(row["data"]))
+                for row in batch.to_pylist()
+            ]
+        return found
+
+    def commit(self, end, rows):
+        self.rows += rows
+        self.done = end
+
+    def batch(self):
+        end = self.plan()
+        if end is None:
+            return None
+        rows = self.execute(end)
+        self.commit(end, rows)
+        return rows
+
+    def drain(self, batches_max=60):
+        for _ in range(batches_max):
+            if self.batch() is None:
+                return
+        pytest.fail(f"still reading after {batches_max} batches")
+
+    def numbers(self):
+        return sorted(row[3] for row in self.rows)
+
+    def stop(self):
+        for reader in self.readers:
+            reader.stop()
+
+
+@pytest.fixture
+def query(server, client):
+    made = []
+
+    def make(**options):
+        made.append(Query(server, client, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def test_the_initial_offset_is_the_same_however_often_it_is_asked(query):
+    reader = query().reader
+    assert reader.initialOffset() == reader.initialOffset() == {"batch": 0, "shards": {}, "v": 1}
+
+
+def test_a_range_of_nothing_is_no_work(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 5))
+    end = q.plan()
+    assert q.reader.partitions(end, end) == []
+
+
+def test_the_same_partitions_are_given_however_often_they_are_asked(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 5))
+    end = q.plan()
+    first = [part.task for part in q.reader.partitions({}, end)]
+    second = [part.task for part in q.reader.partitions({}, end)]
+    assert [(task.shard_id, task.start, task.batch) for task in first] == [
+        (task.shard_id, task.start, task.batch) for task in second
+    ]
+
+
+def test_a_query_without_news_gives_its_start_back_unchanged(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 5))
+    q.drain()
+    assert q.plan() is None
+    assert json.dumps(q.reader.latestOffset(q.done, None)) == json.dumps(q.done)
+
+
+def test_a_batch_that_is_replayed_by_a_new_process_holds_the_same_rows(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 50))
+    end = q.plan()
+    first = q.execute(end)
+    put(client, q.stream, numbered(50, 90))
+    q.die()
+    second = q.execute(end)
+    assert second == first
+    q.commit(end, second)
+    q.drain()
+    assert q.numbers() == list(range(90))
+
+
+def test_a_replay_holds_the_same_rows_although_options_changed(query, client):
+    q = query(maxRecordsPerTrigger="10")
+    put(client, q.stream, numbered(0, 50))
+    end = q.plan()
+    first = q.execute(end)
+    q.given["maxRecordsPerTrigger"] = "1000"
+    q.die()
+    assert q.execute(end) == first
+    assert len(first) <= 10
+
+
+def test_a_replay_of_a_batch_whose_tasks_never_ran_reads_it_now(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 50))
+    end = q.plan()
+    q.die()
+    q.commit(end, q.execute(end))
+    q.drain()
+    assert q.numbers() == list(range(50))
+
+
+def test_a_replay_after_only_some_tasks_claimed_is_whole_and_the_claimed_part_is_the_same(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 60))
+    end = q.plan()
+    parts = q.reader.partitions({}, end)
+    claimed = q.read(parts[0])
+    put(client, q.stream, numbered(60, 80))
+    q.die()
+    again = q.reader.partitions({}, end)
+    assert q.read(again[0]) == claimed
+    q.commit(end, claimed + q.read(again[1]))
+    q.drain()
+    assert q.numbers() == list(range(80))
+
+
+def test_a_batch_that_was_planned_and_not_logged_is_planned_again(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 30))
+    q.drain()
+    put(client, q.stream, numbered(30, 60))
+    assert q.plan() is not None
+    q.die()
+    q.drain()
+    assert q.numbers() == list(range(60))
+
+
+def test_of_two_executions_that_race_the_first_claim_stands(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 40))
+    end = q.plan()
+    part = q.reader.partitions({}, end)[0]
+    slow = q.fresh().read(part)
+    seen = [row for batch in [next(slow)] for row in batch.to_pylist()]
+    winner = q.read(part)
+    # The slow one had read the same pages; its claim is refused and agrees with the one that stands.
+    seen += [row for batch in slow for row in batch.to_pylist()]
+    assert [int(row["data"]) for row in seen] == [row[3] for row in winner]
+
+
+def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, client):
+    q = query(shards=1)
+    put(client, q.stream, numbered(0, 10))
+    end = q.plan()
+    part = q.reader.partitions({}, end)[0]
+    short = q.fresh().read(part)
+    put(client, q.stream, numbered(10, 20))
+    long = q.fresh().read(part)
+    assert sum(batch.num_rows for batch in [next(long)]) == 20
+    first = q.read(ShardPartition(replace(part.task, record_count_max=10)))
+    assert len(first) == 10
+    with pytest.raises(ClaimConflict, match="another execution of the batch fixed its end"):
+        list(long)
+    assert [row[3] for row in q.read(part)] == [row[3] for row in first]
+    assert sum(batch.num_rows for batch in short) == 10
+
+
+def test_an_execution_that_read_less_than_the_claim_that_stands_reads_on(query, client):
+    q = query(shards=1)
+    put(client, q.stream, numbered(0, 30))
+    end = q.plan()
+    part = q.reader.partitions({}, end)[0]
+    behind = q.fresh().read(ShardPartition(replace(part.task, record_count_max=5)))
+    seen = [row for batch in [next(behind)] for row in batch.to_pylist()]
+    assert len(seen) == 5
+    whole = q.read(part)
+    seen += [row for batch in behind for row in batch.to_pylist()]
+    assert [int(row["data"]) for row in seen] == [row[3] for row in whole] == list(range(30))
+
+
+def test_rows_that_an_action_left_unread_are_offered_again(query, client):
+    q = query(shards=1)
+    put(client, q.stream, numbered(0, 10))
+    end = q.plan()
+    part = q.reader.partitions({}, end)[0]
+    unread = q.fresh().read(part)
+    next(unread)
+    unread.close()
+    q.done = end
+    q.drain()
+    assert q.numbers() == list(range(10))
+
+
+def test_a_checkpoint_location_that_is_older_than_the_leases_rewinds_and_loses_nothing(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 20))
+    q.drain()
+    old = q.done
+    put(client, q.stream, numbered(20, 40))
+    q.drain()
+    put(client, q.stream, numbered(40, 60))
+    q.drain()
+    q.die()
+    q.done, before = old, list(q.rows)
+    q.rows = []
+    q.drain()
+    assert set(q.numbers()) == set(range(60))
+    assert len(before) == 60
+    put(client, q.stream, numbered(60, 70))
+    q.drain()
+    assert set(range(60, 70)) <= set(q.numbers())
+
+
+def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 40))
+    q.drain()
+    put(client, q.stream, numbered(40, 80))
+    end = q.plan()
+    parts = q.reader.partitions(q.done, end)
+    robbed = parts[0].task.shard_id
+    row = q.table.fetch(robbed)
+    q.table.write(Take(robbed, row.counter, "robber"))
+    assert q.read(parts[0]) == []
+    q.commit(end, q.read(parts[1]))
+    # The robber reads on from the checkpoint, which is the start of the batch that was robbed.
+    assert q.table.fetch(robbed).owner == "robber"
+    left = {row[3] for row in q.rows if row[0] == robbed}
+    assert len(left) + len(q.rows) > 40
+
+
+def test_a_deleted_lease_row_is_made_again_where_the_last_batch_began(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 40))
+    q.drain()
+    row = q.table.fetch("shardId-000000000000")
+    q.table.write(Delete(row.key, row.counter, row.checkpoint))
+    put(client, q.stream, numbered(40, 60))
+    q.die()
+    q.drain()
+    assert set(q.numbers()) == set(range(60))
+
+
+def test_children_come_in_a_batch_after_their_parents_last_records(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 40))
+    q.batch()
+    client.split_shard(StreamName=q.stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=SPLIT_AT)
+    put(client, q.stream, numbered(40, 80))
+    client.merge_shards(
+        StreamName=q.stream, ShardToMerge="shardId-000000000003", AdjacentShardToMerge="shardId-000000000001"
+    )
+    put(client, q.stream, numbered(80, 120))
+    q.drain()
+    assert q.numbers() == list(range(120))
+    keys = {}
+    for _, _, _, number in q.rows:
+        keys.setdefault(number % 20, []).append(number)
+    assert all(numbers == sorted(numbers) for numbers in keys.values())
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_any_order_of_deaths_repeats_and_reshards_gives_every_record_once_and_in_order(query, client, seed):
+    chance = random.Random(seed)
+    q = query(maxRecordsPerTrigger=str(chance.choice([7, 25, 1000])), leaseDuration="30s")
+    sent = 0
+    held = {}  # every accepted execution of a batch held these rows
+    for _ in range(14):
+        count = chance.randrange(0, 25)
+        put(client, q.stream, numbered(sent, sent + count))
+        sent += count
+        if chance.random() < 0.25:
+            reshard(client, q.stream, chance)
+        end = q.plan()
+        if chance.random() < 0.2:
+            q.die()
+        if end is None:
+            continue
+        for _ in range(chance.randrange(0, 3)):
+            parts = q.reader.partitions(q.done or {}, end)
+            chance.shuffle(parts)
+            for part in parts[: chance.randrange(0, len(parts) + 1)]:
+                held.setdefault((end["batch"], part.task.shard_id), q.read(part))
+            q.die()
+        rows = []
+        for part in q.reader.partitions(q.done or {}, end):
+            found = q.read(part)
+            assert held.get((end["batch"], part.task.shard_id), found) == found
+            rows += found
+        q.commit(end, rows)
+    q.drain(200)
+    assert q.numbers() == list(range(sent))
+    keys = {}
+    for _, _, _, number in q.rows:
+        keys.setdefault(number % 20, []).append(number)
+    assert all(numbers == sorted(numbers) for numbers in keys.values())
+
+
+def reshard(client, stream, chance):
+    shards = [
+        shard
+        for shard in client.list_shards(StreamName=stream)["Shards"]
+        if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+    ]
+    shards.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
+    if len(shards) > 2 and chance.random() < 0.5:
+        place = chance.randrange(len(shards) - 1)
+        client.merge_shards(
+            StreamName=stream,
+            ShardToMerge=shards[place]["ShardId"],
+            AdjacentShardToMerge=shards[place + 1]["ShardId"],
+        )
+        return
+    shard = chance.choice(shards)
+    low, high = (int(shard["HashKeyRange"][name]) for name in ("StartingHashKey", "EndingHashKey"))
+    if high - low > 10:
+        client.split_shard(
+            StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str((low + high) // 2)
+        )
