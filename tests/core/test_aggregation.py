@@ -1,0 +1,383 @@
+import hashlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from google.protobuf import descriptor_pool
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from penstock.core import aggregation
+from penstock.core.aggregation import (
+    MAGIC,
+    OVERHEAD_BYTES,
+    AggregateBuilder,
+    DecodeCounts,
+    Packed,
+    Undecodable,
+    UserRecord,
+    deaggregate,
+    decode,
+    user_records,
+)
+from penstock.core.hash_key import HASH_KEY_MAX, HashRange, effective_hash_key, hash_partition_key
+from penstock.errors import RecordError
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+KPL = json.loads((GOLDEN / "kpl.json").read_text())
+PEER = json.loads((GOLDEN / "aggregates.json").read_text())
+
+
+def pack(*records):
+    builder = AggregateBuilder()
+    for partition_key, explicit_hash_key, data in records:
+        builder.add(data, partition_key, explicit_hash_key)
+    return builder.build()
+
+
+def seal(body):
+    """Make a blob of hand-written protobuf bytes."""
+    return MAGIC + body + hashlib.md5(body).digest()
+
+
+# --- reading: the vectors ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vector", KPL["vectors"], ids=lambda vector: vector["name"])
+def test_a_vector_is_read_as_the_reference_reader_does(vector):
+    expected = [
+        UserRecord(
+            record["partition_key"],
+            record["explicit_hash_key"],
+            bytes.fromhex(record["data_hex"]),
+            record["sub_sequence_number"],
+        )
+        for record in vector["expected_user_records"]
+    ]
+    found = decode(bytes.fromhex(vector["hex"]))
+    assert found == expected
+    assert [str(effective_hash_key(record.partition_key, record.explicit_hash_key)) for record in found] == [
+        record["effective_hash_key"] for record in vector["expected_user_records"]
+    ]
+
+
+@pytest.mark.parametrize("vector", KPL["vectors"], ids=lambda vector: vector["name"])
+def test_a_vector_is_written_byte_for_byte_and_placed_as_the_reference_producer_does(vector):
+    records = [
+        (record["partition_key"], record["explicit_hash_key"], bytes.fromhex(record["data_hex"]))
+        for record in vector["expected_user_records"]
+    ]
+    assert pack(*records) == Packed(
+        bytes.fromhex(vector["hex"]),
+        vector["kpl_outer_partition_key"],
+        vector["kpl_outer_explicit_hash_key"],
+        len(records),
+    )
+
+
+V1 = decode(bytes.fromhex(KPL["vectors"][0]["hex"]))
+EDGE_ANSWERS = {
+    "e01_magic_only": Undecodable.TOO_SHORT,
+    "e02_magic_plus_16_bytes": Undecodable.TOO_SHORT,
+    "e03_shorter_than_magic": None,
+    "e04_bad_md5": Undecodable.DIGEST,
+    "e05_truncated_tail": Undecodable.DIGEST,
+    "e06_magic_collision_plain_text": Undecodable.DIGEST,
+    "e07_valid_md5_invalid_protobuf": Undecodable.PROTOBUF,
+    "e08_zero_records": Undecodable.EMPTY,
+    "e09_pk_index_out_of_range_second_record": Undecodable.INDEX,
+    "e10_nested_aggregate": [
+        UserRecord("outer", None, bytes.fromhex(KPL["vectors"][0]["hex"]), 0),
+        UserRecord("outer", None, b"plain", 1),
+    ],
+    "e11_tags_present": [UserRecord("pk", None, b"tagged", 0)],
+    "e12_unknown_field": V1,
+    "e13_records_before_table": V1,
+    "e14_missing_required_data": Undecodable.PROTOBUF,
+}
+
+
+@pytest.mark.parametrize("case", KPL["edge_cases"], ids=lambda case: case["name"])
+def test_an_edge_case_gets_its_answer(case):
+    blob = bytes.fromhex(case["hex"])
+    expected = EDGE_ANSWERS[case["name"]]
+    found = decode(blob)
+    if isinstance(expected, list):
+        assert [record[2:] for record in found] == [record[2:] for record in expected]
+        assert deaggregate(blob) == found
+    else:
+        assert found is expected
+        assert deaggregate(blob) is None
+
+
+def test_every_edge_case_has_an_answer():
+    assert {case["name"] for case in KPL["edge_cases"]} == set(EDGE_ANSWERS)
+
+
+@pytest.mark.parametrize("case", PEER["cases"], ids=lambda case: case["name"])
+def test_bytes_shared_with_the_peer_stay_as_they_are(case):
+    records = [(key, hash_key, bytes.fromhex(data)) for key, hash_key, data in case["records"]]
+    packed = pack(*records)
+    assert packed.data.hex() == case["blob"]
+    assert (packed.partition_key, packed.explicit_hash_key) == (
+        case["partition_key"],
+        case["explicit_hash_key"],
+    )
+    assert decode(bytes.fromhex(case["blob"])) == [
+        UserRecord(key, hash_key, data, place) for place, (key, hash_key, data) in enumerate(records)
+    ]
+
+
+# --- reading: what is no whole aggregate ------------------------------------------------------------------
+
+BROKEN = {
+    "an explicit hash key index where there is no table": (
+        seal(b"\x0a\x01k" + b"\x1a\x07\x08\x00\x10\x00\x1a\x01x"),
+        Undecodable.INDEX,
+    ),
+    "an explicit hash key index beyond the table": (
+        seal(b"\x0a\x01k" + b"\x12\x010" + b"\x1a\x07\x08\x00\x10\x01\x1a\x01x"),
+        Undecodable.INDEX,
+    ),
+    "a key index of 2^64-1": (
+        seal(b"\x0a\x01k" + b"\x1a\x0e\x08\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01\x1a\x01x"),
+        Undecodable.INDEX,
+    ),
+    "a partition key that is no UTF-8": (
+        seal(b"\x0a\x02\xff\xfe" + b"\x1a\x05\x08\x00\x1a\x01x"),
+        Undecodable.PROTOBUF,
+    ),
+    "an explicit hash key that is no UTF-8": (
+        seal(b"\x0a\x01k" + b"\x12\x02\xff\xfe" + b"\x1a\x07\x08\x00\x10\x00\x1a\x01x"),
+        Undecodable.PROTOBUF,
+    ),
+    "a record without a partition key index": (
+        seal(b"\x0a\x01k" + b"\x1a\x03\x1a\x01x"),
+        Undecodable.PROTOBUF,
+    ),
+    "a tag without its key": (
+        seal(b"\x0a\x01k" + b"\x1a\x0a\x08\x00\x1a\x01x\x22\x03\x12\x01v"),
+        Undecodable.PROTOBUF,
+    ),
+    "a digest and nothing else": (MAGIC + hashlib.md5(b"").digest(), Undecodable.TOO_SHORT),
+}
+
+
+@pytest.mark.parametrize(("blob", "reason"), BROKEN.values(), ids=BROKEN)
+def test_what_is_no_whole_aggregate_passes_through_untouched_and_is_counted(blob, reason):
+    counts = DecodeCounts()
+    assert user_records(blob, "outer", counts) == [UserRecord("outer", None, blob, 0)]
+    assert counts == DecodeCounts(undecodable={reason: 1})
+
+
+@pytest.mark.parametrize("place", range(KPL["vectors"][1]["blob_len"]))
+def test_an_aggregate_with_one_wrong_byte_loses_nothing(place):
+    blob = bytearray.fromhex(KPL["vectors"][1]["hex"])
+    blob[place] ^= 0x20
+    counts = DecodeCounts()
+    assert user_records(bytes(blob), "outer", counts) == [UserRecord("outer", None, bytes(blob), 0)]
+    expected = (
+        DecodeCounts(plain_records=1) if place < 4 else DecodeCounts(undecodable={Undecodable.DIGEST: 1})
+    )
+    assert counts == expected
+
+
+@given(st.binary(max_size=60))
+@example(b"")
+@example(MAGIC)
+@example(b"\x0a\x01k\x1a\x05\x08\x00\x1a\x01x")
+def test_no_bytes_make_the_reader_fail(body):
+    for blob in (body, MAGIC + body, seal(body)):
+        counts = DecodeCounts()
+        records = user_records(blob, None, counts)
+        assert records
+        if counts.aggregates == 0:
+            assert records == [UserRecord(None, None, blob, 0)]
+            assert counts.plain_records + sum(counts.undecodable.values()) == 1
+
+
+def test_counts_add_up_over_many_records():
+    counts = DecodeCounts()
+    whole = pack(("k", None, b"1"), ("k", None, b"2")).data
+    for blob in (b"plain", whole, whole, MAGIC, MAGIC + b"x" * 20, MAGIC + b"y" * 20):
+        user_records(blob, "k", counts)
+    assert counts == DecodeCounts(
+        aggregates=2,
+        user_records=4,
+        plain_records=1,
+        undecodable={Undecodable.TOO_SHORT: 1, Undecodable.DIGEST: 2},
+    )
+
+
+# --- reading: the hash-range filter -----------------------------------------------------------------------
+
+HALF = HASH_KEY_MAX // 2
+
+
+def test_a_filter_leaves_out_single_user_records_and_never_the_whole_aggregate():
+    blob = pack(("a", "0", b"in"), ("b", str(HASH_KEY_MAX), b"out"), ("c", str(HALF), b"edge")).data
+    counts = DecodeCounts()
+    kept = user_records(blob, "a", counts, HashRange(0, HALF))
+    assert kept == [UserRecord("a", "0", b"in", 0), UserRecord("c", str(HALF), b"edge", 2)]
+    assert counts == DecodeCounts(aggregates=1, user_records=2, out_of_range=1)
+
+
+def test_a_filter_goes_by_the_partition_key_where_there_is_no_explicit_hash_key():
+    inside = hash_partition_key("k")
+    blob = pack(("k", None, b"1"), ("other", None, b"2"), ("k", None, b"3")).data
+    counts = DecodeCounts()
+    kept = user_records(blob, "a", counts, HashRange(inside, inside))
+    assert [record.data for record in kept] == [b"1", b"3"]
+    assert counts.out_of_range == 1
+
+
+def test_a_filter_may_leave_nothing_and_says_so():
+    counts = DecodeCounts()
+    blob = pack(("a", "5", b"1"), ("b", "6", b"2")).data
+    assert user_records(blob, "a", counts, HashRange(0, 4)) == []
+    assert counts == DecodeCounts(aggregates=1, out_of_range=2)
+
+
+def test_a_filter_never_touches_a_plain_record():
+    outside = HashRange(0, 0)
+    assert user_records(b"plain", "k", DecodeCounts(), outside) == [UserRecord("k", None, b"plain", 0)]
+
+
+def test_a_filter_keeps_and_counts_a_record_whose_hash_key_is_not_one():
+    table = b"\x0a\x01k" + b"\x12\x03abc"
+    blob = seal(table + b"\x1a\x07\x08\x00\x10\x00\x1a\x01x" + b"\x1a\x05\x08\x00\x1a\x01y")
+    counts = DecodeCounts()
+    kept = user_records(blob, "a", counts, HashRange(0, 0))
+    assert kept == [UserRecord("k", "abc", b"x", 0)]
+    assert counts == DecodeCounts(aggregates=1, user_records=1, out_of_range=1, unplaced=1)
+
+
+# --- writing ----------------------------------------------------------------------------------------------
+
+
+def test_one_record_alone_is_written_as_it_is_with_its_own_keys():
+    assert pack(("mine", None, b"data")) == Packed(b"data", "mine", None, 1)
+    assert pack(("mine", "7", b"data")) == Packed(b"data", "mine", "7", 1)
+
+
+def test_several_records_are_placed_by_the_first_ones_hash_key():
+    by_key = pack(("k", None, b"1"), ("other", "9", b"2"))
+    assert (by_key.partition_key, by_key.explicit_hash_key) == ("a", str(hash_partition_key("k")))
+    by_hash_key = pack(("k", "7", b"1"), ("other", None, b"2"))
+    assert (by_hash_key.partition_key, by_hash_key.explicit_hash_key) == ("a", "7")
+    assert by_hash_key.user_record_count == 2
+
+
+def test_an_aggregate_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="an aggregate of no records"):
+        AggregateBuilder().build()
+
+
+@pytest.mark.parametrize(
+    ("partition_key", "explicit_hash_key", "message"),
+    [
+        ("k", "abc", "explicit hash key 'abc' is not a decimal number"),
+        ("k", str(2**128), "is over the largest one"),
+        ("\ud800", None, "is no Unicode text"),
+    ],
+)
+def test_a_bad_key_is_refused_when_it_comes_and_the_aggregate_stays_whole(
+    partition_key, explicit_hash_key, message
+):
+    builder = AggregateBuilder()
+    builder.add(b"1", "k")
+    before = (len(builder), builder.size_bytes)
+    for act in (builder.size_with, builder.add):
+        with pytest.raises(RecordError, match=message):
+            act(b"2", partition_key, explicit_hash_key)
+    assert (len(builder), builder.size_bytes) == before
+    builder.add(b"2", "k")
+    assert [record.data for record in decode(builder.build().data)] == [b"1", b"2"]
+
+
+def test_a_builder_gives_back_what_was_added():
+    builder = AggregateBuilder()
+    assert (len(builder), builder.size_bytes, builder.records()) == (0, 0, ())
+    builder.add(b"1", "k")
+    builder.add(b"22", "l", "5")
+    assert builder.records() == (("k", None, b"1"), ("l", "5", b"22"))
+
+
+KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
+    ["a", "k" * 127, "é" * 128]
+)
+HASH_KEYS = st.none() | st.sampled_from(["0", str(HASH_KEY_MAX)]) | st.integers(0, HASH_KEY_MAX).map(str)
+DATA = st.binary(max_size=40) | st.sampled_from(
+    [b"x" * 126, b"x" * 127, b"x" * 128, b"x" * 16_383, b"x" * 16_384]
+)
+RECORDS = st.lists(st.tuples(KEYS, HASH_KEYS, DATA), min_size=1, max_size=12)
+
+
+@given(RECORDS)
+@example([(f"k{number}", str(number), b"") for number in range(300)])
+@example([("k", None, b"x" * 2_097_151), ("k", None, b"x" * 2_097_152)])
+def test_what_is_written_is_read_and_the_size_is_known_before(records):
+    builder = AggregateBuilder()
+    for key, hash_key, data in records:
+        predicted = builder.size_with(data, key, hash_key)
+        builder.add(data, key, hash_key)
+        assert builder.size_bytes == predicted
+    packed = builder.build()
+    assert len(packed.data) == builder.size_bytes
+    assert packed.user_record_count == len(builder) == len(records)
+    if len(records) > 1:
+        expected = [
+            UserRecord(key, hash_key, data, place) for place, (key, hash_key, data) in enumerate(records)
+        ]
+        assert decode(packed.data) == expected
+
+
+@given(RECORDS.filter(lambda records: len(records) > 1))
+def test_the_bytes_are_those_that_protobuf_writes(records):
+    message = aggregation._AggregatedRecord()
+    message.partition_key_table.extend(dict.fromkeys(key for key, _, _ in records))
+    message.explicit_hash_key_table.extend(
+        dict.fromkeys(hash_key for _, hash_key, _ in records if hash_key is not None)
+    )
+    for key, hash_key, data in records:
+        record = message.records.add(data=data)
+        record.partition_key_index = list(message.partition_key_table).index(key)
+        if hash_key is not None:
+            record.explicit_hash_key_index = list(message.explicit_hash_key_table).index(hash_key)
+    packed = pack(*records)
+    assert packed.data[len(MAGIC) : len(MAGIC) - OVERHEAD_BYTES] == message.SerializeToString(
+        deterministic=True
+    )
+
+
+# --- beside other users of protobuf -----------------------------------------------------------------------
+
+
+def test_the_message_classes_stay_out_of_the_pool_that_everybody_shares():
+    with pytest.raises(KeyError):
+        descriptor_pool.Default().FindMessageTypeByName("penstock.AggregatedRecord")
+
+
+def test_the_reader_gives_the_same_answers_without_the_c_implementation():
+    program = (
+        "import sys, json\n"
+        "from penstock.core.aggregation import decode\n"
+        "from google.protobuf.internal import api_implementation\n"
+        "assert api_implementation.Type() == 'python', api_implementation.Type()\n"
+        "print(json.dumps([repr(decode(bytes.fromhex(blob))) for blob in json.load(sys.stdin)]))\n"
+    )
+    blobs = [case["hex"] for case in KPL["vectors"] + KPL["edge_cases"]] + [
+        blob.hex() for blob, _ in BROKEN.values()
+    ]
+    answer = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program],
+        input=json.dumps(blobs),
+        env={"PROTOCOL_BUFFERS_PYTHON_IMPLEMENTATION": "python", "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    assert json.loads(answer.stdout) == [repr(decode(bytes.fromhex(blob))) for blob in blobs]
