@@ -228,7 +228,7 @@ class Coordinator:
         if self._table_state == "unknown" and now_s >= self._table_due_s:
             self._table_state = "ensuring"
             self.outbox.emit(EnsureTable())
-        if self.caretaker.wants_round:
+        if self.caretaker.wants_round and not self._scanning:  # else this scan may have begun too early to see it
             self.caretaker.wants_round = False
             self._round_due_s = min(self._round_due_s, now_s)
         if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:

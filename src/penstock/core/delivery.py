@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, Generic, Literal
 
+from penstock.core.backoff import Backoff
 from penstock.core.calls import (
     Call,
     CallKind,
@@ -437,10 +438,8 @@ class ShardDelivery(Generic[R]):
     # --- inside: failures ---
 
     def _repeat(self, piece: _Piece[R], now_s: float, chance: float) -> Repeat:
-        bound_s = min(
-            self.options.backoff_max_s, self.options.backoff_min_s * 2 ** min(piece.attempt - 1, 32)
-        )
-        at_s = now_s + chance * bound_s
+        backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
+        at_s = now_s + backoff.delay_s(piece.attempt, chance)
         piece.attempt += 1
         if piece.lane is None:
             self._lifecycle[piece.kind] = "due"

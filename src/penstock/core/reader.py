@@ -17,6 +17,13 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
+from penstock.core.backoff import Backoff
+from penstock.core.limits import (
+    GET_RECORDS_COUNT_MAX,
+    GET_RECORDS_PER_S_MAX,
+    ITERATOR_LIFE_S,
+    SHARD_READ_BYTES_PER_S_MAX,
+)
 from penstock.core.position import Position, Sentinel, at_record, at_timestamp
 from penstock.core.shard import ChildShard
 from penstock.errors import (
@@ -33,13 +40,6 @@ from penstock.errors import (
     Unavailable,
     UnknownOutcome,
 )
-
-READS_PER_S_MAX: Final = 5.0
-"""GetRecords calls per second and shard (service quota)."""
-READ_BYTES_PER_S_MAX: Final = 2 * 1024 * 1024
-"""Bytes per second and shard that GetRecords gives before it refuses (service quota)."""
-RECORD_COUNT_MAX: Final = 10_000
-"""Records per GetRecords (service limit)."""
 
 _SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little apart keeps five in a second
 _LATEST_SLACK_MS: Final = (
@@ -85,9 +85,9 @@ class ReaderOptions:
         OptionError: A value is out of its range; the message names it.
     """
 
-    record_count_max: int = RECORD_COUNT_MAX
-    reads_per_s_max: float = READS_PER_S_MAX
-    read_bytes_per_s_max: int = READ_BYTES_PER_S_MAX
+    record_count_max: int = GET_RECORDS_COUNT_MAX
+    reads_per_s_max: float = GET_RECORDS_PER_S_MAX
+    read_bytes_per_s_max: int = SHARD_READ_BYTES_PER_S_MAX
     idle_time_between_reads_s: float = 1.0
     backoff_min_s: float = 0.5
     backoff_max_s: float = 20.0
@@ -96,22 +96,24 @@ class ReaderOptions:
     retention_s: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.record_count_max <= RECORD_COUNT_MAX:
-            raise OptionError(f"record_count_max={self.record_count_max}: expected 1 to {RECORD_COUNT_MAX}")
-        if not 0 < self.reads_per_s_max <= READS_PER_S_MAX:
+        if not 1 <= self.record_count_max <= GET_RECORDS_COUNT_MAX:
             raise OptionError(
-                f"reads_per_s_max={self.reads_per_s_max}: expected more than 0 and at most {READS_PER_S_MAX}, "
+                f"record_count_max={self.record_count_max}: expected 1 to {GET_RECORDS_COUNT_MAX}"
+            )
+        if not 0 < self.reads_per_s_max <= GET_RECORDS_PER_S_MAX:
+            raise OptionError(
+                f"reads_per_s_max={self.reads_per_s_max}: expected more than 0 and at most {GET_RECORDS_PER_S_MAX}, "
                 "the service's quota per shard"
             )
-        if not 0 < self.read_bytes_per_s_max <= READ_BYTES_PER_S_MAX:
+        if not 0 < self.read_bytes_per_s_max <= SHARD_READ_BYTES_PER_S_MAX:
             raise OptionError(
-                f"read_bytes_per_s_max={self.read_bytes_per_s_max}: expected 1 to {READ_BYTES_PER_S_MAX}, "
+                f"read_bytes_per_s_max={self.read_bytes_per_s_max}: expected 1 to {SHARD_READ_BYTES_PER_S_MAX}, "
                 "the service's quota per shard"
             )
-        if not 0 <= self.idle_time_between_reads_s <= 240:
+        if not 0 <= self.idle_time_between_reads_s <= 0.8 * ITERATOR_LIFE_S:
             raise OptionError(
-                f"idle_time_between_reads_s={self.idle_time_between_reads_s}: expected 0 to 240, "
-                "since an iterator lives for 300 s"
+                f"idle_time_between_reads_s={self.idle_time_between_reads_s}: expected 0 to {0.8 * ITERATOR_LIFE_S:g}, "
+                f"since an iterator lives for {ITERATOR_LIFE_S:g} s"
             )
         if not 0 < self.backoff_min_s <= self.backoff_max_s:
             raise OptionError(
@@ -517,10 +519,10 @@ class ShardReader(Generic[R]):
         self._not_before_s = started_s + max(pause_s, bytes_s)
 
     def _back_off(self, now_s: float, chance: float, failures: int | None = None) -> None:
-        count = self._failures if failures is None else failures
-        bound_s = min(self.options.backoff_max_s, self.options.backoff_min_s * 2 ** min(count - 1, 32))
+        count = max(1, self._failures if failures is None else failures)
+        delay_s = Backoff(self.options.backoff_min_s, self.options.backoff_max_s).delay_s(count, chance)
         # Full jitter, but never sooner than calls may follow each other anyway.
-        self._not_before_s = now_s + max(self.options.spacing_s, chance * bound_s)
+        self._not_before_s = now_s + max(self.options.spacing_s, delay_s)
         self._pause = Pause.BACKOFF
 
 
