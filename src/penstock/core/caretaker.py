@@ -44,6 +44,7 @@ from penstock.core.shard_sync import (
 
 _RESTORED_COUNTER_STEP: Final = 1_000_000
 """Counters fence writes. A row that is made again must never come to a counter that somebody still holds."""
+_REST_DURATIONS: Final = 3  # lease durations that a finished lease stands before it is deleted
 _DELETIONS_PER_ROUND: Final = 100
 _RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
 
@@ -200,7 +201,7 @@ class Caretaker:
             )
         if isinstance(outcome, Applied | Refused):
             self._retries = 0
-            self.wants_round = self.wants_round or self.outbox.is_idle()
+            self.wants_round = True  # a take may be under way for another lease, so idleness says nothing
         else:
             self._retries += 1
             if self._retries <= _RETRIES_MAX:
@@ -305,7 +306,10 @@ class Caretaker:
         deletions = plan_deletions(rows, self._vanished)
         begun = 0
         for deletion in deletions:
-            if begun < _DELETIONS_PER_ROUND and self._is_mine(workers, deletion.write.key):
+            key = deletion.write.key
+            if self.view.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
+                continue  # a creation whose answer was lost may still arrive, and would bring the row back
+            if begun < _DELETIONS_PER_ROUND and self._is_mine(workers, key):
                 begun += self.outbox.enqueue(deletion.write, ("delete", deletion.why))
         if self._garbage_due_s is None:
             self._garbage_due_s = now_s + self.options.garbage_interval_s * self.outbox.draw()

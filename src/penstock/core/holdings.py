@@ -726,7 +726,9 @@ class Holdings:
 
     def _take_child(self, key: str) -> None:
         row = self.view.get(key)
-        if row is None or row.reader is not None or row.is_ended or self.view.waits_for_parents(row):
+        if row is None or row.reader is not None or row.is_ended or key in self._held:
+            return
+        if self.view.waits_for_parents(row):
             return
         if self.options.max_leases is not None and len(self._held) >= self.options.max_leases:
             return

@@ -276,7 +276,11 @@ class FewDuplicates(Checker):
                 f"{who} starts {key} at {position}, {reached - index} records before where {before} released it"
             )
         row_checkpoint = self._checkpoint.get((who, key))
-        if row_checkpoint is not None and index < self.facts.index_after(key, row_checkpoint):
+        if (
+            row_checkpoint is not None
+            and row_checkpoint.is_record
+            and index < self.facts.index_after(key, row_checkpoint)
+        ):
             raise Broken(f"{who} starts {key} at {position}, before its checkpoint {row_checkpoint}")
 
 
@@ -421,6 +425,12 @@ class AllConsumed(Checker):
                 raise Broken(f"open shard {key} has no unfinished lease")
             if shard.is_closed and row is not None and not row.is_ended:
                 raise Broken(f"closed shard {key} is not finished: {row.owner} at {row.checkpoint}")
+            if row is not None and not row.is_ended and row.checkpoint.is_record:
+                left = len(shard.sequences) - facts.index_after(key, row.checkpoint)
+                if left:
+                    raise Broken(
+                        f"{key} stands at {row.checkpoint}, {left} handled records are not checkpointed"
+                    )
 
 
 class WithinBudget(Checker):

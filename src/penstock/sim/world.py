@@ -254,11 +254,15 @@ class World:
         if problem is not None:
             return NotDone(problem)
         faults = self.faults
-        if self._luck(faults.unknown_lost):
-            return UNKNOWN
         if self._luck(faults.unknown_late):
             self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, who, write)
             return UNKNOWN
+        if self._luck(faults.unknown_lost):
+            return UNKNOWN
+        return self._write(who, write)
+
+    def _write(self, who: str, write: LeaseWrite) -> Applied | Refused | NotDone | Unknown:
+        faults = self.faults
         if self._luck(faults.spurious_refusal) and write.key in self.table.rows:
             return self.table.refuse(write)
         outcome = self.table.write(who, write)

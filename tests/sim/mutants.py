@@ -1,0 +1,386 @@
+"""Planted bugs: each a defect that some library of this kind really had, put in by injection.
+
+A simulator that cannot find known bugs proves nothing. Each mutant swaps one function for a wrong one while its
+context is open; the sources stay as they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+from penstock.core import caretaker, coordinator, holdings
+from penstock.core.balance import Gain, Reason
+from penstock.core.coordination import UNKNOWN, CoordinatorOptions
+from penstock.core.holdings import Holding, Holdings, Phase
+from penstock.core.lease import (
+    Applied,
+    Checkpoint,
+    Create,
+    Delete,
+    LateCheckpoint,
+    Lease,
+    Outcome,
+    Refused,
+    Release,
+    Renew,
+    Take,
+    apply_write,
+    starting_lease,
+)
+from penstock.core.lease_view import Hold, LeaseView
+from penstock.core.outbox import Errand, Outbox
+from penstock.core.position import Position, Sentinel
+from penstock.core.reader import ShardReader
+from penstock.core.shard_sync import Deletion, Gone
+from penstock.sim.table import SimTable
+from penstock.sim.worker import SimReader, SimWorker
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """A planted bug.
+
+    Args:
+        name: Short.
+        had_by: Who had it.
+        target: The class or module that holds the function.
+        function: Its name.
+        wrong: What it is swapped for.
+    """
+
+    name: str
+    had_by: str
+    target: Any
+    function: str
+    wrong: Any
+
+    @contextmanager
+    def planted(self) -> Iterator[None]:
+        """Run with the bug in place."""
+        with patch.object(self.target, self.function, self.wrong):
+            yield
+
+
+def _table(rule: Callable[[Lease | None, Any], Outcome | None]) -> Callable[..., Outcome]:
+    def decide(self: SimTable, before: Lease | None, write: Any) -> Outcome:
+        del self
+        wrong = rule(before, write)
+        return apply_write(before, write) if wrong is None else wrong
+
+    return decide
+
+
+def _create_over(before: Lease | None, write: Any) -> Outcome | None:
+    return Applied(write.lease) if isinstance(write, Create) and before is not None else None
+
+
+def _take_anyway(before: Lease | None, write: Any) -> Outcome | None:
+    if isinstance(write, Take) and before is not None:
+        return apply_write(before, replace(write, counter=before.counter))
+    return None
+
+
+def _upsert(before: Lease | None, write: Any) -> Outcome | None:
+    if before is None and isinstance(write, Take | Renew | Checkpoint):
+        return apply_write(Lease(write.key, counter=write.counter), write)
+    return None
+
+
+def _late_anyway(before: Lease | None, write: Any) -> Outcome | None:
+    if isinstance(write, LateCheckpoint) and before is not None:
+        return Applied(replace(before, checkpoint=write.position))
+    return None
+
+
+def _compare_as_text(self: Position) -> tuple[Any, ...]:
+    if self.sequence_number is not None:
+        return (3, self.sequence_number, self.sub_sequence_number)
+    ranks = {
+        Sentinel.AT_TIMESTAMP: 0,
+        Sentinel.TRIM_HORIZON: 1,
+        Sentinel.LATEST: 2,
+        None: 2,
+        Sentinel.SHARD_END: 4,
+    }
+    return (ranks[self.sentinel], str(self.timestamp_ms), 0)
+
+
+def _fence_by_nothing(before: Lease | None, write: Any) -> Outcome | None:
+    if isinstance(write, Checkpoint | Renew) and before is not None and before.counter != write.counter:
+        return apply_write(before, replace(write, counter=before.counter))
+    return None
+
+
+def _take_keeps_handover(before: Lease | None, write: Any) -> Outcome | None:
+    if isinstance(write, Take) and before is not None and before.counter == write.counter:
+        return Applied(replace(before, owner=write.worker, counter=before.counter + 1))
+    return None
+
+
+def _latest_children(children: Any) -> list[Lease]:
+    latest = Position(sentinel=Sentinel.LATEST)
+    return [starting_lease(child.shard_id, latest, child.parents, child.hash_range) for child in children]
+
+
+def _end_before_children(self: Holdings, holding: Holding, now_s: float) -> None:
+    del self, now_s
+    holding.to_create = {}
+
+
+def _never_end(self: Holdings, holding: Holding) -> bool:
+    del self, holding
+    return False
+
+
+def _wait_for_nobody(self: LeaseView, lease: Lease) -> bool:
+    del self, lease
+    return False
+
+
+def _no_deadline(self: Holdings, holding: Holding) -> float:
+    return holding.renewed_s + 100 * self.options.lease_duration_s
+
+
+def _refused_is_lost(self: Holdings, holding: Holding, write: Any, row: Lease | None, now_s: float) -> None:
+    del write
+    self._drop(holding, now_s, holdings.StopWhy.LOST, row=row, row_gone=row is None)
+
+
+_on_child_created = Holdings.on_child_created
+_next_write = Holdings._next_write
+_start = Holdings._start
+_plan_balance = coordinator.plan_balance
+_plan_missing = caretaker.plan_missing
+_plan_deletions = caretaker.plan_deletions
+
+
+def _unknown_child_is_created(self: Holdings, errand: Errand, outcome: Any, now_s: float) -> None:
+    if outcome is UNKNOWN or isinstance(outcome, holdings.NotDone):
+        outcome = Refused(holdings.Refusal.EXISTS, None)
+    _on_child_created(self, errand, outcome, now_s)
+
+
+def _release_without_checkpoint(self: Holdings, holding: Holding, now_s: float) -> Any:
+    write = _next_write(self, holding, now_s)
+    return replace(write, position=None) if isinstance(write, Release) else write
+
+
+def _release_while_reading(self: Holdings, holding: Holding, why: Any, now_s: float) -> None:
+    del why, now_s
+    if holding.phase is not Phase.DRAINED:
+        holding.phase = Phase.STOPPED
+
+
+def _own_but_not_read(self: Holdings, holding: Holding, now_s: float) -> None:
+    if holding.lease.owner_switches:
+        holding.phase = Phase.PARKED  # the cache says mine, and nobody reads it
+    else:
+        _start(self, holding, now_s)
+
+
+def _first_sight_is_dead(self: LeaseView, sighting: Any, now_s: float) -> Hold:
+    lease = sighting.lease
+    if lease.is_ended:
+        return Hold.ENDED
+    if lease.reader is None:
+        return Hold.UNOWNED
+    is_new = not sighting.unchanged_scans and now_s - sighting.changed_s < 1e-9
+    return Hold.EXPIRED if is_new else Hold.ALIVE
+
+
+def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
+    moves = _plan_balance(fleet, me, *args, **kwargs)
+    if moves:
+        return moves
+    mine = sum(1 for entry in fleet if entry.lease.owner == me)
+    target = -(-len(fleet) // max(1, len({entry.lease.owner for entry in fleet} | {me})))
+    rest = [entry for entry in fleet if entry.hold is Hold.ALIVE and entry.lease.owner != me]
+    return [
+        Gain(Take(entry.lease.key, entry.lease.counter, me), Reason.SHARE) for entry in rest[: target - mine]
+    ]
+
+
+def _missing_at_latest(*args: Any, **kwargs: Any) -> Any:
+    latest = Position(sentinel=Sentinel.LATEST)
+    return [
+        replace(missing, lease=replace(missing.lease, checkpoint=latest))
+        for missing in _plan_missing(*args, **kwargs)
+    ]
+
+
+def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
+    return []
+
+
+def _retry_at_once(self: Holdings, holding: Holding, now_s: float) -> None:
+    del self
+    holding.retry_s = now_s + 0.01
+
+
+def _checkpoint_before_done(self: SimReader, batch: Any, sequences: tuple[int, ...]) -> None:
+    self.checkpoint(Position(sequence_number=batch[-1].sequence_number))
+    self.worker.later(self.worker.world.handling_s(), self._on_handled, batch, sequences)
+
+
+def _repeat_the_first(self: ShardReader[Any], records: Any) -> Any:
+    del self
+    return records
+
+
+def _renew_at_expiry(self: CoordinatorOptions) -> float:
+    return self.lease_duration_s
+
+
+def _wall_clock(self: SimWorker) -> float:
+    return self.world.wall_ms() / 1000
+
+
+def _never_reports(self: Outbox, *args: Any, **kwargs: Any) -> None:
+    del self, args, kwargs
+
+
+def _delete_unowned(leases: Any, vanished: Any = frozenset()) -> Any:
+    del vanished
+    return [
+        Deletion(Delete(lease.key, lease.counter, lease.checkpoint), Gone.VANISHED)
+        for lease in leases.values()
+        if not lease.is_ended and lease.reader is None
+    ]
+
+
+MUTANTS = (
+    Mutant(
+        "create over a row",
+        "a Rust KCL (D1): PutItem without a condition",
+        SimTable,
+        "decide",
+        _table(_create_over),
+    ),
+    Mutant("take without the counter", "a Rust KCL (D7)", SimTable, "decide", _table(_take_anyway)),
+    Mutant(
+        "update brings rows back",
+        "a Rust KCL (D4): upserts make partial rows",
+        SimTable,
+        "decide",
+        _table(_upsert),
+    ),
+    Mutant(
+        "checkpoint moves back",
+        "several: an unconditional last checkpoint",
+        SimTable,
+        "decide",
+        _table(_late_anyway),
+    ),
+    Mutant("numbers compared as text", "several: '9' after '10'", Position, "_key", _compare_as_text),
+    Mutant(
+        "owner writes are not fenced",
+        "Redis-like locks: no fencing token",
+        SimTable,
+        "decide",
+        _table(_fence_by_nothing),
+    ),
+    Mutant("take keeps the hand-over", "zio-kinesis (Z6)", SimTable, "decide", _table(_take_keeps_handover)),
+    Mutant(
+        "children at LATEST", "Doris, baker, a Rust KCL (D2)", holdings, "plan_child_leases", _latest_children
+    ),
+    Mutant(
+        "end before the children",
+        "several: SHARD_END first",
+        Holdings,
+        "_create_children",
+        _end_before_children,
+    ),
+    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", Holdings, "_children_stand", _never_end),
+    Mutant("parents are not waited for", "Hazelcast (A.5)", LeaseView, "waits_for_parents", _wait_for_nobody),
+    Mutant(
+        "delivery without a deadline",
+        "etcd-style locks: paused owners go on",
+        Holdings,
+        "deadline_s",
+        _no_deadline,
+    ),
+    Mutant(
+        "a refused renewal is a loss", "KCL 2: spurious lease loss", Holdings, "_reconcile", _refused_is_lost
+    ),
+    Mutant(
+        "unknown creation taken as done",
+        "several: two outcomes instead of three",
+        Holdings,
+        "on_child_created",
+        _unknown_child_is_created,
+    ),
+    Mutant(
+        "release without the checkpoint",
+        "KCL 845: leases given up without progress",
+        Holdings,
+        "_next_write",
+        _release_without_checkpoint,
+    ),
+    Mutant(
+        "release while still reading",
+        "KCL 265: stealing makes duplicates",
+        Holdings,
+        "stop",
+        _release_while_reading,
+    ),
+    Mutant("held but not read", "vmware-go-kcl 77", Holdings, "_start", _own_but_not_read),
+    Mutant(
+        "first sight counts as dead",
+        "cold observers that rob live owners",
+        LeaseView,
+        "_hold",
+        _first_sight_is_dead,
+    ),
+    Mutant(
+        "always one lease more", "rebalancing churn: 500px, KCL 1467", coordinator, "plan_balance", _greedy
+    ),
+    Mutant("missing shards at LATEST", "KCL 751", caretaker, "plan_missing", _missing_at_latest),
+    Mutant(
+        "holes are not looked for",
+        "KCL 339: shards missed after a reshard",
+        caretaker,
+        "plan_missing",
+        _nothing_is_missing,
+    ),
+    Mutant(
+        "retries without a pause",
+        "retry storms on a throttled table",
+        Holdings,
+        "_retry_later",
+        _retry_at_once,
+    ),
+    Mutant(
+        "checkpoint before the work",
+        "KCL 10: the batch is skipped",
+        SimReader,
+        "begin_handling",
+        _checkpoint_before_done,
+    ),
+    Mutant(
+        "the first record again",
+        "a Rust KCL (D13): the resume filter",
+        ShardReader,
+        "_drop_done",
+        _repeat_the_first,
+    ),
+    Mutant(
+        "renewal as rare as expiry",
+        "a Rust KCL (D9)",
+        CoordinatorOptions,
+        "renew_interval_s",
+        property(_renew_at_expiry),
+    ),
+    Mutant("wall clock for ages", "several: NTP jumps expire leases", SimWorker, "local_s", _wall_clock),
+    Mutant("silence", "KCL 461: a deleted lease dies in silence", Outbox, "report", _never_reports),
+    Mutant(
+        "unowned leases deleted",
+        "a Rust KCL: rows of unfinished shards deleted",
+        caretaker,
+        "plan_deletions",
+        _delete_unowned,
+    ),
+)
