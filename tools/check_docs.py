@@ -48,9 +48,8 @@ def broken_links() -> list[str]:
 
 def missing_words() -> list[str]:
     """Name commands that the README does not mention, and a version without a changelog entry."""
-    from penstock.cli.main import command_names
-
     import penstock
+    from penstock.cli.main import command_names
 
     readme = (ROOT / "README.md").read_text()
     found = [

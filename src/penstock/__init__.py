@@ -1,3 +1,42 @@
-"""Amazon Kinesis Data Streams for Python and PySpark."""
+"""Amazon Kinesis Data Streams for Python and PySpark.
+
+`Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
+flow control, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
+Kinesis, `penstock.errors` everything that can go wrong.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from penstock.consumer import Batch, Consumer, ConsumerOptions, Record
+    from penstock.errors import PenstockError
+    from penstock.producer import Producer, ProducerOptions
 
 __version__ = "0.1.0"
+
+_HOMES: Final = {
+    "Batch": "penstock.consumer",
+    "Consumer": "penstock.consumer",
+    "ConsumerOptions": "penstock.consumer",
+    "PenstockError": "penstock.errors",
+    "Producer": "penstock.producer",
+    "ProducerOptions": "penstock.producer",
+    "Record": "penstock.consumer",
+}
+
+__all__ = ["Batch", "Consumer", "ConsumerOptions", "PenstockError", "Producer", "ProducerOptions", "Record"]
+
+
+def __getattr__(name: str) -> Any:
+    """Load what is asked for when it is asked for: the name alone costs nothing."""
+    if name in _HOMES:
+        return getattr(import_module(_HOMES[name]), name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """Show the public names."""
+    return sorted([*globals(), *__all__])

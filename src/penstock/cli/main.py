@@ -60,6 +60,11 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
     return parser, modules
 
 
+def command_names() -> tuple[str, ...]:
+    """Give the commands that this installation has; the documentation is held against them."""
+    return tuple(name for name in _COMMANDS if find_spec(f"penstock.cli.{name}_command") is not None)
+
+
 def _add_verbose(parser: Any) -> None:
     # SUPPRESS: a missing flag here must not undo the one before the command.
     parser.add_argument(

@@ -1,1 +1,0 @@
-"""Ports in memory, with faults: for tests and the simulator."""
