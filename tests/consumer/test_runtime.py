@@ -3,7 +3,9 @@
 import pytest
 from virtual_world import HeldPool, World
 
-from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.hash_key import FULL_RANGE
+from penstock.core.lease import Create, Lease
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel, at_record
 from penstock.errors import HandlerFailed, LeaseLost, UsageError
 
 LEASE_S = 9.0
@@ -343,6 +345,24 @@ def test_an_expired_iterator_is_replaced_and_nothing_is_lost_or_repeated():
     sent += world.put(3, "later")
     world.run(20)
     assert worker.data() == sent
+
+
+@pytest.mark.parametrize(
+    ("start", "expected"),
+    [("AT_TIMESTAMP:1003000", [b"new0", b"new1"]), ("LATEST", [b"old0", b"old1", b"new0", b"new1"])],
+)
+def test_a_moment_that_only_the_java_configuration_knew_is_taken_from_ours_or_everything_is_read(
+    start, expected
+):
+    world = World(shard_count=1)
+    world.put(2, "old")
+    world.clock.now_s += 5.0
+    world.put(2, "new")
+    checkpoint = Position(sentinel=Sentinel.AT_TIMESTAMP)
+    world.table.write(Create(Lease("shardId-000000000000", checkpoint=checkpoint, hash_range=FULL_RANGE)))
+    worker = world.worker("a", starting_position=start)
+    world.run(20)
+    assert worker.data() == expected
 
 
 # --- checkpoints by hand --------------------------------------------------------------------------------

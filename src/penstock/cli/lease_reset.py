@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,9 +20,8 @@ from penstock.core.lease import (
     Reset,
     starting_lease,
 )
-from penstock.core.position import Position, Sentinel, parse_checkpoint
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel, parse_checkpoint
 from penstock.core.shard import Shard
-from penstock.core.starting import StartingPosition, pin_latest
 from penstock.errors import OptionError, PenstockError
 
 if TYPE_CHECKING:
@@ -38,53 +37,89 @@ class ResetPlan:
 
     Args:
         targets: Where each existing lease goes.
-        created: Leases of listed shards that have none.
+        created: Leases of shards that have none.
+        removed: Leases of shards that ended before the position: while a parent's lease stands, its child is read
+            from its own beginning.
         kept: Leases that stay as they are, with the reason.
     """
 
     targets: dict[str, Position]
-    created: tuple[Lease, ...]
-    kept: dict[str, str]
+    created: tuple[Lease, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: dict[str, str] = field(default_factory=dict)
 
 
 def plan_reset(
-    leases: tuple[Lease, ...], start: StartingPosition, shards: tuple[Shard, ...] | None, now_ms: int
+    leases: tuple[Lease, ...],
+    position: Position,
+    shards: tuple[Shard, ...] | None = None,
+    snapshot: frozenset[str] = frozenset(),
 ) -> ResetPlan:
     """Plan a reset.
 
     Args:
         leases: As they stand.
-        start: Where to.
-        shards: The stream's listing, or None when the stream was not named: then finished leases stay, since their
-            shards may be gone.
-        now_ms: What LATEST means, milliseconds since the epoch.
+        position: TRIM_HORIZON, or a LATEST or AT_TIMESTAMP with its moment.
+        shards: The stream's whole listing, or None when the stream was not named.
+        snapshot: With `shards`: those that were open at the moment; they cover the hash range together.
 
     Returns:
-        With a listing every listed shard gets a lease at the position; parents are read before their children as
-        always. For LATEST, closed shards that are finished stay so.
+        At TRIM_HORIZON every shard is read again, parents before children. At a moment the snapshot starts there,
+        what came after it starts at its beginning, and what ended before it is not read.
+
+    Raises:
+        OptionError: A moment in the past, and the stream was not named: which shards were open then is unknown.
     """
-    listed = None if shards is None else {shard.shard_id for shard in shards}
-    targets: dict[str, Position] = {}
-    kept: dict[str, str] = {}
-    for lease in leases:
-        position = pin_latest(start.of(lease.key), now_ms)
-        if listed is not None and lease.key not in listed:
-            kept[lease.key] = "its shard is not in the stream"
-        elif lease.is_ended and (listed is None or position.sentinel is Sentinel.LATEST):
-            kept[lease.key] = "it is finished"
-        else:
-            targets[lease.key] = position
+    if position.sentinel is Sentinel.TRIM_HORIZON:
+        return _plan_everything(leases, position, shards)
+    if shards is None:
+        if position.sentinel is not Sentinel.LATEST:
+            raise OptionError(
+                "--reset-to AT_TIMESTAMP needs --stream: the table does not say which shards were open at the moment"
+            )
+        parents = frozenset[str]().union(*(lease.parents for lease in leases))
+        return ResetPlan(
+            targets={lease.key: position for lease in leases if lease.key not in parents},
+            removed=tuple(lease.key for lease in leases if lease.key in parents),
+        )
+    starts: dict[str, Position] = {}
+    # A shard's number is larger than its parents', so parents come first in this order.
+    for shard in sorted(shards, key=lambda shard: shard.shard_id):
+        if shard.shard_id in snapshot:
+            starts[shard.shard_id] = position
+        elif any(parent in starts for parent in shard.parents):
+            starts[shard.shard_id] = TRIM_HORIZON
+    return _plan_starts(leases, shards, starts)
+
+
+def _plan_everything(
+    leases: tuple[Lease, ...], position: Position, shards: tuple[Shard, ...] | None
+) -> ResetPlan:
+    if shards is None:
+        return ResetPlan(
+            targets={lease.key: position for lease in leases if not lease.is_ended},
+            kept={lease.key: "it is finished" for lease in leases if lease.is_ended},
+        )
+    return _plan_starts(leases, shards, {shard.shard_id: position for shard in shards})
+
+
+def _plan_starts(
+    leases: tuple[Lease, ...], shards: tuple[Shard, ...], starts: dict[str, Position]
+) -> ResetPlan:
     have = {lease.key for lease in leases}
-    created = []
-    for shard in shards or ():
-        position = pin_latest(start.of(shard.shard_id), now_ms)
-        if shard.shard_id not in have and (shard.is_open or position.sentinel is not Sentinel.LATEST):
-            created.append(starting_lease(shard.shard_id, position, shard.parents, shard.hash_range))
-    return ResetPlan(targets, tuple(created), kept)
+    return ResetPlan(
+        targets={key: position for key, position in starts.items() if key in have},
+        created=tuple(
+            starting_lease(shard.shard_id, starts[shard.shard_id], shard.parents, shard.hash_range)
+            for shard in shards
+            if shard.shard_id in starts and shard.shard_id not in have
+        ),
+        removed=tuple(sorted(have - set(starts))),
+    )
 
 
 def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -> int:
-    """Write a reset; gives the number of leases written.
+    """Write a reset; gives the number of leases written or removed.
 
     Raises:
         PenstockError: A lease kept changing under the reset: a worker is alive.
@@ -95,7 +130,9 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
         table.write(Create(lease))
     for key, position in plan.targets.items():
         _write_as_read(table, rows[key], lambda row, to=position: Reset(row.key, row.counter, to))
-    return len(plan.targets) + len(plan.created)
+    for key in plan.removed:
+        _write_as_read(table, rows[key], lambda row: Delete(row.key, row.counter, row.checkpoint))
+    return len(plan.targets) + len(plan.created) + len(plan.removed)
 
 
 def restore(table: LeaseTable, leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> int:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
     from penstock.cli.lease_report import Sighting
     from penstock.core.lease import Lease
+    from penstock.core.position import Position
+    from penstock.core.shard import Shard
 
 DESCRIPTION = "Show an application's leases and the shares of its workers, or set its checkpoints anew."
 
@@ -87,22 +89,45 @@ def run(args: argparse.Namespace) -> int:
 
 def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
     from penstock.cli.lease_reset import apply_reset, plan_reset, write_backup
-    from penstock.core.starting import parse_starting
+    from penstock.core.starting import parse_starting, pin_latest
+    from penstock.errors import OptionError
 
     start = parse_starting(args.reset_to, "--reset-to")
+    if start.by_shard:
+        raise OptionError("--reset-to takes one position for all shards")
     now = datetime.now(UTC)
-    shards = None if args.stream is None else open_kinesis(args).fetch_shards(args.stream).shards
-    plan = plan_reset(leases, start, shards, int(now.timestamp() * 1000))
+    position = pin_latest(start.default, int(now.timestamp() * 1000))
+    plan = plan_reset(leases, position, *_fetch_lineage(args, position))
     name = re.sub(r"[^\w.-]", "_", args.application)
     path = args.backup or Path(f"{name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
     write_backup(path, table.name, now.isoformat(), leases)
     print(f"backup of {len(leases)} leases: {path}")
-    written = apply_reset(table, leases, plan)
-    print(f"{written} leases set to {args.reset_to}; take it back with --restore {path}")
-    if plan.kept and args.stream is None:
-        print(f"{len(plan.kept)} finished leases stay: give --stream to read finished shards again too")
-    elif plan.kept:
-        print(f"{len(plan.kept)} leases stay as they are")
+    apply_reset(table, leases, plan)
+    said = [f"{len(plan.targets) + len(plan.created)} leases set to {args.reset_to}"]
+    if plan.removed:
+        said.append(f"{len(plan.removed)} of shards that ended before it removed")
+    if plan.kept:
+        said.append(f"{len(plan.kept)} finished ones kept (give --stream to read finished shards again)")
+    print(f"{', '.join(said)}; take it back with --restore {path}")
+
+
+def _fetch_lineage(
+    args: argparse.Namespace, position: Position
+) -> tuple[tuple[Shard, ...] | None, frozenset[str]]:
+    """List the stream's shards, where it is named, and which of them were open at the position's moment."""
+    from penstock.core.position import Sentinel
+    from penstock.ports.kinesis import ShardFilter
+
+    if args.stream is None:
+        return None, frozenset()
+    kinesis = open_kinesis(args)
+    shards = kinesis.fetch_shards(args.stream).shards
+    if position.sentinel is Sentinel.TRIM_HORIZON:
+        return shards, frozenset()
+    if position.sentinel is Sentinel.LATEST:
+        return shards, frozenset(shard.shard_id for shard in shards if shard.is_open)
+    at = ShardFilter("AT_TIMESTAMP", position.timestamp_ms)
+    return shards, frozenset(shard.shard_id for shard in kinesis.fetch_shards(args.stream, at).shards)
 
 
 def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
@@ -198,22 +223,19 @@ def _print_bars(console: Console, title: str, counts: dict[str, int]) -> None:
 
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int]:
     """Ask the stream how far behind each unfinished checkpoint is: one small read per shard."""
-    from penstock.consumer.delivery_loop import iterator_start
-    from penstock.core.position import Sentinel
-    from penstock.errors import ServiceError
+    from penstock.core.checkpoint import plan_iterator
+    from penstock.errors import PositionError, ServiceError
 
     kinesis = open_kinesis(args)
     lags: dict[str, int] = {}
     for sighting in sightings:
         lease = sighting.lease
-        if lease.is_ended or (
-            lease.checkpoint.sentinel is Sentinel.LATEST and lease.checkpoint.timestamp_ms is None
-        ):
+        if lease.is_ended:
             continue
         try:
-            iterator = kinesis.fetch_iterator(args.stream, lease.key, iterator_start(lease.checkpoint))
+            iterator = kinesis.fetch_iterator(args.stream, lease.key, plan_iterator(lease.checkpoint))
             page = kinesis.fetch_records(args.stream, iterator, 1)
-        except ServiceError as error:
+        except (ServiceError, PositionError) as error:
             print(f"lag of {lease.key} is unknown: {error}", file=sys.stderr)
             continue
         lags[lease.key] = page.millis_behind_latest

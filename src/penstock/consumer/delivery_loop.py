@@ -10,6 +10,7 @@ that asks `batch.is_owned`. So a worker that was paused, and wakes up with its l
 
 from __future__ import annotations
 
+import dataclasses
 import heapq
 import logging
 import threading
@@ -25,12 +26,14 @@ from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.core import coordination as c
 from penstock.core.aggregation import DecodeCounts
 from penstock.core.calls import Call, CallKind, DeliveryOptions
-from penstock.core.position import Position, Sentinel
+from penstock.core.checkpoint import plan_iterator
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.reader import FetchIterator, FetchPage, ListedShard, ReaderOptions
 from penstock.core.shard import ChildShard, Shard
+from penstock.core.starting import StartingPosition
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis
+from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
 
 log = logging.getLogger("penstock.consumer")
@@ -126,6 +129,7 @@ class DeliveryLoop(Loop[ShardRun]):
         delivery_options: For every shard.
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, where the policy says so.
+        start: Of a new application; says what an AT_TIMESTAMP in the table means.
         buffer_bytes_max: For all shards together.
         beat_interval_s: Time between two reports to the coordinator's watchdog; also the bound on what a
             checkpoint may wait for a heartbeat.
@@ -149,6 +153,7 @@ class DeliveryLoop(Loop[ShardRun]):
         delivery_options: DeliveryOptions,
         processor_factory: ProcessorFactory,
         dead_letter: DeadLetterHandler | None,
+        start: StartingPosition,
         buffer_bytes_max: int,
         beat_interval_s: float,
         checkpoint_timeout_s: float,
@@ -168,6 +173,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._delivery_options = delivery_options
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
+        self._start = start
         self._beat_interval_s = beat_interval_s
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._clock = clock
@@ -199,7 +205,7 @@ class DeliveryLoop(Loop[ShardRun]):
         options = self._delivery_options
         run = ShardRun(
             self._stream,
-            effect,
+            self._with_moment(effect),
             reader_options=self._reader_options,
             delivery_options=options,
             is_checkpoint_urgent=options.checkpoint_interval_s < self._beat_interval_s,
@@ -212,6 +218,21 @@ class DeliveryLoop(Loop[ShardRun]):
             self._runs[(effect.key, effect.epoch)] = run
         self.failures.pop(effect.key, None)
         self.post(run)
+
+    def _with_moment(self, effect: c.StartReader) -> c.StartReader:
+        """Give an AT_TIMESTAMP its moment: the KCL keeps it in its configuration, not in the lease table."""
+        position = effect.position
+        if position.sentinel is not Sentinel.AT_TIMESTAMP or position.timestamp_ms is not None:
+            return effect
+        configured = self._start.of(effect.key)
+        if configured.sentinel is not Sentinel.AT_TIMESTAMP:
+            log.warning(
+                "shard %s: its lease says AT_TIMESTAMP without a moment, and starting_position gives none; it is read "
+                "from its beginning",
+                effect.key,
+            )
+            configured = TRIM_HORIZON
+        return dataclasses.replace(effect, position=configured)
 
     def extend_delivery(self, effect: c.ExtendDelivery) -> None:
         """Move the moment at which delivery must end."""
@@ -386,7 +407,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _do_fetch(self, run: ShardRun, fetch: Fetch) -> None:
         if isinstance(fetch, FetchIterator):
-            start = iterator_start(fetch.position)
+            start = plan_iterator(fetch.position)
             run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
         elif isinstance(fetch, FetchPage):
             if not self._budget.has_room:  # others have filled it while this waited for a thread
@@ -482,18 +503,6 @@ class DeliveryLoop(Loop[ShardRun]):
             operation="UpdateItem",
             resource=run.shard_id,
         )
-
-
-def iterator_start(position: Position) -> IteratorStart:
-    """Say to the service where an iterator begins: AT a record, so that its absence is seen."""
-    if position.is_record:
-        return IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
-    if position.timestamp_ms is not None:
-        return IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=position.timestamp_ms)
-    if position.sentinel is Sentinel.LATEST:
-        return IteratorStart(IteratorType.LATEST)
-    # An AT_TIMESTAMP without its moment, as the KCL may leave one behind, can only mean everything.
-    return IteratorStart(IteratorType.TRIM_HORIZON)
 
 
 def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard | None:

@@ -118,6 +118,7 @@ class Runtime:
             delivery_options=options.delivery_options(is_lifecycle_called),
             processor_factory=processor_factory,
             dead_letter=dead_letter,
+            start=options.start,
             buffer_bytes_max=options.buffer_bytes_max,
             beat_interval_s=coordinator_options.renew_interval_s,
             checkpoint_timeout_s=options.lease_duration_s,

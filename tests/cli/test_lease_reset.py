@@ -1,0 +1,218 @@
+"""What a reset of an application's checkpoints writes."""
+
+import json
+
+import pytest
+
+from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
+from penstock.cli.lease_reset import ResetPlan, apply_reset, plan_reset, read_backup, restore, write_backup
+from penstock.consumer.memory_table import MemoryLeaseTable
+from penstock.core.hash_key import FULL_RANGE, HashRange
+from penstock.core.lease import Create, Lease, Renew
+from penstock.core.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    Position,
+    Sentinel,
+    at_record,
+    at_timestamp,
+)
+from penstock.core.shard import Shard
+from penstock.errors import OptionError, PenstockError
+
+NOW = Position(sentinel=Sentinel.LATEST, timestamp_ms=99)
+MOMENT = at_timestamp(50)
+
+# p is finished and split into a and b; a was split again, into c and d.
+LINEAGE = (
+    Shard("s0-p", HashRange(0, 99), (), "0", "9"),
+    Shard("s1-a", HashRange(0, 49), ("s0-p",), "0", "9"),
+    Shard("s2-b", HashRange(50, 99), ("s0-p",)),
+    Shard("s3-c", HashRange(0, 24), ("s1-a",)),
+    Shard("s4-d", HashRange(25, 49), ("s1-a",)),
+)
+
+
+def lease(key, checkpoint=TRIM_HORIZON, parents=(), **rest):
+    return Lease(key, checkpoint=checkpoint, parents=frozenset(parents), hash_range=FULL_RANGE, **rest)
+
+
+TABLE = (
+    lease("s0-p", SHARD_END),
+    lease("s1-a", at_record("5"), ["s0-p"]),
+    lease("s2-b", at_record("7"), ["s0-p"]),
+)
+
+
+@pytest.mark.parametrize(
+    ("position", "shards", "snapshot", "expected"),
+    [
+        pytest.param(
+            TRIM_HORIZON,
+            None,
+            (),
+            ResetPlan({"s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}, kept={"s0-p": "it is finished"}),
+            id="without the stream finished shards stay finished: they may be gone",
+        ),
+        pytest.param(
+            NOW,
+            None,
+            (),
+            ResetPlan({"s1-a": NOW, "s2-b": NOW}, removed=("s0-p",)),
+            id="at LATEST parents go, since under a parent's lease a child is read from its beginning",
+        ),
+        pytest.param(
+            MOMENT,
+            LINEAGE,
+            ("s1-a", "s2-b"),
+            ResetPlan(
+                {"s1-a": MOMENT, "s2-b": MOMENT},
+                created=(
+                    Lease("s3-c", parents=frozenset({"s1-a"}), hash_range=HashRange(0, 24)),
+                    Lease("s4-d", parents=frozenset({"s1-a"}), hash_range=HashRange(25, 49)),
+                ),
+                removed=("s0-p",),
+            ),
+            id="what was open at the moment starts there, what came after it at its beginning",
+        ),
+    ],
+)
+def test_a_reset_writes(position, shards, snapshot, expected):
+    assert plan_reset(TABLE, position, shards, frozenset(snapshot)) == expected
+
+
+def test_a_reset_to_the_beginning_reads_every_listed_shard_again():
+    plan = plan_reset(TABLE, TRIM_HORIZON, LINEAGE)
+    assert plan.targets == {"s0-p": TRIM_HORIZON, "s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}
+    assert [created.key for created in plan.created] == ["s3-c", "s4-d"]
+    assert plan.removed == ()
+
+
+def test_a_moment_needs_the_stream():
+    with pytest.raises(OptionError, match="needs --stream"):
+        plan_reset(TABLE, MOMENT)
+
+
+def table_of(leases):
+    table = MemoryLeaseTable("app")
+    for row in leases:
+        table.write(Create(row))
+    return table
+
+
+def test_a_reset_is_taken_back_by_its_backup(tmp_path):
+    table = table_of(TABLE)
+    path = tmp_path / "b.json"
+    write_backup(path, "app", "now", TABLE)
+    assert (
+        apply_reset(table, TABLE, plan_reset(TABLE, NOW, LINEAGE, frozenset({"s2-b", "s3-c", "s4-d"}))) == 5
+    )
+    changed = table.scan().leases
+    assert {row.key: row.checkpoint for row in changed} == {"s2-b": NOW, "s3-c": NOW, "s4-d": NOW}
+    restore(table, changed, read_backup(path, "app"))
+    assert {row.key: (row.checkpoint, row.parents) for row in table.scan().leases} == {
+        row.key: (row.checkpoint, row.parents) for row in TABLE
+    }
+
+
+def test_a_reset_meets_a_live_worker_and_says_how_to_go_back():
+    class Busy(MemoryLeaseTable):
+        def write(self, write):
+            row = self.fetch(write.key)
+            if row is not None and not isinstance(write, Renew):
+                super().write(Renew(row.key, row.counter))
+            return super().write(write)
+
+    table = Busy("app")
+    table.write(Create(lease("s1", owner="w1")))
+    with pytest.raises(PenstockError, match=r"worker w1 is alive.*--restore"):
+        apply_reset(table, table.scan().leases, ResetPlan({"s1": LATEST}))
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", '{"format": "penstock lease backup 1"}'])
+def test_what_is_no_backup_is_refused(tmp_path, text):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(OptionError, match="no backup of a lease table"):
+        read_backup(path, "app")
+
+
+def test_a_backup_is_never_written_over_another(tmp_path):
+    path = tmp_path / "b.json"
+    write_backup(path, "app", "now", TABLE)
+    with pytest.raises(OptionError, match="exists"):
+        write_backup(path, "app", "now", ())
+    assert len(json.loads(path.read_text())["leases"]) == 3
+
+
+# --- what is shown --------------------------------------------------------------------------------------
+
+
+class Clock:
+    """Time that moves when somebody sleeps; others work meanwhile."""
+
+    def __init__(self, meanwhile):
+        self.now_s = 0.0
+        self._meanwhile = meanwhile
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ms(self):
+        return 0
+
+    def sleep(self, duration_s):
+        self.now_s += duration_s
+        self._meanwhile(self.now_s)
+
+
+def test_watching_tells_live_owners_from_silent_ones():
+    table = table_of([lease("s1", owner="live"), lease("s2", owner="dead"), lease("s3")])
+
+    def meanwhile(now_s):
+        if now_s == 1.0:
+            table.write(Renew("s1", 0))
+
+    sightings, _ = watch(table, Clock(meanwhile), 4.0)
+    assert [(s.lease.key, s.has_moved, s.unmoved_s) for s in sightings] == [
+        ("s1", True, 3.0),
+        ("s2", False, 4.0),
+        ("s3", False, 4.0),
+    ]
+    assert live_owners(sightings) == ["live"]
+    rows = {s.lease.key: s.lease for s in sightings}
+    assert [state_of(s, rows, 4.0) for s in sightings] == ["read", "owner silent", "unowned"]
+
+
+def test_watching_ends_as_soon_as_everything_was_seen_to_move():
+    table = table_of([lease("s1", owner="live")])
+    clock = Clock(lambda now_s: table.write(Renew("s1", 0)))
+    watch(table, clock, 60.0)
+    assert clock.now_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("row", "state"),
+    [
+        (lease("c", owner=None, parents=["p"]), "waits for parents"),
+        (lease("c", owner="w", parents=["p"]), "owned, waits"),
+        (lease("c", owner="w", checkpoint_owner="v"), "handing over"),
+        (lease("c", SHARD_END), "ended"),
+    ],
+)
+def test_states(row, state):
+    assert state_of(Sighting(row, 1.0, has_moved=True), {"p": lease("p"), "c": row}, 4.0) == state
+
+
+def test_shares_count_unfinished_leases_per_worker_and_zone():
+    rows = [
+        lease("1", owner="a/x"),
+        lease("2", owner="a/y"),
+        lease("3", owner="a/y"),
+        lease("4", SHARD_END, owner="q"),
+    ]
+    sightings = [Sighting(row, 0.0, has_moved=True) for row in rows]
+    assert shares(sightings, str) == {"a/y": 2, "a/x": 1}
+    assert shares(sightings, zone_of) == {"a": 3}
+    assert zone_of("host:1") == "-"
