@@ -6,7 +6,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Implemented by `penstock.wiring.SystemClock` and by the virtual clocks of fakes and simulator."""
+    """Implemented by `penstock.wiring.SystemClock` and by the simulator's virtual clock."""
 
     def monotonic_s(self) -> float:
         """Seconds that only go forward; for ages and deadlines."""

@@ -1,7 +1,7 @@
 """The stream service, as Penstock needs it.
 
-Implemented by `penstock.aws.kinesis` (the service, or the embedded server, over HTTP) and by
-`penstock.fakes.kinesis` (in memory, with faults). One behaviour suite runs over every implementation.
+Implemented by `penstock.aws.kinesis`, which reaches the service or the embedded server over HTTP. The simulator has a world
+of its own. tests/contract asks the implementation over a server that misbehaves.
 """
 
 from __future__ import annotations

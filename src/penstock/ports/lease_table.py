@@ -1,6 +1,6 @@
 """The lease table, as Penstock needs it.
 
-Implemented by `penstock.aws.lease_table` (DynamoDB) and `penstock.fakes.lease_table` (in memory, with faults).
+Implemented by `penstock.aws.lease_table` (DynamoDB); the simulator's table runs the same rules in memory, with faults.
 The rules of every write are `penstock.core.lease.apply_write`; a contract suite asks each implementation the
 same questions.
 """
