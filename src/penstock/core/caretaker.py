@@ -169,7 +169,8 @@ class Caretaker:
 
     def _create_first(self) -> None:
         # The first lease decides who starts the application; the others follow when it stands.
-        self.outbox.enqueue(Create(self._first[0]), ("first",))
+        if not self.outbox.enqueue(Create(self._first[0]), ("first",)):
+            self._first.clear()  # a write for it is under way: the next round shows what stands
 
     def on_first_created(self, outcome: Applied | Refused | NotDone | Unknown) -> None:
         """Take in the answer to the lease that decides who starts the application."""
@@ -184,11 +185,12 @@ class Caretaker:
             return
         mine = self._first.popleft()
         rest, self._first = self._first, deque()
-        self.wants_round = True
         if isinstance(outcome, Refused) and (
             outcome.row is None or outcome.row.checkpoint != mine.checkpoint
         ):
+            self.wants_round = True
             return  # another worker's moment counts; it creates the others too
+        self.wants_round = not rest
         for lease in rest:
             self.outbox.enqueue(Create(lease), ("create", "first"))
 
@@ -201,7 +203,8 @@ class Caretaker:
             )
         if isinstance(outcome, Applied | Refused):
             self._retries = 0
-            self.wants_round = True  # a take may be under way for another lease, so idleness says nothing
+            # Not before the last one: a half-created table looks full of holes. Takes may be under way meanwhile.
+            self.wants_round = self.wants_round or not self.outbox.has_creations()
         else:
             self._retries += 1
             if self._retries <= _RETRIES_MAX:
@@ -289,7 +292,7 @@ class Caretaker:
 
     def _fill_next(self) -> None:
         # One after the other, parents first: a child without its parent's lease would be read at once.
-        if self._filling:
+        while self._filling:
             lease, why = self._filling.popleft()
             if self.outbox.enqueue(Create(lease), ("create", why)):
                 self.outbox.report(
@@ -298,6 +301,7 @@ class Caretaker:
                     f"shard {lease.key} has no lease: it gets one at {lease.checkpoint} ({why})",
                     lease.key,
                 )
+                return
 
     def _clear_away(self, now_s: float, workers: Sequence[str]) -> None:
         if not self.options.cleanup:

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final
 
 from penstock.core.coordination import Effect, Level, Report, Topic, WriteLease
-from penstock.core.lease import LeaseWrite
+from penstock.core.lease import Create, LeaseWrite
 
 _GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
 
@@ -71,6 +72,12 @@ class Outbox:
     def is_idle(self) -> bool:
         """Whether no write is under way or waits."""
         return not self._errands and not self._queue
+
+    def has_creations(self) -> bool:
+        """Whether the creation of a lease is under way or waits."""
+        waiting = (write for write, _ in self._queue)
+        under_way = (errand.write for errand in self._errands.values())
+        return any(isinstance(write, Create) for write in chain(under_way, waiting))
 
     def send(self, write: LeaseWrite, purpose: Any, now_s: float, give_up_s: float | None = None) -> None:
         """Write a heartbeat now. The key must not be busy."""
