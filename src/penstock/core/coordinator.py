@@ -228,7 +228,9 @@ class Coordinator:
         if self._table_state == "unknown" and now_s >= self._table_due_s:
             self._table_state = "ensuring"
             self.outbox.emit(EnsureTable())
-        if self.caretaker.wants_round and not self._scanning:  # else this scan may have begun too early to see it
+        if (
+            self.caretaker.wants_round and not self._scanning
+        ):  # else this scan may have begun too early to see it
             self.caretaker.wants_round = False
             self._round_due_s = min(self._round_due_s, now_s)
         if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:
@@ -281,7 +283,7 @@ class Coordinator:
         self._scanning = False
         self._scan_failures = 0
         self._last_round_s = now_s
-        for key in self.view.observe_scan(event.leases, now_s, event.began_s):
+        for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings):
             self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
         self._report_skipped(event)
         for lease in event.leases:

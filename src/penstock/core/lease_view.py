@@ -10,11 +10,16 @@ read for its condition, so such a take is refused.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from penstock.core.lease import Lease
+
+
+STALE_READ_S: Final = 2.0
+"""A scan may miss what was written so shortly before it (eventually consistent reads)."""
 
 
 class Hold(Enum):
@@ -64,7 +69,13 @@ class LeaseView:
         """Give every last known row by key."""
         return {key: sighting.lease for key, sighting in self._rows.items()}
 
-    def observe_scan(self, leases: Iterable[Lease], now_s: float, began_s: float | None = None) -> list[str]:
+    def observe_scan(
+        self,
+        leases: Iterable[Lease],
+        now_s: float,
+        began_s: float | None = None,
+        held: Container[str] = (),
+    ) -> list[str]:
         """Take in a whole scan.
 
         Args:
@@ -72,9 +83,10 @@ class LeaseView:
             now_s: Monotonic seconds at which the scan was complete: ages count from here.
             began_s: When it began: rows that were seen by other means since then may be newer than the scan's and
                 stay.
+            held: Leases of this worker: they are forgotten only when a write or a read of their own says so.
 
         Returns:
-            Keys of rows that were known and are gone.
+            Keys of rows that were known and were not among the scan's.
         """
         rows = self._rows
         gone = dict.fromkeys(rows)
@@ -84,7 +96,7 @@ class LeaseView:
             known = rows.get(key)
             if known is None:
                 rows[key] = _Sighting(lease, now_s)
-            elif began_s is not None and known.changed_s > began_s:
+            elif began_s is not None and known.changed_s > began_s and known.lease.counter >= lease.counter:
                 continue  # an answer to a write or a read that began later than this scan
             elif known.lease.counter == lease.counter and known.lease.owner == lease.owner:
                 known.lease = lease
@@ -93,9 +105,10 @@ class LeaseView:
                 rows[key] = _Sighting(lease, now_s)
         missing = []
         for key in gone:
-            if began_s is not None and rows[key].changed_s > began_s:
-                continue  # created while the scan was under way
-            del rows[key]
+            if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
+                continue  # created while the scan was under way, or a moment before it
+            if key not in held:
+                del rows[key]
             missing.append(key)
         return missing
 

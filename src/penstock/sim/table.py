@@ -42,13 +42,12 @@ class SimTable:
     def remember(self, now_s: float) -> None:
         """Keep the rows of this moment for stale reads."""
         self._snapshots.append((now_s, tuple(self.rows.values())))
-        del self._snapshots[:-8]
+        del self._snapshots[:-20]
 
-    def stale_rows(self, choice: float) -> tuple[Lease, ...]:
-        """Give rows as they were a moment ago."""
-        if not self._snapshots:
-            return tuple(self.rows.values())
-        return self._snapshots[int(choice * len(self._snapshots))][1]
+    def stale_rows(self, now_s: float, choice: float) -> tuple[Lease, ...]:
+        """Give rows as they were up to two seconds ago, as eventually consistent reads do."""
+        recent = [rows for at_s, rows in self._snapshots if at_s >= now_s - 2.0]
+        return recent[int(choice * len(recent))] if recent else tuple(self.rows.values())
 
     def drop(self) -> None:
         """Delete the table."""

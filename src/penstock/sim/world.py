@@ -226,8 +226,11 @@ class World:
 
     def _delete_row(self) -> None:
         # An application that started at LATEST and loses its last row is a new one to whoever comes later.
-        if len(self.table.rows) > 1:
-            key = self.chance.choice(list(self.table.rows))
+        # Finished rows are left alone: without one, and without the other parent's, nothing tells a merged shard
+        # from one that the application began with.
+        unfinished = [key for key, row in self.table.rows.items() if not row.is_ended]
+        if len(self.table.rows) > 1 and unfinished:
+            key = self.chance.choice(unfinished)
             row = self.table.rows.pop(key)
             self.note("row_deleted", key, row.reader)
 
@@ -265,6 +268,8 @@ class World:
         faults = self.faults
         if self._luck(faults.spurious_refusal) and write.key in self.table.rows:
             return self.table.refuse(write)
+        if faults.stale_scan:
+            self.table.remember(self.now)
         outcome = self.table.write(who, write)
         if self._luck(faults.unknown_applied):
             return UNKNOWN
@@ -282,7 +287,7 @@ class World:
         if problem is not None:
             return problem
         if self._luck(self.faults.stale_scan):
-            rows = self.table.stale_rows(self.chance.random())
+            rows = self.table.stale_rows(self.now, self.chance.random())
         else:
             rows = tuple(self.table.rows.values())
             self.table.remember(self.now)

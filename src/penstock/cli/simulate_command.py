@@ -1,0 +1,131 @@
+"""`penstock simulate`: run the deterministic simulator over many seeds.
+
+Every seed is a fleet of workers with faults of its own on a stream and a lease table of its own, in virtual time. A
+seed that breaks an invariant is shown with the end of its history and the command that runs it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from typing import TYPE_CHECKING, TextIO
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Subparsers
+    from penstock.sim.run import SeedResult
+
+DESCRIPTION = "Prove the consumer's coordination in a simulated world: many seeds, faults, virtual time."
+_TAIL_LINES = 30
+_BAR_WIDTH = 30
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("simulate", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument(
+        "--seeds", type=int, default=300, metavar="N", help="how many seeds to run (default: 300)"
+    )
+    parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
+    parser.add_argument(
+        "--history",
+        type=int,
+        default=_TAIL_LINES,
+        metavar="LINES",
+        help=f"lines of history shown for a failing seed (default: {_TAIL_LINES})",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Run the seeds; 0 when no invariant was broken, else 1."""
+    from penstock.sim.run import run_seeds
+
+    _check(args)
+    bar = _Bar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None
+    began_s = time.monotonic()
+    violations = 0
+    virtual_s = 0.0
+    for count, result in enumerate(run_seeds(range(args.start, args.start + args.seeds)), start=1):
+        virtual_s += result.virtual_s
+        violations += result.violation is not None
+        if bar is not None:
+            bar.clear()
+        if args.json:
+            print(json.dumps(_describe(result, args.history)), flush=True)
+        elif result.violation is not None:
+            _show(result, args.history)
+        if bar is not None:
+            bar.draw(count, violations)
+    if bar is not None:
+        bar.clear()
+    per_s = args.seeds / max(time.monotonic() - began_s, 1e-9)
+    if args.json:
+        summary = {"seeds": args.seeds, "violations": violations, "seeds_per_s": round(per_s, 1)}
+        print(json.dumps({**summary, "virtual_hours": round(virtual_s / 3600, 2)}))
+    else:
+        print(f"{virtual_s / 3600:.1f} virtual hours")
+        print(f"{args.seeds} seeds, {violations} violations, {per_s:.1f} seeds/s")
+    return 1 if violations else 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    from penstock.errors import OptionError
+
+    for name, smallest in (("seeds", 1), ("start", 0), ("history", 0)):
+        value = getattr(args, name)
+        if value < smallest:
+            raise OptionError(f"--{name} {value}: expected at least {smallest}")
+
+
+def _describe(result: SeedResult, line_count: int) -> dict[str, object]:
+    document: dict[str, object] = {
+        "seed": result.seed,
+        "digest": result.digest,
+        "virtual_s": round(result.virtual_s, 3),
+        "settled_s": round(result.settled_s, 3),
+        "violation": None,
+    }
+    violation = result.violation
+    if violation is not None:
+        document["violation"] = {
+            "invariant": violation.invariant,
+            "at_s": violation.at_s,
+            "what": violation.what,
+        }
+        document["history"] = result.tail(line_count)
+    return document
+
+
+def _show(result: SeedResult, line_count: int) -> None:
+    print(f"seed {result.seed}: {result.violation}")
+    for line in result.tail(line_count):
+        print(f"  {line}")
+    print(f"  again: penstock simulate --seeds 1 --start {result.seed} --history 200")
+
+
+class _Bar:
+    """A progress bar for people; drawn at most ten times a second."""
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total = total
+        self._stream = stream
+        self._drawn_s = 0.0
+
+    def draw(self, count: int, violations: int) -> None:
+        """Show how far it is."""
+        now_s = time.monotonic()
+        if now_s - self._drawn_s < 0.1:
+            return
+        self._drawn_s = now_s
+        filled = _BAR_WIDTH * count // self._total
+        bar = "#" * filled + "-" * (_BAR_WIDTH - filled)
+        self._stream.write(f"\r[{bar}] {count}/{self._total} seeds, {violations} violations")
+        self._stream.flush()
+
+    def clear(self) -> None:
+        """Make room for a line."""
+        if self._drawn_s:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
