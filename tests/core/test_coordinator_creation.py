@@ -137,7 +137,10 @@ def test_more_than_a_thousand_shards_get_their_leases():
     count = 2500
     step = (HASH_KEY_MAX + 1) // count
     shards = [
-        Shard(f"s{place:05}", HashRange(place * step, HASH_KEY_MAX if place == count - 1 else (place + 1) * step - 1))
+        Shard(
+            f"s{place:05}",
+            HashRange(place * step, HASH_KEY_MAX if place == count - 1 else (place + 1) * step - 1),
+        )
         for place in range(count)
     ]
     plan = plan_first_leases(shards[::-1], StartingPosition(default=position("TRIM_HORIZON")), 0)

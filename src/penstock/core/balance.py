@@ -155,7 +155,8 @@ def plan_balance(
 
     Returns:
         Moves in the order in which they should be made: free leases first. With the same fleet, workers and
-        policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them.
+        policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them, unless it was
+        left over for long.
     """
     if policy is BalancePolicy.KCL2:
         from penstock.core.balance_kcl2 import plan_kcl2

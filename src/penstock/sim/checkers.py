@@ -318,7 +318,7 @@ class NothingSilent(Checker):
 
     def on_table_dropped(self) -> None:
         """Somebody owes a report."""
-        if self._table_owed_s is None and self.facts.alive:
+        if self._table_owed_s is None and self.facts.readers:
             self._table_owed_s = self.facts.now
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
@@ -326,9 +326,9 @@ class NothingSilent(Checker):
         del reason
         if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
             self._owed.pop((who, key), None)
-        elif topic == "TABLE_GONE":
+        if topic in ("TABLE_GONE", "ROW_GONE", "LOST"):
             self._table_owed_s = None
-        elif topic == "ROW_SKIPPED":
+        if topic == "ROW_SKIPPED":
             if who in self._skipped:
                 raise Broken(f"{who} reports the same skipped row again")
             self._skipped.add(who)
