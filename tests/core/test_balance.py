@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from penstock.core.balance import (
     BalanceLimits,
     FleetLease,
@@ -129,7 +130,7 @@ def test_one_round_is_enough_and_the_next_moves_nothing(owners, joining):
         | {"x/me"}
     )
     after = settle(owners, workers)
-    counts = Counter({worker: 0 for worker in workers})
+    counts = Counter(dict.fromkeys(workers, 0))
     counts.update(after.values())
     assert max(counts.values()) - min(counts.values()) <= 1
     assert settle(after, workers) == after
@@ -140,7 +141,7 @@ def test_one_round_is_enough_and_the_next_moves_nothing(owners, joining):
 def test_as_few_leases_move_as_can_be(owners):
     workers = sorted({owner for owner in owners.values() if owner} | {"x/me"})
     after = settle(owners, workers)
-    counts = Counter({worker: 0 for worker in workers})
+    counts = Counter(dict.fromkeys(workers, 0))
     counts.update(owner for owner in owners.values() if owner)
     base, remainder = divmod(len(owners), len(workers))
     targets = sorted([base + 1] * remainder + [base] * (len(workers) - remainder), reverse=True)
@@ -369,7 +370,7 @@ def test_beside_java_workers_it_settles_and_nothing_moves_for_twenty_rounds(
                     owners[move.write.key] = turn
         moves_in_round.append(sum(1 for key in owners if owners[key] != before[key]))
     assert moves_in_round[-20:] == [0] * 20
-    counts = Counter({worker: 0 for worker in [*pythons, *(java.name for java in javas)]})
+    counts = Counter(dict.fromkeys([*pythons, *(java.name for java in javas)], 0))
     counts.update(owners.values())
     assert max(counts.values()) - min(counts.values()) <= 1
 

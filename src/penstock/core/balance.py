@@ -296,6 +296,7 @@ def _own_moves(
 ) -> list[Move]:
     entries = {entry.lease.key: entry for entry in fleet}
     mine = [entries[key] for key, worker in assigned.items() if worker == me]
+    mine = [entry for entry in mine if entry.hold is not Hold.ALIVE or entry.lease.owner != me]
     mine.sort(key=lambda entry: entry.hold is Hold.ALIVE)  # stable: free leases first
     return [_gain(entry, me, limits) for entry in mine]
 
@@ -379,6 +380,7 @@ def _assign_by_throughput(
         assigned[key] = worker
         numbers[worker] += 1
         loads[worker] = load + weights[key]
+        movable[worker].append((weights[key], key))
         heapq.heappush(idle_first, (loads[worker], order, worker))
     _even_out(loads, numbers, movable, assigned, cap)
     return assigned
@@ -395,6 +397,15 @@ def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
     }
 
 
+def _choose(leases: list[tuple[float, str]], gap: float, clearly: float) -> int | None:
+    """Choose the lease that narrows a gap between two loads best, if one does so clearly; else None."""
+    place = bisect_left(leases, (min(gap / 2, gap - clearly), ""))
+    if place:
+        return place - 1
+    # None is lighter than half the gap: the lightest, if even that leaves both better off.
+    return 0 if leases and leases[0][0] < gap - clearly else None
+
+
 def _even_out(
     loads: dict[str, float],
     numbers: dict[str, int],
@@ -405,7 +416,7 @@ def _even_out(
     """Move leases from the most to the least loaded worker while that brings them clearly closer."""
     mean = sum(loads.values()) / len(loads)
     for leases in movable.values():
-        leases.sort(key=lambda item: (item[0], tie(item[1])))
+        leases.sort()
     order = sorted((load, tie(worker), worker) for worker, load in loads.items())
     while len(order) > 1:
         high, _, donor = order[-1]
@@ -415,17 +426,13 @@ def _even_out(
         if cap is not None and numbers[receiver] >= cap:
             del order[0]
             continue
-        place = bisect_left(movable[donor], ((high - low) / 2 + 1e-9, ""))
-        # The heaviest that does not tip the scale; else the lightest, if even that leaves both better off.
-        candidates = [at for at in (place - 1, place) if 0 <= at < len(movable[donor])]
-        chosen = next(
-            (at for at in candidates if movable[donor][at][0] < high - low - mean * OVERSHOOT), None
-        )
+        chosen = _choose(movable[donor], high - low, mean * OVERSHOOT)
         if chosen is None:
             order.pop()  # nothing of the donor's would help, not even the least loaded worker
             continue
         weight, key = movable[donor].pop(chosen)
         assigned[key] = receiver
+        insort(movable[receiver], (weight, key))
         numbers[donor] -= 1
         numbers[receiver] += 1
         order.pop()

@@ -303,7 +303,7 @@ class Coordinator:
         return rows
 
     def _run_round(self, event: ScanDone, now_s: float) -> None:
-        if not event.leases and not len(self.view):
+        if not event.leases:
             self._count([], {self.worker})
             self.caretaker.on_empty_table(now_s)
             return
@@ -346,7 +346,7 @@ class Coordinator:
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
                 self._await(key, now_s)
             elif lease.reader == self.worker:
-                write: LeaseWrite = Renew(key, lease.counter)
+                write: LeaseWrite = Renew(key, lease.counter, worker=self.worker)
                 if lease.owner != self.worker:  # it was being handed over when this worker stopped
                     done = self.holdings.take_last_word(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
@@ -506,7 +506,7 @@ class Coordinator:
                 self.outbox.enqueue(Release(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
                 del self._awaited[key]
             else:
-                self.outbox.enqueue(Renew(key, row.counter), ("gain", Reason.HANDED_OVER))
+                self.outbox.enqueue(Renew(key, row.counter, worker=self.worker), ("gain", Reason.HANDED_OVER))
         elif self._stop_by_s is None and (
             now_s >= awaited.since_s + self.options.handover_timeout_s
             or self.view.hold(key, now_s) is Hold.EXPIRED

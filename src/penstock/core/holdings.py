@@ -251,7 +251,11 @@ class Holdings:
         if not is_due:
             return None
         return Renew(
-            key, lease.counter, holding.throughput_kbps, during_handover=lease.checkpoint_owner == self.me
+            key,
+            lease.counter,
+            holding.throughput_kbps,
+            during_handover=lease.checkpoint_owner == self.me,
+            worker=self.me,
         )
 
     def _ahead(self, holding: Holding) -> Position | None:

@@ -153,7 +153,8 @@ class World:
         for name in self.scenario.workers:
             if name not in self.workers:
                 self._start_worker(name)
-        self._recur_puts()
+        if self.scenario.records_per_s:
+            self._recur_puts()
         self.is_healed = True
         self.note("healed")
 

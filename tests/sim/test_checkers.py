@@ -1,0 +1,485 @@
+"""Every checker fails on a history made to break it, and is silent on the same history told rightly."""
+
+import pytest
+
+from penstock.core.coordination import CoordinatorOptions
+from penstock.core.lease import (
+    Checkpoint,
+    Create,
+    End,
+    LateCheckpoint,
+    Lease,
+    Release,
+    Renew,
+    RequestHandover,
+    Take,
+)
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.starting import StartingPosition
+from penstock.sim.checkers import Suite
+
+A, B = "a#1", "b#1"
+
+
+def row(key="s", **more):
+    return Lease(key, **more)
+
+
+def taken(who=A, key="s", counter=1, **more):
+    """A worker takes an unowned lease."""
+    name = who.partition("#")[0]
+    return (
+        "write",
+        who,
+        Take(key, counter - 1, name),
+        row(key, **more),
+        row(key, owner=name, counter=counter, **more),
+    )
+
+
+def stream(*sequences, key="s", parents=()):
+    return [("shard", key, parents), *[("put", key, sequence, 1000 + sequence) for sequence in sequences]]
+
+
+def reading(who=A, key="s", epoch=1, position=TRIM_HORIZON):
+    return ("start", who, key, epoch, position)
+
+
+def handled(*sequences, who=A, key="s", epoch=1):
+    return [("deliver", who, key, epoch, sequences), ("done", who, key, epoch, sequences)]
+
+
+def checkpoint(sequence, who=A, counter=1, key="s", before=TRIM_HORIZON):
+    name = who.partition("#")[0]
+    old = row(key, owner=name, counter=counter, checkpoint=before)
+    new = row(key, owner=name, counter=counter + 1, checkpoint=at_record(str(sequence)))
+    return ("write", who, Checkpoint(key, counter, at_record(str(sequence))), old, new)
+
+
+def ended(who=A, key="s", counter=1, parents=()):
+    name = who.partition("#")[0]
+    old = row(key, owner=name, counter=counter, parents=frozenset(parents))
+    return ("write", who, End(key, counter), old, row(key, counter=counter + 1, checkpoint=SHARD_END))
+
+
+def created(key):
+    return ("write", A, Create(row(key)), None, row(key))
+
+
+def judge(*lines, start=TRIM_HORIZON, at_end=False, quiet=False, only=None, **options):
+    """Tell a history (a number moves the clock) to all checkers, or to one; give the invariant that it breaks."""
+    suite = Suite(CoordinatorOptions(start=StartingPosition(default=start), **options))
+    if only is not None:
+        for kind, listeners in suite._listeners.items():
+            suite._listeners[kind] = [found for found in listeners if found[0].invariant == only]
+    now = 0.0
+    flat = [part for line in lines for part in (line if isinstance(line, list) else [line])]
+    if quiet:
+        suite.expect_quiet()
+    for line in flat:
+        if isinstance(line, int | float):
+            now = float(line)
+        else:
+            suite.see((now, *line))
+            now += 0.001
+    if at_end:
+        suite.finish()
+    return None if suite.violation is None else suite.violation.invariant
+
+
+UP = [("up", A), ("up", B)]
+
+BROKEN = {
+    "S1 a checkpoint passes what was not handled": (
+        "S1",
+        [*UP, *stream(5, 6), taken(), reading(), *handled(5), checkpoint(6)],
+        [*UP, *stream(5, 6), taken(), reading(), *handled(5), checkpoint(5)],
+    ),
+    "S1 compares numbers, not texts": (
+        "S1",
+        [*UP, *stream(9, 10), taken(), reading(), *handled(9), checkpoint(10)],
+        [*UP, *stream(9, 10), taken(), reading(), *handled(9, 10), checkpoint(10)],
+    ),
+    "S2 a robbed owner's checkpoint is accepted": (
+        "S2",
+        [
+            *UP,
+            *stream(5),
+            taken(A),
+            20,
+            taken(B, counter=2),
+            reading(),
+            *handled(5),
+            checkpoint(5, A, counter=2),
+        ],
+        [
+            *UP,
+            *stream(5),
+            taken(A),
+            reading(),
+            *handled(5),
+            checkpoint(5, A, counter=1),
+            20,
+            taken(B, counter=3),
+        ],
+    ),
+    "S2 a live lease is taken": (
+        "S2",
+        [
+            *UP,
+            *stream(),
+            taken(A),
+            3,
+            ("write", B, Take("s", 1, "b"), row(owner="a", counter=1), row(owner="b", counter=2)),
+        ],
+        [
+            *UP,
+            *stream(),
+            taken(A),
+            11,
+            ("write", B, Take("s", 1, "b"), row(owner="a", counter=1), row(owner="b", counter=2)),
+        ],
+    ),
+    "S2 a hand-over is cut short": (
+        "S2",
+        [
+            *UP,
+            *stream(),
+            taken(A),
+            (
+                "write",
+                B,
+                RequestHandover("s", "a", "b"),
+                row(owner="a", counter=1),
+                row(owner="b", checkpoint_owner="a", counter=1),
+            ),
+            3,
+            (
+                "write",
+                B,
+                Take("s", 1, "b"),
+                row(owner="b", checkpoint_owner="a", counter=1),
+                row(owner="b", counter=2),
+            ),
+        ],
+        [
+            *UP,
+            *stream(),
+            taken(A),
+            (
+                "write",
+                B,
+                RequestHandover("s", "a", "b"),
+                row(owner="a", counter=1),
+                row(owner="b", checkpoint_owner="a", counter=1),
+            ),
+            31,
+            (
+                "write",
+                B,
+                Take("s", 1, "b"),
+                row(owner="b", checkpoint_owner="a", counter=1),
+                row(owner="b", counter=2),
+            ),
+        ],
+    ),
+    "S2 a lease is given up though nobody took it": (
+        "S2",
+        [*UP, *stream(), taken(A), ("report", A, "LOST", "taken", "s")],
+        [*UP, *stream(), taken(A), 20, taken(B, counter=2), ("report", A, "LOST", "taken", "s")],
+    ),
+    "S3 a checkpoint moves back": (
+        "S3",
+        [
+            *UP,
+            *stream(5, 10),
+            taken(),
+            reading(),
+            *handled(5, 10),
+            checkpoint(10),
+            (
+                "write",
+                B,
+                LateCheckpoint("s", at_record("5")),
+                row(checkpoint=at_record("10")),
+                row(checkpoint=at_record("5")),
+            ),
+        ],
+        [
+            *UP,
+            *stream(5, 10),
+            taken(),
+            reading(),
+            *handled(5, 10),
+            checkpoint(5),
+            (
+                "write",
+                B,
+                LateCheckpoint("s", at_record("10")),
+                row(checkpoint=at_record("5")),
+                row(checkpoint=at_record("10")),
+            ),
+        ],
+    ),
+    "S4 a child is read before its parent is finished": (
+        "S4",
+        [
+            *UP,
+            *stream(5),
+            *stream(6, key="c", parents=("s",)),
+            taken(),
+            taken(key="c"),
+            reading(key="c"),
+            *handled(6, key="c"),
+        ],
+        [
+            *UP,
+            *stream(5),
+            *stream(6, key="c", parents=("s",)),
+            ("closed", "s"),
+            taken(),
+            reading(),
+            *handled(5),
+            created("c"),
+            ended(),
+            taken(key="c"),
+            reading(key="c"),
+            *handled(6, key="c"),
+        ],
+    ),
+    "S4 a child is read although its parent, without a row, is unread": (
+        "S4",
+        [
+            *UP,
+            *stream(5),
+            *stream(6, key="c", parents=("s",)),
+            taken(key="c"),
+            reading(key="c"),
+            *handled(6, key="c"),
+        ],
+        [
+            *UP,
+            *stream(),
+            *stream(6, key="c", parents=("s",)),
+            taken(key="c"),
+            reading(key="c"),
+            *handled(6, key="c"),
+        ],
+    ),
+    "S5 the end comes before the last record": (
+        "S5",
+        [*UP, *stream(5, 6), ("closed", "s"), taken(), reading(), *handled(5), ended()],
+        [*UP, *stream(5, 6), ("closed", "s"), taken(), reading(), *handled(5, 6), ended()],
+    ),
+    "S5 the end of an open shard": (
+        "S5",
+        [*UP, *stream(5), taken(), reading(), *handled(5), ended()],
+        [*UP, *stream(5), taken(), reading(), *handled(5), ("closed", "s"), ended()],
+    ),
+    "S5 the end comes before the children's leases": (
+        "S5",
+        [
+            *UP,
+            *stream(5),
+            *stream(key="c", parents=("s",)),
+            ("closed", "s"),
+            taken(),
+            reading(),
+            *handled(5),
+            ended(),
+        ],
+        [
+            *UP,
+            *stream(5),
+            *stream(key="c", parents=("s",)),
+            ("closed", "s"),
+            taken(),
+            reading(),
+            *handled(5),
+            created("c"),
+            ended(),
+        ],
+    ),
+    "S6 a record is left out": (
+        "S6",
+        [*UP, *stream(5, 6, 7), taken(), reading(), *handled(5), *handled(7)],
+        [*UP, *stream(5, 6, 7), taken(), reading(), *handled(5), *handled(6, 7)],
+    ),
+    "S6 a record comes twice in one ownership": (
+        "S6",
+        [*UP, *stream(5, 6), taken(), reading(), *handled(5), *handled(5)],
+        [*UP, *stream(5, 6), taken(), reading(), *handled(5), *handled(6)],
+    ),
+    "S6 a start leaves records behind": (
+        "S6",
+        [*UP, *stream(5, 6, 7), taken(), reading(position=at_record("6"))],
+        [*UP, *stream(5, 6, 7), taken(), reading(position=TRIM_HORIZON)],
+    ),
+    "S6 two readers of a shard in one process": (
+        "S6",
+        [*UP, *stream(5), taken(), reading(epoch=1), reading(epoch=2)],
+        [*UP, *stream(5), taken(), reading(epoch=1), ("gone", A, "s", 1), reading(epoch=2)],
+    ),
+    "S7 a graceful release and a start before it": (
+        "S7",
+        [
+            *UP,
+            *stream(5, 6),
+            taken(),
+            reading(),
+            *handled(5, 6),
+            ("gone", A, "s", 1),
+            ("write", A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2)),
+            taken(B, counter=3),
+            reading(B),
+        ],
+        [
+            *UP,
+            *stream(5, 6),
+            taken(),
+            reading(),
+            *handled(5, 6),
+            ("gone", A, "s", 1),
+            (
+                "write",
+                A,
+                Release("s", 1, "a", at_record("6")),
+                row(owner="a", counter=1),
+                row(counter=2, checkpoint=at_record("6")),
+            ),
+            taken(B, counter=3, checkpoint=at_record("6")),
+            reading(B, position=at_record("6")),
+        ],
+    ),
+    "S7 a start before the row's checkpoint": (
+        "S7",
+        [
+            *UP,
+            *stream(5),
+            taken(),
+            reading(),
+            *handled(5),
+            checkpoint(5),
+            ("gone", A, "s", 1),
+            reading(epoch=2),
+        ],
+        [
+            *UP,
+            *stream(5),
+            taken(),
+            reading(),
+            *handled(5),
+            checkpoint(5),
+            ("gone", A, "s", 1),
+            reading(epoch=2, position=at_record("5")),
+        ],
+    ),
+    "S8 delivery after the lease time": (
+        "S8",
+        [*UP, *stream(5), taken(), reading(), 11, *handled(5)],
+        [
+            *UP,
+            *stream(5),
+            taken(),
+            reading(),
+            8,
+            ("write", A, Renew("s", 1), row(owner="a", counter=1), row(owner="a", counter=2)),
+            11,
+            *handled(5),
+        ],
+    ),
+    "S9 a skipped row is reported again and again": (
+        "S9",
+        [*UP, ("report", A, "ROW_SKIPPED", "", "x"), ("report", A, "ROW_SKIPPED", "", "x")],
+        [*UP, ("report", A, "ROW_SKIPPED", "", "x"), ("report", B, "ROW_SKIPPED", "", "x")],
+    ),
+    "L5 a herd of listings": (
+        "L5",
+        [*UP, *[("call", A, "list shards", "")] * 15],
+        [*UP, *[("call", A, "list shards", "")] * 14],
+    ),
+    "L5 a retry storm": (
+        "L5",
+        [*UP, *[("call", A, "write Renew", "s")] * 17],
+        [*UP, *[("call", A, "write Renew", "s")] * 16],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_history_that_breaks_it_is_found_and_one_that_keeps_it_is_not(name):
+    invariant, broken, kept = BROKEN[name]
+    assert judge(broken, only=invariant) == invariant
+    assert judge(kept) is None
+
+
+SETTLED = [("up", A), *stream(5), taken(), reading(), *handled(5), checkpoint(5)]
+AT_THE_END = {
+    "S1 a record was never handled": ("S1", [("up", A), *stream(5), taken(), reading()]),
+    "L1 the owner is dead": (
+        "L1",
+        [*SETTLED, ("up", B), ("down", A, "crashed")],
+    ),
+    "L1 the owner does not read": ("L1", [*SETTLED, ("gone", A, "s", 1)]),
+    "L2 one has all": (
+        "L2",
+        [
+            ("up", A),
+            ("up", B),
+            *[line for key in "xyz" for line in (*stream(key=key), taken(key=key), reading(key=key))],
+        ],
+    ),
+    "L3 an open shard without a lease": ("L3", [*SETTLED, *stream(key="t")]),
+    "L3 a closed shard that is not finished": ("L3", [*SETTLED, ("closed", "s")]),
+    "L3 handled records without a checkpoint": (
+        "L3",
+        [("up", A), *stream(5, 6), taken(), reading(), *handled(5, 6), checkpoint(5)],
+    ),
+    "S9 a deleted row in silence": (
+        "S9",
+        [
+            *SETTLED,
+            ("row_deleted", "s", "a"),
+            60,
+            created("s"),
+            taken(key="s", counter=1),
+            ("gone", A, "s", 1),
+            reading(epoch=2),
+        ],
+    ),
+    "S9 a deleted table in silence": (
+        "S9",
+        [
+            *SETTLED,
+            ("table_dropped",),
+            60,
+            created("s"),
+            taken(key="s", counter=1),
+            ("gone", A, "s", 1),
+            reading(epoch=2),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", AT_THE_END)
+def test_what_is_still_wrong_at_the_end_is_found(name):
+    invariant, broken = AT_THE_END[name]
+    assert judge(broken, at_end=True) == invariant
+
+
+def test_a_settled_history_is_clean_at_the_end():
+    assert judge(SETTLED, at_end=True) is None
+
+
+def test_a_reported_deletion_is_clean_at_the_end():
+    lines = [*SETTLED, ("row_deleted", "s", "a"), ("report", A, "ROW_GONE", "", "s"), ("gone", A, "s", 1), 60]
+    assert judge(lines, created("s"), taken(), reading(epoch=2), at_end=True) is None
+
+
+def test_a_move_after_the_fleet_has_settled_is_found():
+    assert judge(UP, stream(), taken(), quiet=True) == "L2"
+
+
+def test_the_first_violation_stays():
+    assert judge(UP, stream(5, 6), taken(), reading(), handled(6), checkpoint(6)) == "S6"

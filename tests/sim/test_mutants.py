@@ -1,0 +1,25 @@
+"""The simulator's power: bugs that libraries of this kind really had, planted one by one, are all found."""
+
+import pytest
+
+from penstock.sim.run import run_seed
+from sim.mutants import MUTANTS
+
+SEEDS_MAX = 500
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant):
+    with mutant.planted():
+        found = next((seed for seed in range(SEEDS_MAX) if run_seed(seed).violation is not None), None)
+    assert found is not None, f"{mutant.name} ({mutant.had_by}) was not found in {SEEDS_MAX} seeds"
+
+
+def test_there_are_enough_of_them_and_each_says_who_had_it():
+    assert len(MUTANTS) >= 15
+    assert all(mutant.had_by for mutant in MUTANTS)
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS)
+
+
+def test_without_a_planted_bug_the_same_seeds_are_clean():
+    assert [seed for seed in range(20) if run_seed(seed).violation is not None] == []

@@ -1,0 +1,215 @@
+"""The simulator at work: clean seeds, the same seed twice, a fleet of two zones, and the command."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.core.coordination import BalancePolicy, CoordinatorOptions
+from penstock.core.position import TRIM_HORIZON
+from penstock.core.starting import StartingPosition
+from penstock.sim.checkers import Suite
+from penstock.sim.facts import name_of
+from penstock.sim.faults import FaultPlan, Scenario, draw_scenario
+from penstock.sim.run import run_scenario, run_seed
+from penstock.sim.world import World
+
+SEEDS = 300
+BLOCK = 50
+FAILED_BEFORE = [
+    int(line.split()[0])
+    for line in (Path(__file__).parent / "seeds.txt").read_text().splitlines()
+    if line and not line.startswith("#")
+]
+
+
+def show(result):
+    return f"seed {result.seed}: {result.violation}\n" + "\n".join(result.tail(60))
+
+
+@pytest.mark.parametrize("start", range(0, SEEDS, BLOCK))
+def test_no_invariant_is_broken(start):
+    for seed in range(start, start + BLOCK):
+        result = run_seed(seed)
+        assert result.violation is None, show(result)
+
+
+@pytest.mark.parametrize("seed", FAILED_BEFORE)
+def test_a_seed_that_failed_once_stays_clean(seed):
+    result = run_seed(seed)
+    assert result.violation is None, show(result)
+
+
+def test_the_same_seed_gives_the_same_history():
+    for seed in (3, 8, 21):
+        assert run_seed(seed).digest == run_seed(seed).digest
+
+
+def test_different_seeds_give_different_histories():
+    assert len({run_seed(seed).digest for seed in range(6)}) == 6
+
+
+def test_the_seeds_draw_every_fault():
+    off = FaultPlan()
+    plans = [draw_scenario(seed).faults for seed in range(SEEDS)]
+    always = {"latency_max_s", "pause_max_s"}
+    for name in set(FaultPlan.__slots__) - always:
+        used = sum(getattr(plan, name) != getattr(off, name) for plan in plans)
+        assert 5 < used < SEEDS, name
+
+
+def test_every_kind_of_event_happens_within_a_few_seeds():
+    kinds = Counter()
+    for seed in range(60):
+        for entry in run_seed(seed).history:
+            kinds[entry[1]] += 1
+            if entry[1] == "write":
+                kinds[type(entry[3]).__name__] += 1
+            elif entry[1] == "report":
+                kinds[entry[3]] += 1
+    wanted = (
+        "Create Take Renew Checkpoint LateCheckpoint End Release RequestHandover Delete "
+        "down pause stopping row_deleted ROW_GONE LOST HANDED_OVER READ_BACK HOLE ENDED DELETED ROW_SKIPPED"
+    )
+    assert [kind for kind in wanted.split() if not kinds[kind]] == []
+
+
+def calm(workers, shard_count, policy, **more):
+    options = CoordinatorOptions(policy=policy, start=StartingPosition(default=TRIM_HORIZON))
+    return Scenario(
+        seed=5,
+        workers=workers,
+        shard_count=shard_count,
+        options=options,
+        faults=FaultPlan(),
+        records_per_s=0.0,
+        **more,
+    )
+
+
+def test_five_hundred_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
+    workers = tuple(f"{zone}/w{number:03}" for number in range(100) for zone in ("east", "west"))
+    scenario = calm(workers, 500, BalancePolicy.BY_ZONE, with_readers=False, start_spread_s=4.0)
+    suite = Suite(scenario.options)
+    world = World(scenario, suite.see)
+    world.chance.randint = lambda low, high: low  # no resharding before the start
+    world.begin()
+    world.run_until(70.0)
+    owners = [row.owner for row in suite.facts.rows.values()]
+    assert Counter(owner.partition("/")[0] for owner in owners) == {"east": 250, "west": 250}
+    assert Counter(Counter(owners).values()) == {2: 100, 3: 100}
+    before = len(
+        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
+    )
+    world.run_until(90.0)
+    after = len(
+        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
+    )
+    assert after == before
+    assert suite.violation is None
+
+
+def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once():
+    workers = tuple(f"w{number}" for number in range(50))
+    scenario = calm(workers, 100, BalancePolicy.EVEN, with_readers=False, start_spread_s=0.5)
+    suite = Suite(scenario.options)
+    world = World(scenario, suite.see)
+    world.begin()
+    world.run_until(25.0)
+    listings = Counter(
+        entry[2] for entry in world.history if entry[1] == "call" and entry[3] == "list shards"
+    )
+    assert max(listings.values()) == 1
+    assert sum(listings.values()) <= 5
+
+
+def test_a_killed_workers_shards_move_within_the_lease_time_and_one_round():
+    scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
+    suite = Suite(scenario.options)
+    world = World(scenario, suite.see)
+    world.begin()
+    world.run_until(40.0)
+    victim = world.workers["a"]
+    assert any(row.owner == "a" for row in world.table.rows.values())
+    world.is_healed = False
+    victim.is_alive = False
+    del world.workers["a"]
+    world.note("down", victim.who, "killed")
+    options = scenario.options
+    world.run_until(40.0 + options.lease_duration_s + 1.2 * options.interval_s + 1.0)
+    owners = {row.owner for row in world.table.rows.values() if not row.is_ended}
+    assert owners == {"b", "c"}
+    assert suite.violation is None
+
+
+def test_a_politely_stopped_workers_shards_move_within_one_round():
+    scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
+    world = World(scenario, lambda entry: None)
+    world.begin()
+    world.run_until(40.0)
+    world.is_healed = False
+    world.on_worker_gone = lambda worker, how: (
+        setattr(worker, "is_alive", False),
+        world.workers.pop(worker.name),
+    )
+    world.workers["a"].request_stop()
+    world.run_until(40.0 + 1.2 * scenario.options.interval_s + 1.0)
+    assert {row.owner for row in world.table.rows.values() if not row.is_ended} == {"b", "c"}
+
+
+def test_a_joining_worker_has_its_share_after_one_round_and_nothing_is_repeated():
+    scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
+    suite = Suite(scenario.options)
+    world = World(scenario, suite.see)
+    world.begin()
+    world.run_until(40.0)
+    world._start_worker("d")
+    world.run_until(40.0 + 1.2 * scenario.options.interval_s + 1.0)
+    counts = Counter(name_of(reader.who) for reader in suite.facts.readers.values())
+    shards = sum(1 for row in world.table.rows.values() if not row.is_ended)
+    assert max(counts.values()) - min(counts.values()) <= 1
+    assert sum(counts.values()) == shards
+    assert len(counts) == 4
+    assert suite.violation is None
+
+
+def test_a_calm_world_settles_without_a_violation():
+    result = run_scenario(calm(("a", "b"), 4, BalancePolicy.EVEN, safety_s=30.0))
+    assert result.violation is None
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def test_the_command_ends_with_its_figures_and_zero_when_clean(capsys):
+    assert main(["simulate", "--seeds", "3", "--start", "7"]) == 0
+    out = capsys.readouterr()
+    assert out.out.splitlines()[-1].startswith("3 seeds, 0 violations, ")
+    assert out.out.splitlines()[-1].endswith(" seeds/s")
+    assert "\r" not in out.out + out.err
+
+
+def test_the_command_speaks_json(capsys):
+    assert main(["simulate", "--seeds", "2", "--json"]) == 0
+    documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [document.get("seed") for document in documents] == [0, 1, None]
+    assert documents[-1]["violations"] == 0
+
+
+def test_a_failing_seed_is_shown_with_its_history_and_how_to_run_it_again(capsys):
+    from sim.mutants import MUTANTS
+
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "end before the children")
+    with mutant.planted():
+        assert main(["simulate", "--seeds", "1", "--start", "0", "--history", "5"]) == 1
+    out = capsys.readouterr().out
+    assert "seed 0: S5 at" in out
+    assert "again: penstock simulate --seeds 1 --start 0" in out
+    assert out.splitlines()[-1].startswith("1 seeds, 1 violations, ")
+
+
+def test_a_bad_number_of_seeds_is_refused(capsys):
+    assert main(["simulate", "--seeds", "0"]) == 2
+    assert "--seeds 0" in capsys.readouterr().err
