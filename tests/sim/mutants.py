@@ -7,7 +7,7 @@ context is open; the sources stay as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
@@ -20,7 +20,6 @@ from penstock.core.lease import (
     Applied,
     Checkpoint,
     Create,
-    Delete,
     LateCheckpoint,
     Lease,
     Outcome,
@@ -35,7 +34,6 @@ from penstock.core.lease_view import Hold, LeaseView
 from penstock.core.outbox import Errand, Outbox
 from penstock.core.position import Position, Sentinel
 from penstock.core.reader import ShardReader
-from penstock.core.shard_sync import Deletion, Gone
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimReader, SimWorker
 
@@ -50,6 +48,7 @@ class Mutant:
         target: The class or module that holds the function.
         function: Its name.
         wrong: What it is swapped for.
+        also: More swaps of the same kind, where one defence stands behind another.
     """
 
     name: str
@@ -57,11 +56,14 @@ class Mutant:
     target: Any
     function: str
     wrong: Any
+    also: tuple[tuple[Any, str, Any], ...] = ()
 
     @contextmanager
     def planted(self) -> Iterator[None]:
         """Run with the bug in place."""
-        with patch.object(self.target, self.function, self.wrong):
+        with ExitStack() as stack:
+            for target, function, wrong in ((self.target, self.function, self.wrong), *self.also):
+                stack.enter_context(patch.object(target, function, wrong))
             yield
 
 
@@ -243,13 +245,9 @@ def _never_reports(self: Outbox, *args: Any, **kwargs: Any) -> None:
     del self, args, kwargs
 
 
-def _delete_unowned(leases: Any, vanished: Any = frozenset()) -> Any:
-    del vanished
-    return [
-        Deletion(Delete(lease.key, lease.counter, lease.checkpoint), Gone.VANISHED)
-        for lease in leases.values()
-        if not lease.is_ended and lease.reader is None
-    ]
+def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
+    del has_parent
+    return lease.checkpoint
 
 
 MUTANTS = (
@@ -285,7 +283,12 @@ MUTANTS = (
     ),
     Mutant("take keeps the hand-over", "zio-kinesis (Z6)", SimTable, "decide", _table(_take_keeps_handover)),
     Mutant(
-        "children at LATEST", "Doris, baker, a Rust KCL (D2)", holdings, "plan_child_leases", _latest_children
+        "children at LATEST",
+        "Doris, baker, a Rust KCL (D2)",
+        holdings,
+        "plan_child_leases",
+        _latest_children,
+        also=((holdings, "start_reading_at", _start_where_the_row_says),),
     ),
     Mutant(
         "end before the children",
@@ -376,11 +379,4 @@ MUTANTS = (
     ),
     Mutant("wall clock for ages", "several: NTP jumps expire leases", SimWorker, "local_s", _wall_clock),
     Mutant("silence", "KCL 461: a deleted lease dies in silence", Outbox, "report", _never_reports),
-    Mutant(
-        "unowned leases deleted",
-        "a Rust KCL: rows of unfinished shards deleted",
-        caretaker,
-        "plan_deletions",
-        _delete_unowned,
-    ),
 )
