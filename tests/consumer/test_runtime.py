@@ -200,6 +200,23 @@ def test_a_shard_that_comes_back_is_not_read_before_the_old_call_is_over():
     assert worker.data() == sent
 
 
+def test_a_read_that_comes_back_after_its_shard_was_lost_does_not_keep_the_shard_from_coming_back():
+    world = World(shard_count=1)
+    pool = HeldPool()
+    worker = world.worker("a", read_pool=pool)
+    world.run(20)
+    pool.is_open = False
+    world.run(2)
+    worker.table.is_cut = True
+    world.run(2 * LEASE_S)
+    assert pool.let_go() >= 1
+    world.run(1)
+    worker.table.is_cut = False
+    sent = world.put(3)
+    world.run(3 * LEASE_S)
+    assert worker.data() == sent
+
+
 def test_a_killed_worker_is_replaced_within_the_lease_time_and_one_round(world):
     a, b = world.worker("a"), world.worker("b")
     world.run(60)

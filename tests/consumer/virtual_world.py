@@ -204,7 +204,15 @@ class Worker:
     """One worker, driven by the world."""
 
     def __init__(
-        self, world: World, name: str, handler, lifecycle=None, dead_letter=None, handler_pool=None, **options
+        self,
+        world: World,
+        name: str,
+        handler,
+        lifecycle=None,
+        dead_letter=None,
+        handler_pool=None,
+        read_pool=None,
+        **options,
     ) -> None:
         self.world = world
         self.name = name
@@ -233,7 +241,7 @@ class Worker:
             worker_id=name,
             options=ConsumerOptions(worker_id=name, **options),
             outside=Outside(world.kinesis, self.table, world.clock, world.chance, world.metrics),
-            pools=Pools(pool, pool, pool, handler_pool or pool),
+            pools=Pools(pool, pool, read_pool or pool, handler_pool or pool),
             processor_factory=factory,
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,

@@ -77,8 +77,9 @@ class Budget:
         key = (run.shard_id, run.epoch)
         held = run.waiting_bytes
         with self._lock:
-            self._total += held - self._held.get(key, 0)
-            self._held[key] = held
+            self._total += held - self._held.pop(key, 0)
+            if held:
+                self._held[key] = held
 
     def forget(self, run: ShardRun) -> None:
         """Note that a run is gone."""
@@ -326,9 +327,11 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _is_current(self, run: ShardRun) -> bool:
         """Whether a run may be advanced: calls of one shard never overlap, also when it comes back at once."""
+        if self._find(run.shard_id, run.epoch) is not run:
+            return False  # it has ended; a read that was under way touched it once more
         current = self._current.setdefault(run.shard_id, run)
         if current is run:
-            return (run.shard_id, run.epoch) in self._runs
+            return True
         queue = self._waiting.setdefault(run.shard_id, [])
         if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
             self._tell(run, c.ReaderStopped(run.shard_id, run.epoch, None))
@@ -376,6 +379,12 @@ class DeliveryLoop(Loop[ShardRun]):
             self._read_pool.submit(self._measure_stream)
         if now_s >= self._report_s:
             self._report_s = now_s + STOPPED_REPORT_S
+            for shard_id, queue in self._waiting.items():
+                if queue:
+                    log.error(
+                        "shard %s is held and not read: an earlier call of the handler for it does not return",
+                        shard_id,
+                    )
             for shard_id, failure in list(self.failures.items()):
                 log.error(
                     "shard %s is still stopped, restart the worker once it can go on: %s", shard_id, failure

@@ -167,8 +167,9 @@ class Runtime:
 
     def _watch(self, leases: LoopThread, delivery: LoopThread) -> None:
         leases.join()
+        self.delivery.finish()
+        delivery.join(_JOIN_S)  # a defect there is still to be noted before the end is told
         self.finish()
-        delivery.join(_JOIN_S)
 
     def _crash(self, error: BaseException) -> None:
         # One loop without the other is a worker that holds leases and reads nothing, or reads without leases.
