@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.lease import Lease
 from penstock.core.position import parse_checkpoint

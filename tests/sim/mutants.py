@@ -15,7 +15,8 @@ from unittest.mock import patch
 from penstock.core import caretaker, coordinator, holdings
 from penstock.core.balance import Gain, Reason
 from penstock.core.coordination import UNKNOWN, CoordinatorOptions
-from penstock.core.holdings import Holding, Holdings, Phase
+from penstock.core.holding import Holding, Phase
+from penstock.core.holdings import Holdings
 from penstock.core.lease import (
     Applied,
     Checkpoint,
@@ -34,6 +35,7 @@ from penstock.core.lease_view import Hold, LeaseView
 from penstock.core.outbox import Errand, Outbox
 from penstock.core.position import Position, Sentinel
 from penstock.core.reader import ShardReader
+from penstock.core.shard_end import ShardEnds
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimReader, SimWorker
 
@@ -293,11 +295,11 @@ MUTANTS = (
     Mutant(
         "end before the children",
         "several: SHARD_END first",
-        Holdings,
-        "_create_children",
+        ShardEnds,
+        "create_children",
         _end_before_children,
     ),
-    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", Holdings, "_children_stand", _never_end),
+    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", ShardEnds, "children_stand", _never_end),
     Mutant("parents are not waited for", "Hazelcast (A.5)", LeaseView, "waits_for_parents", _wait_for_nobody),
     Mutant(
         "delivery without a deadline",

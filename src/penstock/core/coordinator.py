@@ -14,6 +14,7 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `StartReader(key, epoch, position, lease, deliver_until_s)` | later `CheckpointRequested`, `ReaderProgress`, and at last exactly one of `ShardDrained`, `ReaderFailed`, or `ReaderStopped` after a `StopReader` |
 | `StopReader(key, epoch, why)` | `ReaderStopped` (unless `ShardDrained` or `ReaderFailed` is on its way already) |
 | `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
+| `AuditReaders()` | `ReadersFound(alive)`, at once |
 | `CheckpointStands(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
 | `Stopped()` | nothing: the last effect of all |
@@ -76,7 +77,8 @@ from penstock.core.coordination import (
     Unknown,
     WriteDone,
 )
-from penstock.core.holdings import Holdings, Phase
+from penstock.core.holding import Phase
+from penstock.core.holdings import Holdings
 from penstock.core.lease import (
     Applied,
     LateCheckpoint,
@@ -348,7 +350,7 @@ class Coordinator:
             elif lease.reader == self.worker:
                 write: LeaseWrite = Renew(key, lease.counter, worker=self.worker)
                 if lease.owner != self.worker:  # it was being handed over when this worker stopped
-                    done = self.holdings.take_last_word(key)
+                    done = self.holdings.last_words.take(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
                 self.outbox.enqueue(write, ("gain", Reason.OWN))
 
@@ -427,7 +429,8 @@ class Coordinator:
                 self.caretaker.on_deleted(errand, outcome)
             case "late":
                 if isinstance(errand.write, LateCheckpoint) and isinstance(outcome, NotDone | Unknown):
-                    self.holdings.keep_last_word(errand.write, now_s)
+                    retry_s = now_s + self.options.renew_interval_s * self.outbox.draw()
+                    self.holdings.last_words.keep_again(errand.write, retry_s)
 
     def _observe(
         self, outcome: Applied | Refused | NotDone | Unknown, key: str, now_s: float

@@ -14,11 +14,8 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from dataclasses import dataclass
-from enum import Enum
 from typing import Final
 
-from penstock.core.balance import Reason
 from penstock.core.coordination import (
     UNKNOWN,
     CheckpointRequested,
@@ -39,71 +36,26 @@ from penstock.core.coordination import (
     Topic,
     Unknown,
 )
+from penstock.core.holding import Holding, Phase
+from penstock.core.last_words import LastWords
 from penstock.core.lease import (
     Applied,
     Checkpoint,
-    Create,
     End,
-    LateCheckpoint,
     Lease,
     LeaseWrite,
     Refusal,
     Refused,
     Release,
     Renew,
-    Take,
 )
 from penstock.core.lease_view import LeaseView
 from penstock.core.outbox import Errand, Outbox
 from penstock.core.position import Position
-from penstock.core.shard import ChildShard
+from penstock.core.shard_end import ShardEnds, report_loss
 from penstock.core.shard_sync import plan_child_leases, start_reading_at
 
 _RETRY_MIN_S: Final = 0.2
-
-
-class Phase(Enum):
-    """Where a held lease stands."""
-
-    WAITING = "its parents are unfinished, or an earlier reader has not stopped yet"
-    READING = "a reader delivers its records"
-    STOPPING = "the reader is asked to stop"
-    STOPPED = "the reader has stopped; to be released"
-    DRAINED = "read to its end; children to be created, then the end written"
-    PARKED = "its handler failed for good; held, so that nobody else fails on it"
-
-
-@dataclass(slots=True)
-class Holding:
-    """One lease in this worker's hands."""
-
-    key: str
-    epoch: int
-    lease: Lease
-    renewed_s: float
-    renew_due_s: float
-    phase: Phase = Phase.WAITING
-    wanted: Position | None = None
-    urgent: bool = False
-    doubtful: LeaseWrite | None = None  # what was sent, while it is read back
-    fetching: bool = False
-    first_sent_s: float | None = None  # when the first write with the present counter was sent
-    retry_s: float = 0.0
-    failures: int = 0
-    children: tuple[ChildShard, ...] = ()
-    to_create: dict[str, Lease] | None = None
-    child_retry_s: float = 0.0
-    progress: str = ""
-    progress_s: float = 0.0
-    behind_ms: int | None = None
-    throughput_kbps: float | None = None
-    unseen_audits: int = 0
-    due_s: float = float("inf")
-
-    @property
-    def has_reader(self) -> bool:
-        """Whether a reader was started and has not said that it stopped."""
-        return self.phase in (Phase.READING, Phase.STOPPING)
 
 
 class Holdings:
@@ -124,11 +76,11 @@ class Holdings:
         self.is_stopping = False
         self.table_missing = False
         self.lost_count = 0
+        self.ends = ShardEnds(me, options, view, outbox)
+        self.last_words = LastWords(view, outbox)
         self._held: dict[str, Holding] = {}
         self._due: list[tuple[float, str, int]] = []
         self._leaving: dict[str, int] = {}  # readers told to stop whose lease is gone: key -> epoch
-        self._last_words: dict[str, Position] = {}  # done without a lease, not written yet
-        self._words_due_s = 0.0
         self._last_epoch = 0
 
     def __len__(self) -> int:
@@ -177,7 +129,7 @@ class Holdings:
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self.outbox.draw())
         holding = Holding(lease.key, self._last_epoch, lease, sent_s, renew_due_s, progress_s=now_s)
         self._held[lease.key] = holding
-        self._want(holding, self._last_words.pop(lease.key, None))
+        self._want(holding, self.last_words.take(lease.key))
         if self.is_stopping:
             holding.phase = Phase.STOPPED
         self.drive(holding, now_s)
@@ -210,8 +162,7 @@ class Holdings:
             if holding is not None and holding.epoch == epoch and holding.due_s == due_s:
                 holding.due_s = float("inf")
                 self.drive(holding, now_s)
-        if self._last_words and now_s >= self._words_due_s:
-            self._write_last_words()
+        self.last_words.write(now_s)
 
     def drive(self, holding: Holding, now_s: float) -> None:
         """Do the next thing for one lease, if there is one, and note when to look again."""
@@ -221,7 +172,7 @@ class Holdings:
         if holding.phase is Phase.WAITING and self._may_start(holding):
             self._start(holding, now_s)
         if holding.phase is Phase.DRAINED:
-            self._create_children(holding, now_s)
+            self.ends.create_children(holding, now_s)
         if holding.doubtful is not None:
             if not holding.fetching and now_s >= holding.retry_s:
                 holding.fetching = True
@@ -239,7 +190,7 @@ class Holdings:
         if holding.phase is Phase.STOPPED:
             next_owner = lease.owner if lease.checkpoint_owner == self.me else None
             return Release(key, lease.counter, self.me, self._ahead(holding), next_owner)
-        if holding.phase is Phase.DRAINED and self._children_stand(holding):
+        if holding.phase is Phase.DRAINED and self.ends.children_stand(holding):
             return End(key, lease.counter, frozenset(child.shard_id for child in holding.children))
         is_due = now_s >= holding.renew_due_s
         if not is_due and not (holding.urgent and holding.wanted is not None):
@@ -533,34 +484,12 @@ class Holdings:
 
     def _last_word(self, key: str, position: Position | None, now_s: float) -> None:
         """Keep what a reader without a lease has done, until it is written or the lease comes back."""
-        if position is None or not position.is_record:
-            return
         holding = self._held.get(key)
-        if holding is not None:
+        if holding is None:
+            self.last_words.keep(key, position)
+        else:
             self._want(holding, position)
             self.drive(holding, now_s)
-            return
-        known = self._last_words.get(key)
-        if known is None or known < position:
-            self._last_words[key] = position
-
-    def keep_last_word(self, write: LateCheckpoint, now_s: float) -> None:
-        """Take in that a last word was not written: once more, a little later."""
-        self._words_due_s = now_s + self.options.renew_interval_s * self.outbox.draw()
-        self._last_word(write.key, write.position, now_s)
-
-    def take_last_word(self, key: str) -> Position | None:
-        """Give what was done beyond the row's checkpoint by a reader that has lost its lease."""
-        position, row = self._last_words.pop(key, None), self.view.get(key)
-        if position is None or row is None or position <= row.checkpoint:
-            return None
-        return position
-
-    def _write_last_words(self) -> None:
-        for key in [key for key in self._last_words if not self.outbox.is_busy(key)]:
-            position = self.take_last_word(key)
-            if position is not None:
-                self.outbox.enqueue(LateCheckpoint(key, position), ("late",))
 
     # --- giving up --------------------------------------------------------------------------------------
 
@@ -609,38 +538,7 @@ class Holdings:
                 self.outbox.emit(StopReader(holding.key, holding.epoch, why))
         elif holding.wanted is not None and not row_gone:
             self._last_word(holding.key, holding.wanted, now_s)
-        self._report_loss(holding, why, row, row_gone=row_gone)
-
-    def _report_loss(self, holding: Holding, why: StopWhy, row: Lease | None, *, row_gone: bool) -> None:
-        key = holding.key
-        if row_gone:
-            self.outbox.report(
-                Topic.ROW_GONE,
-                Level.ERROR,
-                f"lease {key} was deleted while this worker held it. It is not brought back; if its part of the hash "
-                "range stays without a lease, the shard is started again from its beginning",
-                key,
-            )
-        elif why is StopWhy.EXPIRED:
-            self.outbox.report(
-                Topic.LOST,
-                Level.WARNING,
-                f"lease {key} could not be renewed in time; delivery has stopped before another worker may begin",
-                key,
-                "expired",
-            )
-        elif row is not None and row.owner == self.me:
-            self.outbox.report(
-                Topic.LOST,
-                Level.ERROR,
-                f"lease {key} was renewed under this worker's name, {self.me}, but not by this worker: is another "
-                "process running under the same worker id?",
-                key,
-                "same_name",
-            )
-        else:
-            owner = "nobody" if row is None else row.owner
-            self.outbox.report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {owner} now", key, "taken")
+        report_loss(self.outbox, self.me, holding.key, why, row, row_gone=row_gone)
 
     def _gone_by_release(self, holding: Holding, row: Lease) -> None:
         del self._held[holding.key]
@@ -656,65 +554,22 @@ class Holdings:
 
     # --- the end of a shard -----------------------------------------------------------------------------
 
-    def _children_stand(self, holding: Holding) -> bool:
-        return not holding.to_create
-
-    def _create_children(self, holding: Holding, now_s: float) -> None:
-        if not holding.to_create or now_s < holding.child_retry_s:
-            return
-        for lease in holding.to_create.values():
-            if self._lacks_parent(holding, lease):
-                # It would be read before its other parent. That one comes at its own parent's end, or the
-                # caretaker finds the hole that it leaves.
-                holding.child_retry_s = now_s + self.options.interval_s
-            else:
-                self.outbox.enqueue(Create(lease), ("child", holding.key, holding.epoch))
-
-    def _lacks_parent(self, holding: Holding, child: Lease) -> bool:
-        """Whether a merged shard's other parent has no lease, although it is still in the stream."""
-        return child.key not in self.view and bool(self._missing_parents(holding, child))
-
-    def _missing_parents(self, holding: Holding, child: Lease) -> set[str]:
-        return {
-            parent
-            for parent in child.parents
-            if parent != holding.key and parent not in self.view and parent not in self.view.gone
-        }
-
-    def lacking_parents(self) -> set[str]:
-        """Give the shards whose missing leases keep finished shards from being ended."""
-        lacking: set[str] = set()
-        for holding in self._held.values():
-            if holding.phase is Phase.DRAINED and holding.to_create:
-                for child in holding.to_create.values():
-                    lacking |= self._missing_parents(holding, child)
-        return lacking
-
     def on_child_created(
         self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float
     ) -> None:
         """Take in the answer to the creation of a child's lease."""
         _, parent, epoch = errand.purpose
-        if isinstance(outcome, Applied | Refused):
-            row = outcome.lease if isinstance(outcome, Applied) else outcome.row
-            if row is not None:
-                self.view.observe(row, now_s)
-            if isinstance(outcome, Applied):
-                self.outbox.report(
-                    Topic.CREATED,
-                    Level.INFO,
-                    f"lease {errand.write.key} created, child of {parent}",
-                    errand.write.key,
-                    "child",
-                )
         holding = self._reading(parent, epoch)
-        if holding is None or holding.to_create is None:
-            return
-        if isinstance(outcome, Applied | Refused):
-            holding.to_create.pop(errand.write.key, None)
-        else:
-            holding.child_retry_s = now_s + _RETRY_MIN_S + self.outbox.draw()
-        self.drive(holding, now_s)
+        self.ends.on_answer(errand.write.key, parent, holding, outcome, now_s)
+        if holding is not None:
+            self.drive(holding, now_s)
+
+    def lacking_parents(self) -> set[str]:
+        """Give the shards whose missing leases keep finished shards from being ended."""
+        lacking: set[str] = set()
+        for holding in self._held.values():
+            lacking |= self.ends.lacking_parents(holding)
+        return lacking
 
     def _gone_by_end(self, holding: Holding, now_s: float) -> None:
         del self._held[holding.key]
@@ -723,20 +578,8 @@ class Holdings:
             Topic.ENDED, Level.INFO, f"shard {holding.key} is done; {names} follow", holding.key
         )
         self.wake_waiting(now_s)
-        if self.is_stopping:
-            return
-        for child in holding.children:
-            self._take_child(child.shard_id)
-
-    def _take_child(self, key: str) -> None:
-        row = self.view.get(key)
-        if row is None or row.reader is not None or row.is_ended or key in self._held:
-            return
-        if self.view.waits_for_parents(row):
-            return
-        if self.options.max_leases is not None and len(self._held) >= self.options.max_leases:
-            return
-        self.outbox.enqueue(Take(key, row.counter, self.me), ("gain", Reason.CHILD))
+        if not self.is_stopping:
+            self.ends.take_children(holding, self._held)
 
     # --- the audit --------------------------------------------------------------------------------------
 

@@ -24,10 +24,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange
+from penstock.core.hash_key import HashRange
 from penstock.core.lease import Delete, Lease, starting_lease
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
+from penstock.core.shard_graph import cover_of
 from penstock.core.starting import StartingPosition, pin_latest
 
 _NO_SHARDS: Final[frozenset[str]] = frozenset()
@@ -65,14 +66,10 @@ def plan_first_leases(
         the application when several try. Or the reason why the listing cannot be used.
     """
     ordered = sorted(shards, key=lambda shard: shard.hash_range)
-    expected = 0
-    for shard in ordered:
-        if shard.hash_range.start != expected:
-            kind = "a hole" if shard.hash_range.start > expected else "an overlap"
-            return BadSnapshot(f"{kind} at hash key {expected}, before shard {shard.shard_id}")
-        expected = shard.hash_range.end + 1
-    if expected != HASH_KEY_MAX + 1:
-        return BadSnapshot(f"a hole at hash key {expected}, after the last shard")
+    cover = cover_of(shard.hash_range for shard in shards)
+    for kind, spans in (("a hole", cover.holes), ("an overlap", cover.overlaps)):
+        if spans:
+            return BadSnapshot(f"{kind} at hash keys {spans[0].start}..{spans[0].end}")
     return [
         starting_lease(
             shard.shard_id, pin_latest(start.of(shard.shard_id), moment_ms), shard.parents, shard.hash_range
@@ -137,7 +134,7 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
         leases: Every row.
         ranges: Ranges learnt from a listing, for rows without one.
     """
-    covered: list[tuple[int, int]] = []
+    covered: list[HashRange] = []
     unknown: list[str] = []
     for lease in leases:
         if lease.is_ended:
@@ -146,17 +143,8 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
         if known is None:
             unknown.append(lease.key)
         else:
-            covered.append((known.start, known.end))
-    covered.sort()
-    holes: list[HashRange] = []
-    reached = 0
-    for start, end in covered:
-        if start > reached:
-            holes.append(HashRange(reached, start - 1))
-        reached = max(reached, end + 1)
-    if reached <= HASH_KEY_MAX:
-        holes.append(HashRange(reached, HASH_KEY_MAX))
-    return Coverage(tuple(holes), tuple(sorted(unknown)))
+            covered.append(known)
+    return Coverage(cover_of(covered).holes, tuple(sorted(unknown)))
 
 
 @dataclass(slots=True)

@@ -1,0 +1,54 @@
+"""One lease in a worker's hands, and where it stands. What is done with it is decided in `penstock.core.holdings`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from penstock.core.lease import Lease, LeaseWrite
+from penstock.core.position import Position
+from penstock.core.shard import ChildShard
+
+
+class Phase(Enum):
+    """Where a held lease stands."""
+
+    WAITING = "its parents are unfinished, or an earlier reader has not stopped yet"
+    READING = "a reader delivers its records"
+    STOPPING = "the reader is asked to stop"
+    STOPPED = "the reader has stopped; to be released"
+    DRAINED = "read to its end; children to be created, then the end written"
+    PARKED = "its handler failed for good; held, so that nobody else fails on it"
+
+
+@dataclass(slots=True)
+class Holding:
+    """One lease in this worker's hands."""
+
+    key: str
+    epoch: int
+    lease: Lease
+    renewed_s: float
+    renew_due_s: float
+    phase: Phase = Phase.WAITING
+    wanted: Position | None = None
+    urgent: bool = False
+    doubtful: LeaseWrite | None = None  # what was sent, while it is read back
+    fetching: bool = False
+    first_sent_s: float | None = None  # when the first write with the present counter was sent
+    retry_s: float = 0.0
+    failures: int = 0
+    children: tuple[ChildShard, ...] = ()
+    to_create: dict[str, Lease] | None = None
+    child_retry_s: float = 0.0
+    progress: str = ""
+    progress_s: float = 0.0
+    behind_ms: int | None = None
+    throughput_kbps: float | None = None
+    unseen_audits: int = 0
+    due_s: float = float("inf")
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a reader was started and has not said that it stopped."""
+        return self.phase in (Phase.READING, Phase.STOPPING)
