@@ -7,6 +7,7 @@ is as good as not done, and for a write is not.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import random
 import time
@@ -17,6 +18,7 @@ import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
 from penstock.aws.connection import AwsOptions
+from penstock.core.backoff import GiveUp
 from penstock.errors import (
     AccessDenied,
     ExpiredIterator,
@@ -55,6 +57,8 @@ _KINDS: Final[dict[str, type[ServiceError]]] = {
     "InvalidSignatureException": AccessDenied,
     "SignatureDoesNotMatch": AccessDenied,
     "IncompleteSignature": AccessDenied,
+    "RequestTimeTooSkewed": AccessDenied,
+    "RequestExpired": AccessDenied,
     "MissingAuthenticationToken": AccessDenied,
     "MissingAuthenticationTokenException": AccessDenied,
     "ExpiredTokenException": AccessDenied,
@@ -148,19 +152,16 @@ def call(
     Raises:
         ServiceError: The last attempt's error, in our words; its cause is the SDK's.
     """
+    plan = options.retry_plan
     began_s = time.monotonic()
-    attempt = 0
-    while True:
-        attempt += 1
+    for attempt in itertools.count(1):
         try:
             return send()
         except (sdk.BotoCoreError, sdk.ClientError, ResponseParserError, OSError) as error:
             ours = translate(error, operation, resource, is_write=is_write)
-            pause_s = random.uniform(
-                0, min(options.retry_cap_s, options.retry_base_s * 2 ** min(attempt - 1, 30))
-            )
-            late = time.monotonic() - began_s + pause_s > options.deadline_s
-            if not isinstance(ours, retried) or attempt >= options.attempts_max or late:
+            decision = plan.decide(attempt, time.monotonic() - began_s, random.random())
+            if not isinstance(ours, retried) or isinstance(decision, GiveUp):
                 raise ours from error
-            _log.debug("attempt %d failed, the next one in %.2f s: %s", attempt, pause_s, ours)
-            time.sleep(pause_s)
+            _log.debug("attempt %d failed, the next one in %.2f s: %s", attempt, decision.delay_s, ours)
+            time.sleep(decision.delay_s)
+    raise AssertionError("counting has no end")

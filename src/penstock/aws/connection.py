@@ -14,13 +14,25 @@ from typing import Any, Final
 
 import botocore.config
 import botocore.credentials
+import botocore.exceptions as sdk
 import botocore.session
 
 import penstock
+from penstock.core.backoff import Backoff, RetryPlan
 from penstock.errors import OptionError
 
-_lock: Final = threading.Lock()
-_clients: Final[dict[tuple[int, str, AwsOptions], Any]] = {}
+_lock = threading.Lock()
+_clients: Final[dict[tuple[str, AwsOptions], Any]] = {}
+
+
+def _forget_after_fork() -> None:
+    """Begin anew in a forked child: the parent's connections are not its own, and the lock may be held for ever."""
+    global _lock  # noqa: PLW0603 - the one lock of the process, which is another process now
+    _lock = threading.Lock()
+    _clients.clear()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +55,7 @@ class AwsOptions:
         attempts_max: Attempts of one call, the first included.
         retry_base_s: Ceiling of the first pause; it doubles from attempt to attempt.
         retry_cap_s: Highest ceiling.
-        deadline_s: Time for one call with all its attempts.
+        deadline_s: Time in which the last attempt of a call begins; its own timeouts come on top.
         connection_count_max: Connections kept per client.
     """
 
@@ -73,6 +85,15 @@ class AwsOptions:
         for name in ("connect_timeout_s", "read_timeout_s", "retry_base_s", "retry_cap_s", "deadline_s"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name} is {getattr(self, name)}; it must be above 0")
+        if self.retry_base_s > self.retry_cap_s:
+            raise OptionError(
+                f"retry_base_s is {self.retry_base_s}, above retry_cap_s, which is {self.retry_cap_s}"
+            )
+
+    @property
+    def retry_plan(self) -> RetryPlan:
+        """When a failed call is tried again."""
+        return RetryPlan(Backoff(self.retry_base_s, self.retry_cap_s), self.attempts_max, self.deadline_s)
 
     def __repr__(self) -> str:
         """Show nothing that is secret."""
@@ -83,12 +104,27 @@ class AwsOptions:
 
 
 def client_for(service: str, options: AwsOptions) -> Any:
-    """Give the process's client of a service, made on first use; safe from several threads and after a fork."""
-    key = (os.getpid(), service, options)
+    """Give the process's client of a service, made on first use; safe from several threads and after a fork.
+
+    Raises:
+        OptionError: There is no region, or the region or endpoint cannot be one.
+    """
+    key = (service, options)
+    client = _clients.get(key)
+    if client is not None:
+        return client
     with _lock:
         client = _clients.get(key)
         if client is None:
-            client = _clients[key] = _make_client(service, options)
+            try:
+                client = _make_client(service, options)
+            except sdk.NoRegionError as error:
+                raise OptionError(
+                    f"no region for {service}: set the region option, AWS_REGION or the profile's region"
+                ) from error
+            except (sdk.InvalidRegionError, ValueError) as error:
+                raise OptionError(f"cannot reach {service} with {options!r}: {error}") from error
+            _clients[key] = client
         return client
 
 

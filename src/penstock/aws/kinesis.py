@@ -84,7 +84,7 @@ class AwsKinesis:
             token = answer.get("NextToken")
             if not token:
                 return ShardListing(tuple(found), server_ms)
-            # The service refuses a token together with the stream's name; an ARN may stay for the endpoint's sake.
+            # The token names the stream; the service refuses the two together.
             arguments = {"NextToken": token, "MaxResults": 1000}
 
     def _list_page(self, stream: str, arguments: dict[str, Any]) -> Any:

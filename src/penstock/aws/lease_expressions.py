@@ -8,7 +8,7 @@ zeros is the order of the numbers.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import Any, Literal, assert_never
 
 from penstock.aws import lease_codec as codec
 from penstock.core.lease import (
@@ -229,8 +229,7 @@ def _same(update: Update, position: Position) -> str:
     text = update.value("S", codec.checkpoint_text(position))
     same = f"{update.name(codec.CHECKPOINT)} = {text}"
     if position.is_record:
-        sub = update.value("N", str(position.sub_sequence_number))
-        same += f" AND {update.name(codec.CHECKPOINT_SUB)} = {sub}"
+        same += f" AND {_sub_is(update, '=', position.sub_sequence_number)}"
     elif position.sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
         millis = update.name(codec.START_MILLIS)
         if position.timestamp_ms is None:
@@ -238,6 +237,14 @@ def _same(update: Update, position: Position) -> str:
         else:
             same += f" AND {millis} = {update.value('N', str(position.timestamp_ms))}"
     return f"({same})"
+
+
+def _sub_is(update: Update, comparison: Literal["=", "<", "<="], sub: int) -> str:
+    """Compare the stored sub-sequence number; a row without one stands for 0, as KCL reads it."""
+    stored = update.name(codec.CHECKPOINT_SUB)
+    compared = f"{stored} {comparison} {update.value('N', str(sub))}"
+    is_missing_right = {"=": sub == 0, "<": sub > 0, "<=": True}[comparison]
+    return f"(attribute_not_exists({stored}) OR {compared})" if is_missing_right else compared
 
 
 def _forward(update: Update, position: Position, *, or_same: bool) -> str:
@@ -254,12 +261,11 @@ def _forward(update: Update, position: Position, *, or_same: bool) -> str:
     text = codec.checkpoint_text(position)
     size = f"size({checkpoint})"
     length, value = update.value("N", str(len(text))), update.value("S", text)
-    sub, stored_sub = update.value("N", str(position.sub_sequence_number)), update.name(codec.CHECKPOINT_SUB)
     starting = ", ".join(update.value("S", sentinel.value) for sentinel in _STARTING)
     end = update.value("S", Sentinel.SHARD_END.value)
-    comparison = "<=" if or_same else "<"
+    sub = _sub_is(update, "<=" if or_same else "<", position.sub_sequence_number)
     ahead = (
         f"{checkpoint} IN ({starting}) OR ({checkpoint} <> {end} AND ({size} < {length} OR ({size} = {length} AND "
-        f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {stored_sub} {comparison} {sub})))))"
+        f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {sub})))))"
     )
     return f"({ahead})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -11,8 +12,9 @@ from typing import Any, Final, Literal
 
 from penstock.aws.calls import call
 from penstock.aws.connection import AwsOptions, client_for
-from penstock.aws.lease_codec import KEY, NotALease, read_item, write_item
+from penstock.aws.lease_codec import KEY, Item, NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
+from penstock.core.backoff import GiveUp
 from penstock.core.lease import (
     Applied,
     Checkpoint,
@@ -37,7 +39,9 @@ from penstock.ports.lease_table import LeaseScan, SkippedRow
 
 _log: Final = logging.getLogger("penstock.aws")
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
+_BACKUPS_UNAVAILABLE: Final = "ContinuousBackupsUnavailableException"
 _SETTLE_MAX: Final = 5
+_SEGMENT_COUNT_MAX: Final = 64  # a thread each
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +74,12 @@ class LeaseTableOptions:
         for name in ("read_capacity_units", "write_capacity_units", "scan_segment_count"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.scan_segment_count > _SEGMENT_COUNT_MAX:
+            raise OptionError(
+                f"scan_segment_count is {self.scan_segment_count}; at most {_SEGMENT_COUNT_MAX} are read at once"
+            )
+        if not self.creation_deadline_s > 0:
+            raise OptionError(f"creation_deadline_s is {self.creation_deadline_s}; it must be above 0")
 
 
 class DynamoLeaseTable:
@@ -108,21 +118,28 @@ class DynamoLeaseTable:
 
     def ensure_exists(self) -> bool:
         """Make the table where it is missing and wait until it is usable."""
-        status = self._status()
-        made = status is None and self._make()
         deadline_s = time.monotonic() + self._table_options.creation_deadline_s
+        made = self._status() is None and self._make()
+        self._until(deadline_s, lambda: self._status() in ("ACTIVE", "UPDATING"), "usable")
+        if made is not False and self._table_options.point_in_time_recovery:
+            self._until(deadline_s, self._switch_recovery_on, "ready for point-in-time recovery")
+        return made is True
+
+    def _until(self, deadline_s: float, is_so: Callable[[], bool], what: str) -> None:
         pause_s = 0.05
-        while (status := self._status()) not in ("ACTIVE", "UPDATING"):
+        while not is_so():
             if time.monotonic() > deadline_s:
                 raise Unavailable(
-                    f"lease table {self._name} is {status or 'missing'} after {self._table_options.creation_deadline_s:g} s; "
-                    "look at it in DynamoDB",
+                    f"lease table {self._name} is not {what} after {self._table_options.creation_deadline_s:g} s (its "
+                    f"status is {self._status() or 'missing'}); look at it in DynamoDB",
                     operation="DescribeTable",
                     resource=self._name,
                 )
             time.sleep(pause_s)
             pause_s = min(2.0, pause_s * 2)
-        if made and self._table_options.point_in_time_recovery:
+
+    def _switch_recovery_on(self) -> bool:
+        try:
             self._call(
                 "UpdateContinuousBackups",
                 lambda: self._client.update_continuous_backups(
@@ -130,7 +147,11 @@ class DynamoLeaseTable:
                     PointInTimeRecoverySpecification={"PointInTimeRecoveryEnabled": True},
                 ),
             )
-        return made
+        except ServiceError as error:
+            if error.code != _BACKUPS_UNAVAILABLE:  # a new table takes a while to get its backups
+                raise
+            return False
+        return True
 
     def _status(self) -> str | None:
         try:
@@ -151,7 +172,8 @@ class DynamoLeaseTable:
             )
         return str(table["TableStatus"])
 
-    def _make(self) -> bool:
+    def _make(self) -> bool | None:
+        """Ask for the table: True when it is ours, False when another worker was first, None when nobody knows."""
         options = self._table_options
         arguments: dict[str, Any] = {
             "TableName": self._name,
@@ -170,9 +192,10 @@ class DynamoLeaseTable:
             arguments["DeletionProtectionEnabled"] = True
         try:
             self._call("CreateTable", lambda: self._client.create_table(**arguments), is_write=True)
-        except (ResourceBusy, UnknownOutcome):
-            # Another worker made it at the same time, or the answer was lost; the wait that follows tells.
+        except ResourceBusy:
             return False
+        except UnknownOutcome:
+            return None  # the wait that follows tells whether it is there
         _log.info("made lease table %s", self._name)
         return True
 
@@ -218,12 +241,15 @@ class DynamoLeaseTable:
         item = answer.get("Item")
         if item is None:
             return None
+        return self._read(key, item, "GetItem")
+
+    def _read(self, key: str, item: Item, operation: str) -> Lease:
         try:
             return read_item(item)
         except NotALease as error:
             raise Rejected(
                 f"lease table {self._name}, row {key!r} cannot be read as a lease: {error}; repair or delete the row",
-                operation="GetItem",
+                operation=operation,
                 resource=key,
             ) from error
 
@@ -233,7 +259,8 @@ class DynamoLeaseTable:
         """Do one conditional write; an answer that was lost is read back."""
         lost_answer: UnknownOutcome | None = None
         before: Lease | None = None
-        for _ in range(_SETTLE_MAX):
+        began_s = time.monotonic()
+        for attempt in range(1, _SETTLE_MAX + 1):
             if isinstance(write, Take) or lost_answer is not None:
                 before = self.fetch(write.key)
                 if lost_answer is not None and _stands(before, write):
@@ -244,6 +271,12 @@ class DynamoLeaseTable:
                 outcome = self._send(write, None if before is None else before.owner)
             except UnknownOutcome as error:
                 lost_answer = error
+                decision = self._options.retry_plan.decide(
+                    attempt, time.monotonic() - began_s, random.random()
+                )
+                if isinstance(decision, GiveUp):
+                    break
+                time.sleep(decision.delay_s)
                 continue
             if isinstance(outcome, Refused):
                 if lost_answer is not None and _stands(outcome.row, write):
@@ -256,7 +289,8 @@ class DynamoLeaseTable:
                     continue  # only the owner changed since it was read: a hand-over began
             return outcome
         raise UnknownOutcome(
-            f"lease table {self._name}, row {write.key}: {type(write).__name__} was sent and could not be settled",
+            f"lease table {self._name}, row {write.key}: {type(write).__name__} was sent and could not be settled; "
+            "read the row before acting on it",
             operation="UpdateItem",
             resource=write.key,
         ) from lost_answer
@@ -277,7 +311,7 @@ class DynamoLeaseTable:
                 return Applied(None)
             arguments["ReturnValues"] = "ALL_NEW"
             answer = self._call("UpdateItem", lambda: self._client.update_item(**arguments), is_write=True)
-            return Applied(read_item(answer["Attributes"]))
+            return Applied(self._read(write.key, answer["Attributes"], "UpdateItem"))
         except ServiceError as error:
             if error.code != _CONDITION_FAILED:
                 raise
@@ -295,17 +329,7 @@ class DynamoLeaseTable:
     def _refused(self, write: LeaseWrite, error: ServiceError) -> Refused:
         response = getattr(error.__cause__, "response", {})
         item = response.get("Item")
-        if item is None:
-            row = self.fetch(write.key)
-        else:
-            try:
-                row = read_item(item)
-            except NotALease as broken:
-                raise Rejected(
-                    f"lease table {self._name}, row {write.key!r} is no lease: {broken}; it is left alone",
-                    operation="UpdateItem",
-                    resource=write.key,
-                ) from broken
+        row = self.fetch(write.key) if item is None else self._read(write.key, item, error.operation)
         judged = apply_write(row, write)
         # The row may have changed between the refusal and a read; then the counter is what was not as expected.
         return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
@@ -331,7 +355,9 @@ def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR091
     if isinstance(write, Renew):
         return write.worker is not None and row.counter == write.counter + 1 and row.reader == write.worker
     if isinstance(write, Checkpoint):
-        return row.counter == write.counter + 1 and row.checkpoint == write.position
+        # A robber's take bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
+        # checkpoint sets back.
+        return (row.counter, row.checkpoint, row.owner_switches) == (write.counter + 1, write.position, 0)
     if isinstance(write, LateCheckpoint):
         return row.checkpoint == write.position
     if isinstance(write, RequestHandover):
