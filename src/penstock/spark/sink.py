@@ -50,7 +50,8 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
     """
     if overwrite:
         raise OptionError(
-            "a stream cannot be replaced: use mode append (batch), or outputMode append or update (streaming)"
+            "a stream cannot be replaced: use mode append (batch) or outputMode append (streaming); for what an "
+            "aggregation changed, use outputMode update with foreachBatch and write each batch"
         )
     found = {field.name.lower(): field for field in schema.fields}
     known = {name.lower() for name in _TYPES}
