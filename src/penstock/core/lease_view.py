@@ -98,7 +98,7 @@ class LeaseView:
                 rows[key] = _Sighting(lease, now_s)
             elif began_s is not None and known.changed_s > began_s and known.lease.counter >= lease.counter:
                 continue  # an answer to a write or a read that began later than this scan
-            elif known.lease.counter == lease.counter and known.lease.owner == lease.owner:
+            elif _stands_still(known.lease, lease):
                 known.lease = lease
                 known.unchanged_scans += 1
             else:
@@ -115,7 +115,7 @@ class LeaseView:
     def observe(self, lease: Lease, now_s: float) -> None:
         """Take in one row, from a write's answer or a read."""
         known = self._rows.get(lease.key)
-        if known is not None and known.lease.counter == lease.counter and known.lease.owner == lease.owner:
+        if known is not None and _stands_still(known.lease, lease):
             known.lease = lease
             return
         self._rows[lease.key] = _Sighting(lease, now_s)
@@ -211,3 +211,8 @@ class LeaseView:
         if now_s - sighting.changed_s >= self.lease_duration_s:
             return Hold.EXPIRED
         return Hold.ALIVE
+
+
+def _stands_still(before: Lease, now: Lease) -> bool:
+    # The checkpoint too: a row that was deleted and made again may come to the counter that it had.
+    return before.counter == now.counter and before.owner == now.owner and before.checkpoint == now.checkpoint
