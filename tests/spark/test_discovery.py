@@ -50,7 +50,7 @@ def test_penstock_is_imported_without_spark_arrow_or_the_embedded_server():
     done = run_python(
         """
         import penstock
-        from penstock import Consumer, Producer, PenstockError
+        from penstock import Consumer, PenstockError
         import penstock.wiring, penstock.spark.options
         print("fine")
         """,

@@ -17,7 +17,6 @@ from typing import Final
 
 from penstock.core.lease import Lease
 
-
 STALE_READ_S: Final = 2.0
 """A scan may miss what was written so shortly before it (eventually consistent reads)."""
 

@@ -1,0 +1,124 @@
+"""`penstock put`: write lines or files as records, and say how many were acknowledged."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from penstock.cli.connection import add_connection_arguments, open_kinesis
+from penstock.errors import DeliveryFailed, RecordError, UsageError
+
+if TYPE_CHECKING:
+    from penstock.cli.connection import Subparsers
+
+DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
+_PROGRESS_S = 0.2
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("put", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    parser.add_argument(
+        "files", nargs="*", metavar="FILE", help="what to write; - or nothing is standard input"
+    )
+    parser.add_argument("--whole", action="store_true", help="one record per file instead of one per line")
+    parser.add_argument(
+        "--key", metavar="TEXT", help="partition key of every record; a random one each when not given"
+    )
+    parser.add_argument(
+        "--key-field", metavar="NAME", help="take the key from this field of each line's JSON object"
+    )
+    parser.add_argument("--aggregate", action="store_true", help="pack records into KPL aggregates")
+    parser.add_argument(
+        "--rate-limit", type=int, metavar="PERCENT", help="percent of the shards' write capacity to use"
+    )
+    parser.add_argument("--json", action="store_true", help="print the report as JSON")
+    add_connection_arguments(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write everything; 0 when all is acknowledged.
+
+    Raises:
+        UsageError: `--key` and `--key-field` together.
+        DeliveryFailed, RecordError: Not everything is acknowledged; the message says how much is.
+    """
+    from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
+
+    if args.key is not None and args.key_field is not None:
+        raise UsageError("--key and --key-field exclude each other; give one")
+    options = TaskWriterOptions(
+        aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
+    )
+    writer = TaskWriter(open_kinesis(args), args.stream, options)
+    began_s = time.monotonic()
+    try:
+        with _progress() as show:
+            for number, data in enumerate(_payloads(args), start=1):
+                writer.write(data, _key_of(args, data, number))
+                show(number)
+            report = writer.finish()
+    except (DeliveryFailed, RecordError) as error:
+        done = writer.report.user_record_count
+        raise type(error)(f"{error}; {done} records were acknowledged before") from error
+    if args.json:
+        print(json.dumps({"acknowledged": report.user_record_count, "bytes": report.bytes_count, "refused": report.refused_count, "possible_duplicates": report.possible_duplicate_count, "shards": report.by_shard}))  # fmt: skip
+    else:
+        print(f"acknowledged: {report} in {time.monotonic() - began_s:.1f} s")
+    return 0
+
+
+def _payloads(args: argparse.Namespace) -> Iterator[bytes]:
+    for name in args.files or ["-"]:
+        with contextlib.ExitStack() as stack:
+            file: BinaryIO = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
+            if args.whole:
+                yield file.read()
+            else:
+                yield from (line.rstrip(b"\r\n") for line in file)
+
+
+def _key_of(args: argparse.Namespace, data: bytes, number: int) -> str:
+    if args.key is not None:
+        return str(args.key)
+    if args.key_field is None:
+        return f"{random.getrandbits(64):016x}"
+    try:
+        document: Any = json.loads(data)
+        return str(document[args.key_field])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"line {number} has no field {args.key_field!r} to take the key from: {data[:80]!r}"
+        ) from error
+
+
+@contextlib.contextmanager
+def _progress() -> Iterator[Any]:
+    from rich.console import Console
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        yield lambda _number: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("0 records")
+        shown_s = 0.0
+
+        def show(number: int) -> None:
+            nonlocal shown_s
+            now_s = time.monotonic()
+            if now_s - shown_s > _PROGRESS_S:
+                shown_s = now_s
+                progress.update(task, description=f"{number:,} records")
+
+        yield show

@@ -1,0 +1,96 @@
+"""`penstock put` by hand: lines, files and keys, and what it says when something is wrong."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from penstock.core.aggregation import deaggregate
+from penstock.local import LocalKinesis
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalKinesis(limits=False) as running:
+        yield running
+
+
+def put(server, *arguments, given=b""):
+    import os
+
+    return subprocess.run(
+        [sys.executable, "-m", "penstock", "put", *arguments],
+        input=given,
+        capture_output=True,
+        timeout=60,
+        env={**os.environ, **server.environ()},
+        check=False,
+    )
+
+
+def records(server, stream):
+    client = server.client("kinesis")
+    found = []
+    for shard in client.list_shards(StreamName=stream)["Shards"]:
+        iterator = client.get_shard_iterator(
+            StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        found += client.get_records(ShardIterator=iterator)["Records"]
+    return found
+
+
+def test_each_line_is_a_record(server):
+    server.create_stream("lines", shards=2)
+    done = put(server, "lines", given="one\ntwo\r\nthrée".encode())
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout.startswith(b"acknowledged: 3 records in 3 Kinesis records, 12 bytes")
+    assert sorted(record["Data"] for record in records(server, "lines")) == sorted(
+        [b"one", b"two", "thrée".encode()]
+    )
+
+
+def test_a_key_may_be_constant_or_a_field(server):
+    server.create_stream("keys", shards=1)
+    put(server, "keys", "--key", "k1", given=b"a\n")
+    put(server, "keys", "--key-field", "id", given=b'{"id": 7}\n')
+    assert [record["PartitionKey"] for record in records(server, "keys")] == ["k1", "7"]
+
+
+def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_path):
+    server.create_stream("files", shards=1)
+    for name in ("a", "b", "c"):
+        (tmp_path / name).write_bytes(name.encode() * 2000 + b"\n")
+    done = put(
+        server,
+        "files",
+        *(str(tmp_path / name) for name in "abc"),
+        "--whole",
+        "--aggregate",
+        "--key",
+        "k",
+        "--json",
+    )
+    assert json.loads(done.stdout)["acknowledged"] == 3
+    (record,) = records(server, "files")
+    assert [each.data[:1] for each in deaggregate(record["Data"])] == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "given", "message"),
+    [
+        (("nothing",), b"a\n", b"nothing"),
+        (("errors", "--key", "a", "--key-field", "b"), b"a\n", b"exclude each other"),
+        (("errors", "--key-field", "id"), b"{}\n", b"line 1 has no field 'id'"),
+        (("errors", "--whole"), b"x" * (2**20 + 1), b"the stream takes 1048576"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(server, arguments, given, message):
+    if "errors" not in server.client("kinesis").list_streams()["StreamNames"]:
+        server.create_stream("errors", shards=1)
+    done = put(server, *arguments, given=given)
+    assert done.returncode in (1, 2)
+    assert message in done.stderr
+    assert b"Traceback" not in done.stderr
