@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import pickle
 
 import pytest
 
+from penstock.aws import connection
 from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import OptionError
@@ -86,8 +88,39 @@ def test_requests_say_who_sends_them(server):
         ({"access_key_id": "a"}, "go together"),
         ({"attempts_max": 0}, "at least one attempt"),
         ({"read_timeout_s": 0}, "read_timeout_s is 0; it must be above 0"),
+        ({"retry_base_s": 9, "retry_cap_s": 5}, "retry_base_s is 9, above retry_cap_s, which is 5"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(given, message):
     with pytest.raises(OptionError, match=message):
         AwsOptions(**given)
+
+
+def test_options_travel_between_processes_and_show_no_secret():
+    options = AwsOptions(access_key_id="AKIAX", secret_access_key="hush", session_token="token")
+    assert pickle.loads(pickle.dumps(options)) == options
+    assert not any(secret in repr(options) for secret in ("AKIAX", "hush", "token"))
+
+
+def test_a_missing_region_says_where_to_set_one(bare_environment):
+    with pytest.raises(OptionError, match="no region for kinesis: set the region option"):
+        client_for("kinesis", AwsOptions(access_key_id="a", secret_access_key="b"))
+
+
+def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
+    with pytest.raises(OptionError, match="Invalid endpoint: nonsense"):
+        client_for("kinesis", AwsOptions(region="us-east-1", endpoint_url="nonsense"))
+
+
+def test_a_forked_child_has_connections_of_its_own_even_when_the_lock_was_held(server):
+    options = AwsOptions(
+        region="us-east-1", endpoint_url=server.endpoint_url, access_key_id="a", secret_access_key="b"
+    )
+    parents = client_for("kinesis", options)
+    with connection._lock:
+        child = os.fork()
+        if child == 0:
+            is_own = not connection._clients and client_for("kinesis", options) is not parents
+            os._exit(0 if is_own and AwsKinesis(options).fetch_summary("s").name == "s" else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert client_for("kinesis", options) is parents

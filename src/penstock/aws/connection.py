@@ -129,7 +129,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:
-    from penstock.aws.data_plane import install_parser, keep_milliseconds
+    from penstock.aws.data_plane import install_parser, keep_milliseconds, send_encoded
 
     session = botocore.session.Session(profile=options.profile)
     if options.access_key_id is not None and options.secret_access_key is not None:
@@ -150,6 +150,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     )
     if service == "kinesis":
         keep_milliseconds(client)
+        send_encoded(client)
     return client
 
 

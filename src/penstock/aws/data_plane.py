@@ -1,4 +1,4 @@
-"""The fast way through GetRecords: botocore sends and signs, msgspec reads the answer.
+"""The fast way through GetRecords and PutRecords: botocore sends and signs, msgspec reads and writes the bodies.
 
 botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record, most of the time in the
 timestamps. Here the bytes of the body go straight into flat structs, base64 decoded on the way. Everything else (other
@@ -8,10 +8,15 @@ operations, errors) is botocore's.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
 from botocore.parsers import ResponseParserError
+
+from penstock.errors import RecordError
+from penstock.ports.kinesis import PutEntry
 
 _log: Final = logging.getLogger("penstock.aws")
 _OUTPUT: Final = "GetRecordsOutput"
@@ -168,6 +173,67 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
     holder = document if "Timestamp" in document else document["ShardFilter"]
     holder["Timestamp"] = moment_s
     params["body"] = msgspec.json.encode(document)
+
+
+# --- writing ------------------------------------------------------------------------------------------------------
+
+
+class WireEntry(msgspec.Struct, gc=False, omit_defaults=True):
+    """One entry of PutRecords as it is sent; msgspec writes the data as base64."""
+
+    data: bytes = msgspec.field(name="Data")
+    partition_key: str = msgspec.field(name="PartitionKey")
+    explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedRecords:
+    """The `Records` of a PutRecords call in JSON already."""
+
+    body: bytes
+
+
+_PLACEHOLDER: Final = {"Data": b"", "PartitionKey": "-", "ExplicitHashKey": "stands for the encoded records"}
+"""What botocore serializes in their place. The service refuses it, should it ever be sent."""
+
+
+def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
+    """Write the entries of PutRecords.
+
+    Raises:
+        RecordError: The data of an entry is no bytes; nothing was sent.
+    """
+    for place, entry in enumerate(entries):
+        if not isinstance(entry.data, bytes | bytearray | memoryview):
+            raise RecordError(
+                f"entry {place} (partition key {entry.partition_key[:60]!r}): data is {type(entry.data).__name__}, "
+                "not bytes"
+            )
+    return EncodedRecords(
+        msgspec.json.encode(
+            [WireEntry(entry.data, entry.partition_key, entry.explicit_hash_key) for entry in entries]
+        )
+    )
+
+
+def send_encoded(client: Any) -> None:
+    """Let a client take `EncodedRecords` for the `Records` of PutRecords; others are sent as ever."""
+    client.meta.events.register("before-parameter-build.kinesis.PutRecords", _note_records)
+    client.meta.events.register("before-call.kinesis.PutRecords", _place_records)
+
+
+def _note_records(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    if isinstance(params.get("Records"), EncodedRecords):
+        context["penstock_records"] = params["Records"]
+        params["Records"] = [_PLACEHOLDER]
+
+
+def _place_records(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
+    records = context.get("penstock_records")
+    if records is not None:
+        document = msgspec.json.decode(params["body"])
+        document["Records"] = msgspec.Raw(records.body)
+        params["body"] = msgspec.json.encode(document)
 
 
 def page_of(answer: dict[str, Any]) -> WirePage:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from penstock.aws.calls import call
 from penstock.aws.connection import AwsOptions, client_for
-from penstock.aws.data_plane import page_of
+from penstock.aws.data_plane import encode_entries, page_of
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ServiceError, Unavailable, UnknownOutcome
@@ -140,7 +140,7 @@ class AwsKinesis:
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
         """PutRecords, exactly once."""
-        records = [_entry_of(entry) for entry in entries]
+        records = encode_entries(entries)
         answer = call(
             lambda: self._client.put_records(**_named(stream), Records=records),
             "PutRecords",
@@ -169,13 +169,6 @@ class AwsKinesis:
 
 def _named(stream: str) -> dict[str, str]:
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
-
-
-def _entry_of(entry: PutEntry) -> dict[str, Any]:
-    record: dict[str, Any] = {"Data": entry.data, "PartitionKey": entry.partition_key}
-    if entry.explicit_hash_key is not None:
-        record["ExplicitHashKey"] = entry.explicit_hash_key
-    return record
 
 
 def _filter_of(shard_filter: ShardFilter) -> dict[str, Any]:

@@ -1,0 +1,167 @@
+"""The bodies of GetRecords and PutRecords, read and written beside botocore: the same bytes mean the same."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import botocore.session
+import pytest
+from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError, create_parser
+
+from penstock.aws import data_plane
+from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.data_plane import decode_page, encode_entries, install_parser, page_of
+from penstock.aws.kinesis import AwsKinesis
+from penstock.errors import RecordError, Rejected
+from penstock.local import LocalKinesis
+from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry
+
+RECORDS = [
+    {
+        "SequenceNumber": "49590338271490256608559692538361571095921575989136588898",
+        "ApproximateArrivalTimestamp": 1700000000.123,
+        "Data": base64.b64encode(b"\x00\xffdata").decode(),
+        "PartitionKey": 'Zürich "\\ \u2028',
+        "EncryptionType": "KMS",
+    },
+    {"SequenceNumber": "5", "ApproximateArrivalTimestamp": 1.7e9, "Data": ""},
+]
+LAST = {
+    "Records": [],
+    "MillisBehindLatest": 0,
+    "ChildShards": [
+        {
+            "ShardId": "shardId-000000000001",
+            "ParentShards": ["shardId-000000000000"],
+            "HashKeyRange": {
+                "StartingHashKey": "0",
+                "EndingHashKey": "340282366920938463463374607431768211455",
+            },
+        }
+    ],
+}
+DOCUMENTS = [
+    {"Records": RECORDS, "NextShardIterator": "next", "MillisBehindLatest": 1234},
+    LAST,
+    {"Records": [], "NextShardIterator": "next", "MillisBehindLatest": None},
+]
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalKinesis(limits=False) as running:
+        running.create_stream("s")
+        yield running
+
+
+@pytest.fixture
+def options(server):
+    return AwsOptions(
+        region="us-east-1", endpoint_url=server.endpoint_url, access_key_id="local", secret_access_key="local"
+    )
+
+
+def stock_page(body):
+    model = botocore.session.get_session().get_service_model("kinesis")
+    shape = model.operation_model("GetRecords").output_shape
+    return page_of(create_parser("json").parse({"status_code": 200, "headers": {}, "body": body}, shape))
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_a_page_reads_the_same_as_by_botocore(document):
+    body = json.dumps(document).encode()
+    ours, stock = decode_page(body), stock_page(body)
+    assert [(r.sequence_number, r.data, r.partition_key) for r in ours.records] == [
+        (r.sequence_number, r.data, r.partition_key) for r in stock.records
+    ]
+    assert [round(r.arrival_s * 1000) for r in ours.records] == [
+        round(r.arrival_s * 1000) for r in stock.records
+    ]
+    assert (ours.next_iterator, ours.millis_behind_latest) == (
+        stock.next_iterator,
+        stock.millis_behind_latest,
+    )
+    assert (ours.children or []) == (stock.children or [])
+
+
+def test_a_page_keeps_every_byte_and_the_millisecond():
+    first, second = decode_page(json.dumps(DOCUMENTS[0]).encode()).records
+    assert (first.data, first.partition_key, round(first.arrival_s * 1000)) == (
+        b"\x00\xffdata",
+        'Zürich "\\ \u2028',
+        1700000000123,
+    )
+    assert (second.data, second.partition_key) == (b"", None)
+
+
+@pytest.mark.parametrize(
+    "body", [b"", b"{}", b"null", b'{"Records": [{"SequenceNumber": "5"}]}', b'{"Records": [', b"<html>"]
+)
+def test_a_page_that_is_not_whole_is_an_error_and_never_an_empty_page(body):
+    with pytest.raises(ResponseParserError, match=rf"GetRecords \({len(body)} bytes\) cannot be read"):
+        decode_page(body)
+
+
+def test_a_botocore_without_a_place_for_parsers_is_used_as_it_is_and_said_so(caplog):
+    class Strange:
+        def get_component(self, name):
+            raise ValueError(f"unknown component {name}")
+
+    assert install_parser(Strange()) is False
+    assert "decoded the slow way" in caplog.text
+
+
+ENTRIES = [
+    PutEntry(b"\x00\xff", 'Zürich "\\ \u2028'),
+    PutEntry(b"", "k", "340282366920938463463374607431768211455"),
+    PutEntry(bytes(range(256)), "k" * 256, "0"),
+]
+
+
+def test_entries_are_written_as_botocore_writes_them():
+    assert json.loads(encode_entries(ENTRIES).body) == [
+        {
+            "Data": base64.b64encode(entry.data).decode(),
+            "PartitionKey": entry.partition_key,
+            **({} if entry.explicit_hash_key is None else {"ExplicitHashKey": entry.explicit_hash_key}),
+        }
+        for entry in ENTRIES
+    ]
+
+
+def test_encoded_entries_arrive_as_they_were_given(options):
+    kinesis = AwsKinesis(options)
+    answers = kinesis.put_records("s", ENTRIES)
+    page = kinesis.fetch_records(
+        "s", kinesis.fetch_iterator("s", "shardId-000000000000", IteratorStart(IteratorType.TRIM_HORIZON))
+    )
+    assert [(r.sequence_number, r.data, r.partition_key) for r in page.records] == [
+        (answer.sequence_number, entry.data, entry.partition_key)
+        for answer, entry in zip(answers, ENTRIES, strict=True)
+    ]
+
+
+def test_a_client_still_takes_plain_records(options):
+    answer = client_for("kinesis", options).put_records(
+        StreamName="s", Records=[{"Data": b"plain", "PartitionKey": "k"}]
+    )
+    assert answer["FailedRecordCount"] == 0
+
+
+def test_a_put_that_botocore_would_send_without_our_body_is_refused_by_the_service(options):
+    with pytest.raises(ClientError, match=r"(?i)explicit ?hash ?key"):
+        client_for("kinesis", options).put_records(StreamName="s", Records=[data_plane._PLACEHOLDER])
+
+
+def test_data_that_is_text_is_refused_before_anything_is_sent(options, server):
+    server.reset_calls()
+    with pytest.raises(RecordError, match=r"entry 1 \(partition key 'b'\): data is str, not bytes"):
+        AwsKinesis(options).put_records("s", [PutEntry(b"x", "a"), PutEntry("text", "b")])
+    assert server.calls().count("PutRecords") == 0
+
+
+def test_an_entry_that_the_service_finds_wrong_is_rejected(options):
+    with pytest.raises(Rejected, match="PutRecords on stream s"):
+        AwsKinesis(options).put_records("s", [PutEntry(b"x", "")])

@@ -1,0 +1,130 @@
+"""Rows of the lease table: the attributes, types and spelling that Java KCL workers write and read."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.aws.lease_codec import NotALease, read_item, write_item
+from penstock.core.hash_key import FULL_RANGE, HashRange
+from penstock.core.lease import Lease
+from penstock.core.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    Position,
+    Sentinel,
+    at_record,
+    at_timestamp,
+)
+
+NEW = {
+    "leaseKey": {"S": "shardId-000000000002"},
+    "leaseCounter": {"N": "0"},
+    "ownerSwitchesSinceCheckpoint": {"N": "0"},
+    "checkpoint": {"S": "TRIM_HORIZON"},
+    "checkpointSubSequenceNumber": {"N": "0"},
+    "parentShardId": {"SS": ["shardId-000000000000", "shardId-000000000001"]},
+    "startingHashKey": {"S": "0"},
+    "endingHashKey": {"S": "340282366920938463463374607431768211455"},
+}
+OF_JAVA_3 = {
+    **NEW,
+    "leaseCounter": {"N": "41"},
+    "leaseOwner": {"S": "host-1:b0"},
+    "checkpoint": {"S": "49590338271490256608559692538361571095921575989136588898"},
+    "checkpointSubSequenceNumber": {"N": "3"},
+    "ownerSwitchesSinceCheckpoint": {"N": "2"},
+    "childShardIds": {"SS": ["shardId-000000000003"]},
+    "pendingCheckpoint": {"S": "49590338271490256608559692538361571095921575989136588899"},
+    "pendingCheckpointSubSequenceNumber": {"N": "1"},
+    "pendingCheckpointState": {"B": b"\x00state"},
+    "checkpointOwner": {"S": "host-0:a9"},
+    "throughputKBps": {"N": "10000000"},
+    "entityType": {"S": "LEASE"},
+    "somethingNew": {"M": {}},
+}
+
+
+def test_a_new_lease_is_written_as_java_writes_it():
+    lease = Lease(
+        "shardId-000000000002",
+        parents=frozenset({"shardId-000000000001", "shardId-000000000000"}),
+        hash_range=FULL_RANGE,
+    )
+    assert write_item(lease) == NEW
+    assert read_item(NEW) == lease
+
+
+def test_every_attribute_of_a_java_row_is_read():
+    assert read_item(OF_JAVA_3) == Lease(
+        "shardId-000000000002",
+        counter=41,
+        owner="host-1:b0",
+        checkpoint=at_record("49590338271490256608559692538361571095921575989136588898", 3),
+        owner_switches=2,
+        parents=frozenset({"shardId-000000000000", "shardId-000000000001"}),
+        children=frozenset({"shardId-000000000003"}),
+        hash_range=FULL_RANGE,
+        pending=at_record("49590338271490256608559692538361571095921575989136588899", 1),
+        pending_state=b"\x00state",
+        checkpoint_owner="host-0:a9",
+        throughput_kbps=10_000_000.0,
+    )
+
+
+@pytest.mark.parametrize(
+    ("position", "text", "millis"),
+    [
+        (TRIM_HORIZON, "TRIM_HORIZON", None),
+        (LATEST, "LATEST", None),
+        (SHARD_END, "SHARD_END", None),
+        (at_timestamp(1700000000123), "AT_TIMESTAMP", "1700000000123"),
+        (Position(sentinel=Sentinel.LATEST, timestamp_ms=77), "LATEST", "77"),
+    ],
+)
+def test_a_moment_stands_beside_a_plain_sentinel(position, text, millis):
+    item = write_item(Lease("k", checkpoint=position))
+    assert item["checkpoint"] == {"S": text}
+    assert item.get("penstockStartMillis") == (None if millis is None else {"N": millis})
+    assert str(read_item(item).checkpoint) == str(position)
+
+
+def test_a_moment_that_a_java_checkpoint_left_behind_counts_for_nothing():
+    item = {**NEW, "checkpoint": {"S": "5"}, "penstockStartMillis": {"N": "77"}}
+    assert str(read_item(item).checkpoint) == "5.0"
+
+
+def test_what_old_writers_leave_out_has_its_default():
+    bare = {"leaseKey": {"S": "k"}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "10"}}
+    assert read_item(bare) == Lease("k", counter=1, checkpoint=at_record("10"))
+
+
+def test_the_number_that_java_writes_for_the_state_of_a_new_lease_is_no_state():
+    assert read_item({**NEW, "pendingCheckpointState": {"N": "0"}}).pending_state is None
+
+
+def test_an_empty_pending_checkpoint_is_none():
+    assert read_item({**NEW, "pendingCheckpoint": {"S": ""}}).pending is None
+
+
+def test_the_hash_range_of_a_lease_is_read_as_numbers():
+    item = {**NEW, "startingHashKey": {"S": "9"}, "endingHashKey": {"S": "10"}}
+    assert read_item(item).hash_range == HashRange(9, 10)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"entityType": {"S": "WORKER_METRIC_STATS"}}, "its entityType is WORKER_METRIC_STATS"),
+        ({"leaseCounter": {"S": "7"}}, "it lacks 'N'"),
+        ({"leaseCounter": {"N": "1.5"}}, "invalid literal"),
+        ({"checkpoint": {"S": "somewhere"}}, "is not a sequence number"),
+        ({"checkpoint": {"NULL": True}}, "it lacks 'S'"),
+        ({"checkpointSubSequenceNumber": {"N": "-1"}, "checkpoint": {"S": "5"}}, "negative"),
+        ({"startingHashKey": {"S": "10"}, "endingHashKey": {"S": "9"}}, "not a hash-key range"),
+        ({"parentShardId": {"S": "shardId-0"}}, "it lacks 'SS'"),
+    ],
+)
+def test_a_row_that_cannot_be_a_lease_says_why(change, why):
+    with pytest.raises(NotALease, match=why):
+        read_item({**NEW, **change})
