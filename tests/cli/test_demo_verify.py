@@ -24,7 +24,7 @@ def rows_of(flights):
         # 9 and 10 as well as 99 and 100 are among them: texts would be in the wrong order
         sequence_number=(flights["id"] // 10).astype(str),
         sub_sequence_number=flights["id"] % 10,
-    )
+    ).astype(dict.fromkeys(("id", "batch", "sub_sequence_number"), "Int64"))  # as they come from Parquet
 
 
 def averages_from(flights):

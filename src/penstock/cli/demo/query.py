@@ -106,6 +106,8 @@ def open_session(folder: str) -> SparkSession:
         .config("spark.sql.warehouse.dir", f"{folder}/spark-warehouse")
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
+        # The default, INT96, does not say that it is UTC.
+        .config("spark.sql.parquet.outputTimestampType", "TIMESTAMP_MICROS")
         .getOrCreate()
     )
 

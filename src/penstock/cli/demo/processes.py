@@ -1,0 +1,126 @@
+"""The processes of a Spark program: find them, tell them apart, kill them.
+
+A driver started in a session of its own gives that session to everything that it starts: the JVM, the Python processes
+that plan batches beside it, and the workers that read. Process groups would not do: Spark gives each worker daemon its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Final
+
+from penstock.errors import PenstockError
+
+_KILL_DEADLINE_S: Final = 20.0
+_POLL_S: Final = 0.02
+_PROC: Final = Path("/proc")
+
+
+class Kind(Enum):
+    """What a process of a Spark program does."""
+
+    DRIVER = "driver"
+    JVM = "JVM"
+    PLANNER = "planner"
+    WORKER = "worker"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One running process."""
+
+    pid: int
+    kind: Kind
+    command: str
+
+
+def kind_of(command: str) -> Kind:
+    """Tell from its command line what a process is."""
+    if "pyspark.daemon" in command:
+        # Spark's name of what does the work in executors; the other daemons only look at options and plans.
+        return Kind.WORKER if command.rstrip().endswith("pyspark.worker") else Kind.OTHER
+    if "python_streaming_source_runner" in command:
+        return Kind.PLANNER
+    if "penstock.cli.demo.query" in command:
+        return Kind.DRIVER
+    if "org.apache.spark.deploy.SparkSubmit" in command:
+        return Kind.JVM
+    return Kind.OTHER
+
+
+def find_processes(session: int) -> list[Found]:
+    """Give the running processes of a session, in no order; one that has ended is not among them.
+
+    Args:
+        session: Process id of the session's first process, which may have ended.
+    """
+    listed = _list_proc() if _PROC.joinpath("self", "stat").exists() else _list_ps()
+    found = []
+    for pid, command in listed:
+        # It may end between being listed and being asked.
+        with suppress(ProcessLookupError, PermissionError):
+            if os.getsid(pid) == session:
+                found.append(Found(pid, kind_of(command), command))
+    return found
+
+
+def _list_proc() -> list[tuple[int, str]]:
+    listed = []
+    for folder in _PROC.iterdir():
+        if not folder.name.isdigit():
+            continue
+        with suppress(OSError):
+            state = (folder / "stat").read_text(errors="replace").rpartition(") ")[2][:1]
+            if state not in ("Z", "X"):  # ended, and nobody has asked how
+                command = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                listed.append((int(folder.name), command))
+    return listed
+
+
+def _list_ps() -> list[tuple[int, str]]:
+    shown = subprocess.run(
+        ["ps", "-A", "-ww", "-o", "pid=,stat=,command="],  # noqa: S607 - the system's own
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=10,
+    ).stdout
+    lines = [line.split(None, 2) for line in shown.splitlines()]
+    return [(int(line[0]), line[2]) for line in lines if len(line) == 3 and not line[1].startswith("Z")]
+
+
+def kill_process(pid: int) -> bool:
+    """Send SIGKILL; False when the process had ended already."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_session(session: int, deadline_s: float = _KILL_DEADLINE_S) -> int:
+    """Kill every process of a session, also those that are born meanwhile, and wait until none is left.
+
+    Returns:
+        How many were killed.
+
+    Raises:
+        PenstockError: Some are left when the time is over.
+    """
+    end_s = time.monotonic() + deadline_s
+    killed: set[int] = set()
+    while found := find_processes(session):
+        killed.update(each.pid for each in found if kill_process(each.pid))
+        if time.monotonic() > end_s:
+            left = ", ".join(f"{each.pid} ({each.command[:60].strip()})" for each in found)
+            raise PenstockError(f"processes are left {deadline_s:g} s after SIGKILL: {left}")
+        time.sleep(_POLL_S)
+    return len(killed)
