@@ -861,3 +861,24 @@ def test_rounds_become_rarer_in_a_very_large_fleet():
     bench.feed(TableReady())
     bench.feed(ScanDone(tuple(leases)))
     assert bench.machine._round_due_s >= 0.8 * 200 * 51 / 100
+
+
+def test_a_table_that_another_worker_has_begun_to_fill_again_gets_its_lost_leases_back():
+    bench = Bench(
+        Lease("a", counter=3, owner="other", checkpoint=at_record("7"), hash_range=LEFT),
+        Lease("b", counter=3, owner="other", checkpoint=at_record("8"), hash_range=RIGHT),
+    )
+    bench.start()
+    bench.table.rows = {"c": Lease("c", parents=frozenset({"a", "b"}), hash_range=WHOLE)}
+    bench.at(9.0)
+    assert {key: row.checkpoint for key, row in bench.table.rows.items()} == {
+        "a": at_record("7"),
+        "b": at_record("8"),
+        "c": TRIM_HORIZON,
+    }
+    held = bench.machine.held()
+    assert (held["a"], held["b"], held.get("c", Phase.WAITING)) == (
+        Phase.READING,
+        Phase.READING,
+        Phase.WAITING,
+    )

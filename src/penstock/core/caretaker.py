@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
@@ -44,6 +45,7 @@ from penstock.core.shard_sync import (
 
 _RESTORED_COUNTER_STEP: Final = 1_000_000
 """Counters fence writes. A row that is made again must never come to a counter that somebody still holds."""
+_MEMORY_ROUNDS: Final = 3
 _REST_DURATIONS: Final = 3  # lease durations that a finished lease stands before it is deleted
 _DELETIONS_PER_ROUND: Final = 100
 _RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
@@ -79,19 +81,41 @@ class Caretaker:
         self._vanished_before: frozenset[str] | None = None
         self._vanished: frozenset[str] = frozenset()
         self._garbage_due_s: float | None = None
+        self.table_was_missing = False
         self._memory: dict[str, Lease] = {}
+        self._remembered_s = float("-inf")
 
     # --- an empty table -------------------------------------------------------------------------------
 
-    def remember(self, leases: Mapping[str, Lease]) -> None:
+    def remember(self, leases: Mapping[str, Lease], now_s: float) -> None:
         """Keep what the table held: an empty table later is a deleted one, not a new application."""
         if leases:
             self._memory = dict(leases)
+            self._remembered_s = now_s
+
+    def restore_if_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
+        """Bring back what is missing when the table was deleted and another worker has begun to fill a new one.
+
+        Args:
+            scanned: Keys of every row that stands.
+            now_s: Monotonic seconds.
+
+        Returns:
+            True when leases are being created: nothing else should be decided from this scan.
+        """
+        was_missing, self.table_was_missing = self.table_was_missing, False
+        if now_s > self._remembered_s + _MEMORY_ROUNDS * self.options.interval_s:
+            return False  # too old: leases that were finished and deleted since would come back
+        unfinished = {key for key, lease in self._memory.items() if not lease.is_ended}
+        if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
+            return False
+        self._restore(scanned)
+        return True
 
     def on_empty_table(self, now_s: float) -> None:
         """Start the application, after a wait of this worker's own length; or bring back what was deleted."""
         if self._memory:
-            self._restore()
+            self._restore(frozenset())
             return
         if self._listing is not None or self._first:
             return
@@ -103,13 +127,13 @@ class Caretaker:
             self.cold_until_s = None
             self._list(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
-    def _restore(self) -> None:
-        leases = self._memory
+    def _restore(self, scanned: AbstractSet[str]) -> None:
+        leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
         self._memory = {}
         self.outbox.report(
             Topic.TABLE_GONE,
             Level.ERROR,
-            f"the lease table is empty although it held {len(leases)} leases: they are created again at the "
+            f"{len(leases)} leases are gone with the lease table: they are created again at the "
             "checkpoints that this worker has seen; records after them are delivered again",
         )
         for lease in leases.values():

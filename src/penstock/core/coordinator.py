@@ -269,6 +269,7 @@ class Coordinator:
         )
         self._table_state = "unknown"
         self._table_due_s = -math.inf
+        self.caretaker.table_was_missing = True
 
     # --- rounds ---------------------------------------------------------------------------------------
 
@@ -309,7 +310,9 @@ class Coordinator:
             self._count([], {self.worker})
             self.caretaker.on_empty_table(now_s)
             return
-        self.caretaker.remember(self._last_known())
+        if self.caretaker.restore_if_gone({lease.key for lease in event.leases}, now_s):
+            return
+        self.caretaker.remember(self._last_known(), now_s)
         self._see_own_rows(now_s)
         fleet = fleet_of(self.view, now_s)
         workers = live_workers(fleet, self.worker)
