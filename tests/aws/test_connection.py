@@ -88,7 +88,6 @@ def test_requests_say_who_sends_them(server):
         ({"access_key_id": "a"}, "go together"),
         ({"attempts_max": 0}, "at least one attempt"),
         ({"read_timeout_s": 0}, "read_timeout_s is 0; it must be above 0"),
-        ({"retry_base_s": 9, "retry_cap_s": 5}, "retry_base_s is 9, above retry_cap_s, which is 5"),
     ],
 )
 def test_a_value_that_cannot_be_is_refused(given, message):
@@ -124,3 +123,8 @@ def test_a_forked_child_has_connections_of_its_own_even_when_the_lock_was_held(s
             os._exit(0 if is_own and AwsKinesis(options).fetch_summary("s").name == "s" else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert client_for("kinesis", options) is parents
+
+
+def test_pauses_never_exceed_their_cap_even_where_only_the_first_one_was_set():
+    plan = AwsOptions(retry_base_s=9).retry_plan
+    assert [plan.backoff.bound_s(attempt) for attempt in (1, 2, 3)] == [5.0, 5.0, 5.0]

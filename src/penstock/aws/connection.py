@@ -85,15 +85,13 @@ class AwsOptions:
         for name in ("connect_timeout_s", "read_timeout_s", "retry_base_s", "retry_cap_s", "deadline_s"):
             if not getattr(self, name) > 0:
                 raise OptionError(f"{name} is {getattr(self, name)}; it must be above 0")
-        if self.retry_base_s > self.retry_cap_s:
-            raise OptionError(
-                f"retry_base_s is {self.retry_base_s}, above retry_cap_s, which is {self.retry_cap_s}"
-            )
 
     @property
     def retry_plan(self) -> RetryPlan:
         """When a failed call is tried again."""
-        return RetryPlan(Backoff(self.retry_base_s, self.retry_cap_s), self.attempts_max, self.deadline_s)
+        # One of the two may be set without the other; the cap is what was promised.
+        backoff = Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
+        return RetryPlan(backoff, self.attempts_max, self.deadline_s)
 
     def __repr__(self) -> str:
         """Show nothing that is secret."""
