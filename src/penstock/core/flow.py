@@ -1,0 +1,151 @@
+"""How fast one shard may be written: free until the service refuses, then down at once and slowly up again.
+
+A shard takes in 1,000 records and 1 MiB per second from all writers together, and nobody tells a writer how many others
+there are. So the rate is found by trying, as TCP finds it. What a record costs is one number: the share of a second of
+the shard's whole capacity that it uses, by bytes or by records, whichever is more. The rate is then a share too: 1.0
+is a shard for oneself. After a refusal the rate falls by a fixed factor; it comes back along a cubic curve, which is
+flat around the rate that was refused (so many writers stay there, with few refusals) and steep after it (so a writer
+that is alone again is soon free). Pure: time and chance are arguments.
+
+Source:
+    RFC 9438, CUBIC: the curve. "Exponential Backoff And Jitter" (AWS Architecture Blog): the pauses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.backoff import Backoff
+from penstock.core.limits import SHARD_WRITE_BYTES_PER_S_MAX, SHARD_WRITE_RECORDS_PER_S_MAX
+
+DECREASE: Final = 0.8
+"""What is left of the rate after a refusal."""
+
+CURVE: Final = 0.0006
+"""How steep the way back is: shares of a shard per second cubed."""
+
+RATE_MIN: Final = 0.002
+"""A writer never falls below this share: with fewer than 500 writers on one shard it is never the floor that floods."""
+
+FREE_RATE: Final = 1.5
+"""From this share on a rate is no limit any more: the shard itself takes less."""
+
+DECREASE_AGAIN_S: Final = 0.3
+"""Refusals this soon after a decrease tell of the same flood and only pause."""
+
+REQUEST_SHARE_S: Final = 0.5
+"""A request carries at most what the rate allows in this time (or one record): batches shrink with the rate."""
+
+_WINDOW_S: Final = 1.0
+_PAUSES: Final = Backoff(base_s=0.1, cap_s=5.0)
+
+
+def cost_s(record_bytes: int) -> float:
+    """Give the seconds of a shard's whole capacity that one record uses.
+
+    Args:
+        record_bytes: Data and partition key.
+    """
+    return max(record_bytes / SHARD_WRITE_BYTES_PER_S_MAX, 1 / SHARD_WRITE_RECORDS_PER_S_MAX)
+
+
+@dataclass(slots=True)
+class ShardFlow:
+    """One writer's rate into one shard.
+
+    Args:
+        rate_max: Share of the shard that this writer may use, set in advance; None for no such limit.
+        rate: Share in use now; None is free.
+        ready_s: Nothing may be sent before this moment.
+        pause_s: All pauses after refusals and failures so far, seconds.
+        refused_streak: Refusals since something was accepted.
+    """
+
+    rate_max: float | None = None
+    rate: float | None = None
+    ready_s: float = float("-inf")
+    pause_s: float = 0.0
+    refused_streak: int = 0
+    _plateau: float = 0.0
+    _decreased_s: float = float("-inf")
+    _window_began_s: float = float("-inf")
+    _window_cost_s: float = 0.0
+    _accepted_rate: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.rate is None:
+            self.rate = self.rate_max
+
+    @property
+    def is_free(self) -> bool:
+        """Whether nothing slows this shard down."""
+        return self.rate is None
+
+    @property
+    def request_cost_max_s(self) -> float:
+        """What one request may carry for this shard, as cost; the first record always fits."""
+        return float("inf") if self.rate is None else self.rate * REQUEST_SHARE_S
+
+    def note_sent(self, cost: float, now_s: float) -> None:
+        """Reserve the time that a request takes at the present rate."""
+        if self.rate is not None:
+            self.ready_s = max(self.ready_s, now_s) + cost / self.rate
+
+    def note_accepted(self, cost: float, now_s: float) -> None:
+        """Learn that records were accepted: the rate grows along the curve."""
+        self.refused_streak = 0
+        self._measure(cost, now_s)
+        if self.rate is None or self._decreased_s == float("-inf"):
+            return
+        rate = max(self.rate, self._curve(now_s - self._decreased_s))
+        if self.rate_max is not None:
+            self.rate = min(rate, self.rate_max)
+        else:
+            self.rate = None if rate >= FREE_RATE else rate
+
+    def note_refused(self, now_s: float, u: float) -> float:
+        """Learn that records were refused for the rate; give the pause in seconds.
+
+        Args:
+            now_s: When the answer came.
+            u: Drawn evenly from [0, 1).
+        """
+        if now_s - self._decreased_s >= DECREASE_AGAIN_S:
+            self._decrease(now_s)
+        return self._pause(now_s, u)
+
+    def note_failed(self, now_s: float, u: float) -> float:
+        """Learn that a request failed for another reason than the rate; give the pause in seconds."""
+        return self._pause(now_s, u)
+
+    def _decrease(self, now_s: float) -> None:
+        present = self.rate
+        if present is None:
+            # A free writer has no rate yet: what was just accepted is the best guess, and never more than a shard.
+            present = min(1.0, max(self._recent_rate(now_s), RATE_MIN))
+        self._plateau = present
+        self.rate = max(RATE_MIN, present * DECREASE)
+        self._decreased_s = now_s
+
+    def _pause(self, now_s: float, u: float) -> float:
+        self.refused_streak += 1
+        pause_s = _PAUSES.delay_s(self.refused_streak, u)
+        self.pause_s += pause_s
+        self.ready_s = max(self.ready_s, now_s + pause_s)
+        return pause_s
+
+    def _curve(self, elapsed_s: float) -> float:
+        back_s = (self._plateau * (1 - DECREASE) / CURVE) ** (1 / 3)
+        return float(self._plateau + CURVE * (elapsed_s - back_s) ** 3)
+
+    def _measure(self, cost: float, now_s: float) -> None:
+        elapsed_s = now_s - self._window_began_s
+        if elapsed_s >= _WINDOW_S:
+            self._accepted_rate = self._window_cost_s / elapsed_s
+            self._window_began_s = now_s
+            self._window_cost_s = 0.0
+        self._window_cost_s += cost
+
+    def _recent_rate(self, now_s: float) -> float:
+        return max(self._accepted_rate, self._window_cost_s / max(_WINDOW_S, now_s - self._window_began_s))

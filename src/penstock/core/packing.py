@@ -1,0 +1,156 @@
+"""From user records to Kinesis records: what waits, and what one entry of a request is made of. Pure.
+
+Records are packed when a request is made and not before: until then they wait as they came, so that a changed shard map
+moves them without taking anything apart.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.core.aggregation import OUTER_KEY, AggregateBuilder, Packed
+from penstock.core.flow import cost_s
+from penstock.core.hash_key import HashRange, effective_hash_key, parse_hash_key
+from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN
+from penstock.errors import RecordError
+
+RECORD_OVERHEAD_BYTES: Final = 256
+"""What one waiting record takes in memory beside its data and keys, counted so that a bound on bytes is a bound on
+memory also where records are tiny."""
+
+
+class Waiting:
+    """One user record that is not acknowledged.
+
+    Args:
+        data: The payload.
+        partition_key: The user's key.
+        explicit_hash_key: Decimal text, or None.
+        number: Its place in the order of arrival.
+        ticket: Whatever the caller wants back with the acknowledgement.
+    """
+
+    __slots__ = ("data", "explicit_hash_key", "is_solo", "number", "partition_key", "size_bytes", "ticket")
+
+    def __init__(
+        self, data: bytes, partition_key: str, explicit_hash_key: str | None, number: int, ticket: Any = None
+    ) -> None:
+        self.data = data
+        self.partition_key = partition_key
+        self.explicit_hash_key = explicit_hash_key
+        self.number = number
+        self.ticket = ticket
+        self.is_solo = False
+        self.size_bytes = len(data) + len(partition_key)
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it counts against a bound on memory."""
+        return self.size_bytes + RECORD_OVERHEAD_BYTES
+
+    def lies_in(self, hash_range: HashRange) -> bool:
+        """Whether its hash key belongs to a range."""
+        return effective_hash_key(self.partition_key, self.explicit_hash_key) in hash_range
+
+
+@dataclass(slots=True, eq=False)
+class Parcel:
+    """One entry of a request: a plain record, or an aggregate of several.
+
+    Args:
+        packed: What is sent.
+        records: The user records in it, in order; at least one.
+        shard_id: Where it should land; None where that cannot be predicted.
+        size_bytes: What the service counts: data and partition key, UTF-8.
+        attempt_count: How often it was sent.
+    """
+
+    packed: Packed
+    records: list[Waiting]
+    shard_id: str | None
+    size_bytes: int
+    attempt_count: int = 0
+
+    @property
+    def cost_s(self) -> float:
+        """Seconds of the shard's capacity that it uses."""
+        return cost_s(self.size_bytes)
+
+    @property
+    def is_aggregate(self) -> bool:
+        """Whether it holds several user records."""
+        return len(self.records) > 1
+
+
+def check_record(
+    stream: str, data: bytes, partition_key: str, explicit_hash_key: str | None, record_bytes_max: int
+) -> None:
+    """Refuse what the service can never accept.
+
+    Raises:
+        RecordError: Key, hash key or size; names the values and the way out.
+    """
+    if not PARTITION_KEY_CHARS_MIN <= len(partition_key) <= PARTITION_KEY_CHARS_MAX:
+        raise RecordError(
+            f"stream {stream}: the partition key has {len(partition_key)} characters; "
+            f"{PARTITION_KEY_CHARS_MIN} to {PARTITION_KEY_CHARS_MAX} are allowed"
+        )
+    if explicit_hash_key is not None:
+        parse_hash_key(explicit_hash_key)
+    size_bytes = len(data) + key_bytes(partition_key)
+    if size_bytes > record_bytes_max:
+        raise RecordError(
+            f"stream {stream}: data and partition key ({partition_key[:40]!r}) have {size_bytes} bytes, and the stream "
+            f"takes {record_bytes_max}; split the record, or raise the stream's MaxRecordSize (up to 10 MiB)"
+        )
+
+
+def key_bytes(partition_key: str) -> int:
+    """Give the bytes of a key as the service counts them.
+
+    Raises:
+        RecordError: No Unicode text (it holds half of a surrogate pair).
+    """
+    if partition_key.isascii():
+        return len(partition_key)
+    try:
+        return len(partition_key.encode())
+    except UnicodeEncodeError as error:
+        raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
+
+
+def pack_one(record: Waiting, shard_id: str | None) -> Parcel:
+    """Make a plain Kinesis record of one user record."""
+    packed = Packed(record.data, record.partition_key, record.explicit_hash_key, 1)
+    return Parcel(packed, [record], shard_id, len(record.data) + key_bytes(record.partition_key))
+
+
+def take_aggregate(
+    waiting: deque[Waiting], shard_id: str, aggregate_bytes_max: int, aggregate_count_max: int
+) -> Parcel:
+    """Take as many records from the front as one aggregate may hold: at least one, in order.
+
+    A record that is larger than an aggregate may be, or that must go alone, becomes a plain record.
+    """
+    first = waiting.popleft()
+    if first.is_solo or not waiting or waiting[0].is_solo:
+        return pack_one(first, shard_id)
+    builder = AggregateBuilder()
+    builder.add(first.data, first.partition_key, first.explicit_hash_key)
+    taken = [first]
+    while waiting and len(taken) < aggregate_count_max:
+        record = waiting[0]
+        if (
+            record.is_solo
+            or builder.size_with(record.data, record.partition_key, record.explicit_hash_key)
+            > aggregate_bytes_max
+        ):
+            break
+        builder.add(record.data, record.partition_key, record.explicit_hash_key)
+        taken.append(waiting.popleft())
+    if len(taken) == 1:
+        return pack_one(first, shard_id)
+    packed = builder.build()
+    return Parcel(packed, taken, shard_id, len(packed.data) + len(OUTER_KEY))
