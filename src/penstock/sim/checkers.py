@@ -320,7 +320,11 @@ class NothingSilent(Checker):
     def on_row_deleted(self, key: str, reader: str | None) -> None:
         """Somebody who reads it owes a report."""
         for found in self.facts.readers.values():
-            if found.key == key and name_of(found.who) == reader:
+            renewed_s = self.facts.now_s_since(self.facts.owner_write_s.get((found.who, key)))
+            still_holds = (
+                renewed_s < 0.8 * self.options.lease_duration_s
+            )  # else it may have given it up by itself
+            if found.key == key and name_of(found.who) == reader and still_holds:
                 self._owed.setdefault((found.who, key), self.facts.now)
 
     def on_table_dropped(self) -> None:
