@@ -5,7 +5,7 @@ import json
 import pandas as pd
 import pytest
 
-from penstock.cli.demo.dataset import FIELDS, FLIGHT_COUNT, airline_names, events_of, load_flights
+from penstock.cli.demo.dataset import FIELDS, FLIGHT_COUNT, events_of, load_flights
 from penstock.errors import OptionError
 
 
@@ -81,7 +81,3 @@ def test_what_is_not_known_is_null(flights):
 def test_events_go_through_chunks_without_a_seam(flights):
     some = flights.head(10_000)
     assert [json.loads(event.data)["id"] for event in events_of(some)] == list(range(10_000))
-
-
-def test_every_airline_of_the_flights_has_a_name(flights):
-    assert set(flights["carrier"]) == set(airline_names())

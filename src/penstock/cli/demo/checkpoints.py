@@ -57,7 +57,7 @@ class EventRows:
 def read_events(events_dir: Path) -> pd.DataFrame:
     """Read every row, with the number of its batch.
 
-    Whole numbers come as nullable Int64, so that a missing one stays apart from a fraction.
+    Numbers and flags come in types that know a missing value, so that it stays apart from others.
     """
     import pandas as pd
     import pyarrow as pa
@@ -65,6 +65,6 @@ def read_events(events_dir: Path) -> pd.DataFrame:
 
     partitioning = ds.partitioning(pa.schema([("batch", pa.int64())]), flavor="hive")
     table = ds.dataset(events_dir, format="parquet", partitioning=partitioning).to_table()
-    whole = pd.Int64Dtype()
-    rows: pd.DataFrame = table.to_pandas(types_mapper={pa.int32(): whole, pa.int64(): whole}.get)
+    types = {pa.int32(): pd.Int64Dtype(), pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+    rows: pd.DataFrame = table.to_pandas(types_mapper=types.get)
     return rows

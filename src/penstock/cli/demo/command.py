@@ -48,7 +48,8 @@ def run(args: argparse.Namespace) -> int:
 
     from penstock.cli.demo.dataset import FLIGHT_COUNT
     from penstock.cli.demo.display import Display
-    from penstock.cli.demo.story import DemoOptions, Story
+    from penstock.cli.demo.options import DemoOptions
+    from penstock.cli.demo.story import Story
 
     count = FLIGHT_COUNT if args.records is None else args.records
     options = DemoOptions(count, args.kills, args.seed)

