@@ -32,7 +32,16 @@ class Waiting:
         ticket: Whatever the caller wants back with the acknowledgement.
     """
 
-    __slots__ = ("data", "explicit_hash_key", "is_solo", "number", "partition_key", "size_bytes", "ticket")
+    __slots__ = (
+        "data",
+        "explicit_hash_key",
+        "is_solo",
+        "misplaced_count",
+        "number",
+        "partition_key",
+        "size_bytes",
+        "ticket",
+    )
 
     def __init__(
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, number: int, ticket: Any = None
@@ -43,6 +52,7 @@ class Waiting:
         self.number = number
         self.ticket = ticket
         self.is_solo = False
+        self.misplaced_count = 0
         self.size_bytes = len(data) + len(partition_key)
 
     @property

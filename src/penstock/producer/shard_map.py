@@ -1,0 +1,119 @@
+"""What a writer asks the service about its stream: how records are placed, and by which shards."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakKeyDictionary
+
+from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
+from penstock.core.put_steps import FetchMap
+from penstock.core.shard import Shard, StreamSummary
+from penstock.errors import AccessDenied
+from penstock.ports.kinesis import Kinesis, ShardFilter
+
+_log: Final = logging.getLogger("penstock.producer")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How a stream places records.
+
+    Args:
+        may_aggregate: Whether aggregates reach their readers.
+        predicts: Whether a hash key tells the shard.
+        record_bytes_max: Data and partition key of one record at most.
+    """
+
+    may_aggregate: bool
+    predicts: bool
+    record_bytes_max: int
+
+
+PLACED_BY_KEY: Final = Placement(may_aggregate=True, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
+"""What nearly every stream does; assumed where a mistake costs nothing."""
+
+_REMEMBERED_S: Final = 60.0
+
+
+class PlacementCache:
+    """Remembers placements for a minute, so that a process's tasks ask once. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._found: WeakKeyDictionary[Kinesis, dict[tuple[str, bool, bool], tuple[float, Placement]]] = (
+            WeakKeyDictionary()
+        )
+
+    def fetch(
+        self, kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool, now_s: float
+    ) -> Placement:
+        """Give what `fetch_placement` gives, at most a minute old."""
+        key = (stream, wants_aggregation, is_forced)
+        with self._lock:
+            told_s, placement = self._found.get(kinesis, {}).get(key, (float("-inf"), None))
+        if placement is not None and 0 <= now_s - told_s < _REMEMBERED_S:
+            return placement
+        placement = fetch_placement(kinesis, stream, wants_aggregation=wants_aggregation, is_forced=is_forced)
+        with self._lock:
+            self._found.setdefault(kinesis, {})[key] = (now_s, placement)
+        return placement
+
+    def forget(self, kinesis: Kinesis, stream: str) -> None:
+        """Ask again next time."""
+        with self._lock:
+            for key in [key for key in self._found.get(kinesis, {}) if key[0] == stream]:
+                del self._found[kinesis][key]
+
+
+PLACEMENTS: Final = PlacementCache()
+
+
+def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool) -> Placement:
+    """Ask how the stream places records.
+
+    Where the service places them by itself, aggregates end up in shards whose readers drop them: aggregation is off
+    there. Where the answer does not tell (no permission, or an on-demand stream without the field) it is off as well,
+    unless it is forced.
+
+    Raises:
+        NotFound, Throttled, Unavailable, Rejected: No answer.
+    """
+    summary: StreamSummary | None
+    try:
+        summary = kinesis.fetch_summary(stream)
+    except AccessDenied as error:
+        if wants_aggregation and not is_forced:
+            _log.warning(
+                "stream %s: DescribeStreamSummary is not permitted (%s), so nothing says that aggregates would reach "
+                "their readers: records are not aggregated; permit the call or force aggregation",
+                stream,
+                error,
+            )
+        return Placement(is_forced, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
+    may_aggregate = not wants_aggregation or _may_aggregate(summary) or is_forced
+    if not may_aggregate:
+        _log.warning(
+            "stream %s %s: records are not aggregated, since their readers would drop the aggregates",
+            stream,
+            "places records by itself (record distribution AUTO)"
+            if summary.service_managed_keys
+            else "is on-demand and does not say how it places records",
+        )
+    return Placement(may_aggregate, not summary.service_managed_keys, summary.record_bytes_max)
+
+
+def _may_aggregate(summary: StreamSummary) -> bool:
+    # Only an on-demand stream can be set to place records by itself (API reference, UpdateStreamMode).
+    return not summary.on_demand if summary.service_managed_keys is None else not summary.service_managed_keys
+
+
+def fetch_shard_map(kinesis: Kinesis, stream: str, wish: FetchMap) -> tuple[Shard, ...]:
+    """List the shards that the machine asks for: the open ones, or with the closed ones.
+
+    Raises:
+        ServiceError: No answer.
+    """
+    return kinesis.fetch_shards(stream, None if wish.is_whole else ShardFilter("AT_LATEST")).shards
