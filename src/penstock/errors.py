@@ -20,6 +20,7 @@
     ├── StreamChanged                the stream was deleted and created again under its name
     ├── ClaimConflict                another attempt of the same batch fixed another end
     ├── LeaseLost                    another worker owns the lease now
+    ├── BufferFull                   a producer has no room; nothing was taken: put again later, or more slowly
     ├── DeliveryFailed               records were not acknowledged; says which and why
     └── HandlerFailed                the user's handler raised, and the policy says stop
 """
@@ -119,6 +120,10 @@ class ClaimConflict(PenstockError):
 
 class LeaseLost(PenstockError):
     """Another worker owns the lease now."""
+
+
+class BufferFull(PenstockError):
+    """A producer's memory for unacknowledged records is used up; the record was not taken."""
 
 
 class DeliveryFailed(PenstockError):

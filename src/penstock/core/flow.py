@@ -56,6 +56,7 @@ class ShardFlow:
 
     Args:
         rate_max: Share of the shard that this writer may use, set in advance; None for no such limit.
+        shard_count: How many shards it stands for: 1, or all of a stream where records cannot be placed in advance.
         rate: Share in use now; None is free.
         ready_s: Nothing may be sent before this moment.
         pause_s: All pauses after refusals and failures so far, seconds.
@@ -63,6 +64,7 @@ class ShardFlow:
     """
 
     rate_max: float | None = None
+    shard_count: float = 1.0
     rate: float | None = None
     ready_s: float = float("-inf")
     pause_s: float = 0.0
@@ -74,6 +76,8 @@ class ShardFlow:
     _accepted_rate: float = 0.0
 
     def __post_init__(self) -> None:
+        if self.rate_max is not None:
+            self.rate_max *= self.shard_count
         if self.rate is None:
             self.rate = self.rate_max
 
@@ -102,7 +106,7 @@ class ShardFlow:
         if self.rate_max is not None:
             self.rate = min(rate, self.rate_max)
         else:
-            self.rate = None if rate >= FREE_RATE else rate
+            self.rate = None if rate >= FREE_RATE * self.shard_count else rate
 
     def note_refused(self, now_s: float, u: float) -> float:
         """Learn that records were refused for the rate; give the pause in seconds.
@@ -122,8 +126,8 @@ class ShardFlow:
     def _decrease(self, now_s: float) -> None:
         present = self.rate
         if present is None:
-            # A free writer has no rate yet: what was just accepted is the best guess, and never more than a shard.
-            present = min(1.0, max(self._recent_rate(now_s), RATE_MIN))
+            # A free writer has no rate yet: what was just accepted is the best guess, and never more than there is.
+            present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
         self._plateau = present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s

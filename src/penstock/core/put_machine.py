@@ -59,6 +59,7 @@ class PutMachine:
         settings: How to work.
         predicts: Whether shards can be predicted; False where the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
+        shard_count: Open shards, as far as they are known; counts where nothing can be predicted.
     """
 
     def __init__(
@@ -67,10 +68,12 @@ class PutMachine:
         *,
         predicts: bool = True,
         record_bytes_max: int = RECORD_DEFAULT_BYTES_MAX,
+        shard_count: int = 1,
     ) -> None:
         self.settings = settings
         self._aggregate_bytes_max = min(settings.aggregate_bytes_max, record_bytes_max - 1)
         self._predicts = predicts
+        self._shard_count = max(1, shard_count)
         self._aggregates = settings.aggregates and predicts
         self._router: HashRouter | None = None
         self._ranges: dict[str, HashRange] = {}
@@ -102,7 +105,7 @@ class PutMachine:
         now_s: float,
         ticket: Any = None,
     ) -> bool:
-        """Take one checked record; says whether it woke a lane that was empty or full.
+        """Take one checked record; says whether a lane was empty before it, or has become full.
 
         Args:
             data: The payload.
@@ -134,7 +137,7 @@ class PutMachine:
             self._active[lane.shard_id] = lane
         if lane.is_full:
             self._full_bytes += record.size_bytes if was_full else lane.size_bytes
-        return was_empty or lane.is_full
+        return was_empty or (lane.is_full and not was_full)
 
     def _lane(self, shard_id: str) -> Lane:
         lane = self._lanes.get(shard_id)
@@ -143,7 +146,7 @@ class PutMachine:
             # Where the shard is not known an aggregate could lie in no shard's range: its records go alone.
             lane = self._lanes[shard_id] = Lane(
                 shard_id,
-                ShardFlow(settings.rate_max),
+                ShardFlow(settings.rate_max, float(1 if shard_id else self._shard_count)),
                 aggregates=self._aggregates and shard_id != _UNPREDICTED,
                 keeps_key_order=settings.keeps_key_order,
                 aggregate_bytes_max=self._aggregate_bytes_max,
@@ -267,6 +270,7 @@ class PutMachine:
             now_s: When the answer came.
             u: Drawn evenly from [0, 1), for the pauses.
         """
+        request.is_settled = True
         settled = Settled()
         by_lane: dict[str, _Tally] = {}
         for parcel, answer in zip(request.parcels, answers, strict=True):
@@ -292,6 +296,7 @@ class PutMachine:
 
     def on_failed_call(self, request: Request, failure: Failure, why: str, now_s: float, u: float) -> Settled:
         """Learn that the whole request got no answer for its entries; all of it is sent again."""
+        request.is_settled = True
         settled = Settled(retried={failure.name.lower(): len(request.parcels)})
         self.last_error = why
         if failure is Failure.UNKNOWN:
@@ -305,17 +310,22 @@ class PutMachine:
         self._recount_full()
         return settled
 
-    def drop_request(self, request: Request) -> None:
-        """Learn that a request was refused for good: its records are its owner's again."""
+    def drop_request(self, request: Request) -> list[Waiting]:
+        """Learn that a request was refused for good; give its records back (none when its answers are known)."""
+        if request.is_settled:
+            return []
+        request.is_settled = True
         for shard_id in _by_lane(request.parcels):
             self._release_lane(shard_id)
         for parcel in request.parcels:
             self._forget(parcel)
         self._in_flight -= 1
+        return [record for parcel in request.parcels for record in parcel.records]
 
     def drop_all(self) -> list[Waiting]:
         """Give up everything that waits (not what is in flight), in the order of arrival."""
-        records = self._drain()
+        records = self._drain() + [record for parcel, _, _ in self._unjudged for record in parcel.records]
+        self._unjudged.clear()
         for record in records:
             self.waiting_count -= 1
             self.waiting_bytes -= record.memory_bytes
@@ -397,10 +407,19 @@ class PutMachine:
             self._missing.clear()
         if aggregates is False:
             self._aggregates = False
+        return self._deal_out(now_s, set(self._router.shard_ids))
+
+    def forgo_map(self, now_s: float) -> Settled:
+        """Go on without a shard map, where listing is not permitted: no aggregates, one lane for all shards."""
+        self._predicts = self._aggregates = self._map_asked = False
+        self._router = self._map_wish = None
+        return self._deal_out(now_s, set())
+
+    def _deal_out(self, now_s: float, shard_ids: set[str]) -> Settled:
         settled = self._judge()
         progress_s = {shard_id: lane.progress_s for shard_id, lane in self._active.items()}
         records = self._drain()
-        keep = set(self._router.shard_ids) | {_UNPREDICTED}
+        keep = shard_ids | {_UNPREDICTED}
         old = {shard_id: lane for shard_id, lane in self._lanes.items() if shard_id in keep}
         self._lanes.clear()
         for shard_id, lane in old.items():

@@ -66,6 +66,7 @@ class Request:
     """Send these, in one PutRecords, and tell the machine what came of it."""
 
     parcels: list[Parcel]
+    is_settled: bool = False
 
     @property
     def user_record_count(self) -> int:

@@ -25,11 +25,13 @@ class Placement:
         may_aggregate: Whether aggregates reach their readers.
         predicts: Whether a hash key tells the shard.
         record_bytes_max: Data and partition key of one record at most.
+        shard_count: Open shards.
     """
 
     may_aggregate: bool
     predicts: bool
     record_bytes_max: int
+    shard_count: int = 1
 
 
 PLACED_BY_KEY: Final = Placement(may_aggregate=True, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
@@ -102,7 +104,9 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
             if summary.service_managed_keys
             else "is on-demand and does not say how it places records",
         )
-    return Placement(may_aggregate, not summary.service_managed_keys, summary.record_bytes_max)
+    return Placement(
+        may_aggregate, not summary.service_managed_keys, summary.record_bytes_max, summary.open_shard_count
+    )
 
 
 def _may_aggregate(summary: StreamSummary) -> bool:
@@ -117,3 +121,13 @@ def fetch_shard_map(kinesis: Kinesis, stream: str, wish: FetchMap) -> tuple[Shar
         ServiceError: No answer.
     """
     return kinesis.fetch_shards(stream, None if wish.is_whole else ShardFilter("AT_LATEST")).shards
+
+
+def warn_of_no_map(stream: str, error: AccessDenied) -> None:
+    """Say what it costs that the shards may not be listed."""
+    _log.warning(
+        "stream %s: ListShards is not permitted (%s): records are written without aggregation and without flow control "
+        "per shard; permit the call to have both",
+        stream,
+        error,
+    )

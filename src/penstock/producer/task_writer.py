@@ -15,32 +15,24 @@ from typing import Final
 
 from penstock.core.packing import check_record
 from penstock.core.put_machine import PutMachine
-from penstock.core.put_steps import Failure, FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.put_steps import FetchMap, Request, Settled, Stuck, Wait
 from penstock.errors import (
+    AccessDenied,
     DeliveryFailed,
-    ResourceBusy,
     ServiceError,
-    Throttled,
-    Unavailable,
-    UnknownOutcome,
 )
-from penstock.ports.kinesis import Kinesis, PutEntry
+from penstock.ports.kinesis import Kinesis
+from penstock.producer.calls import RETRIED_ERRORS, entries_of, failure_of
 from penstock.producer.options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
     check_common,
     settings_of,
 )
-from penstock.producer.shard_map import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map
+from penstock.producer.shard_map import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
 
 _log: Final = logging.getLogger("penstock.producer")
 _SEND_BYTES: Final = 2**20
-_FAILURES: Final = {
-    Throttled: Failure.THROTTLED,
-    Unavailable: Failure.UNAVAILABLE,
-    ResourceBusy: Failure.UNAVAILABLE,
-    UnknownOutcome: Failure.UNKNOWN,
-}
 _NO_COMPANY_S: Final = 1e9
 """A task's records wait for company until the task ends or memory asks for them."""
 
@@ -198,6 +190,7 @@ class TaskWriter:
             ),
             predicts=placement.predicts,
             record_bytes_max=placement.record_bytes_max,
+            shard_count=placement.shard_count,
         )
         return self._machine
 
@@ -258,17 +251,12 @@ class TaskWriter:
         return 0.0
 
     def _send(self, machine: PutMachine, request: Request) -> None:
-        entries = [
-            PutEntry(each.packed.data, each.packed.partition_key, each.packed.explicit_hash_key)
-            for each in request.parcels
-        ]
         self.report.request_count += 1
         try:
-            answers = self._kinesis.put_records(self._stream, entries)
-        except tuple(_FAILURES) as error:
-            failure = next(kind for of, kind in _FAILURES.items() if isinstance(error, of))
+            answers = self._kinesis.put_records(self._stream, entries_of(request))
+        except RETRIED_ERRORS as error:
             settled = machine.on_failed_call(
-                request, failure, str(error), self._monotonic_s(), self._chance()
+                request, failure_of(error), str(error), self._monotonic_s(), self._chance()
             )
         except ServiceError as error:
             raise self._failed(f"the service refused the request for good: {error}") from error
@@ -284,8 +272,12 @@ class TaskWriter:
                 PLACEMENTS.forget(self._kinesis, self._stream)
                 aggregates = self._fetch_placement().may_aggregate
             shards = fetch_shard_map(self._kinesis, self._stream, wish)
-        except tuple(_FAILURES) as error:
+        except RETRIED_ERRORS as error:
             machine.note_map_failure(str(error), self._monotonic_s(), self._chance())
+            return
+        except AccessDenied as error:
+            warn_of_no_map(self._stream, error)
+            self._count(machine.forgo_map(self._monotonic_s()))
             return
         except ServiceError as error:
             raise self._failed(f"the shards cannot be listed: {error}") from error

@@ -1,0 +1,376 @@
+"""The threads of a producer: a few senders share one put machine under one lock.
+
+Each sender asks the machine for its next step, carries it out without the lock, and tells the machine what came of it.
+Futures are resolved outside the lock, on the sender's thread, so a callback may put again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from penstock.core.put_machine import PutMachine
+from penstock.core.put_steps import FetchMap, Request, Settled, Stuck, Wait
+from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, ServiceError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.metrics import Metrics
+from penstock.producer.calls import RETRIED_ERRORS, entries_of, failure_of
+from penstock.producer.shard_map import Placement, fetch_shard_map, warn_of_no_map
+
+if TYPE_CHECKING:
+    from penstock.core.packing import Parcel, Waiting
+
+_log: Final = logging.getLogger("penstock.producer")
+
+
+@dataclass(frozen=True, slots=True)
+class Acknowledgement:
+    """Where a record is.
+
+    Args:
+        shard_id: The shard that took it.
+        sequence_number: The Kinesis record's, as the service's text.
+        sub_sequence_number: The place inside an aggregate; 0 for a plain record.
+        is_aggregated: Whether other user records share the Kinesis record.
+    """
+
+    shard_id: str
+    sequence_number: str
+    sub_sequence_number: int = 0
+    is_aggregated: bool = False
+
+
+class Ticket(NamedTuple):
+    """What a waiting record carries: its future, when it came, and between which flushes."""
+
+    future: Future[Acknowledgement]
+    put_s: float
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class EnginePorts:
+    """What an engine stands on."""
+
+    kinesis: Kinesis
+    clock: Clock
+    chance: Chance
+    metrics: Metrics
+
+
+class Engine:
+    """Sends what a machine says, on threads of its own.
+
+    Args:
+        stream: Name or ARN.
+        machine: The decisions; belongs to the engine from here on.
+        ports: Service, time, chance, figures.
+        fetch_placement: Asks how the stream places records.
+        thread_count: Requests that may be under way at once.
+        buffer_bytes_max: Memory for records that are not acknowledged.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        machine: PutMachine,
+        ports: EnginePorts,
+        *,
+        fetch_placement: Callable[[], Placement],
+        thread_count: int,
+        buffer_bytes_max: int,
+    ) -> None:
+        self._stream = stream
+        self._machine = machine
+        self._ports = ports
+        self._fetch_placement = fetch_placement
+        self._buffer_bytes_max = buffer_bytes_max
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)
+        self._done = threading.Condition(self._lock)
+        self._epoch = 0
+        self._open_by_epoch: dict[int, int] = {}
+        self._flush_count = 0
+        self._is_closing = False
+        self._failed_count = 0
+        self._first_failure: BaseException | None = None
+        self._threads = [
+            threading.Thread(target=self._run, name=f"penstock-put-{number}", daemon=True)
+            for number in range(thread_count)
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    # --- from the caller's threads ------------------------------------------------------------------------
+
+    def put(
+        self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
+    ) -> Future[Acknowledgement] | None:
+        """Take one checked record; None when there was no room for it in time."""
+        now_s = self._ports.clock.monotonic_s()
+        future: Future[Acknowledgement] = Future()
+        future.set_running_or_notify_cancel()  # a record that is taken can be sent at any moment
+        with self._lock:
+            machine = self._machine
+            if machine.waiting_bytes >= self._buffer_bytes_max:
+                if not self._wait_for(
+                    lambda: machine.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
+                ):
+                    return None
+                now_s = self._ports.clock.monotonic_s()
+            if self._is_closing:
+                raise DeliveryFailed(
+                    f"stream {self._stream}: the producer is closed; the record was not taken"
+                )
+            self._open_by_epoch[self._epoch] = self._open_by_epoch.get(self._epoch, 0) + 1
+            is_news = machine.add(
+                data, partition_key, explicit_hash_key, now_s, Ticket(future, now_s, self._epoch)
+            )
+            if is_news or machine.waiting_count % machine.settings.request_record_count_max == 0:
+                self._work.notify()
+        return future
+
+    def flush(self, timeout_s: float | None) -> bool:
+        """Wait until everything put before is acknowledged or failed; False when the time is over before."""
+        with self._lock:
+            target = self._epoch
+            self._epoch += 1
+            self._flush_count += 1
+            self._work.notify_all()
+            try:
+                return self._wait_for(
+                    lambda: not any(epoch <= target for epoch in self._open_by_epoch), timeout_s
+                )
+            finally:
+                self._flush_count -= 1
+
+    def take_failures(self) -> tuple[int, BaseException | None]:
+        """Give how many records failed since the last time, and the first cause."""
+        with self._lock:
+            found = (self._failed_count, self._first_failure)
+            self._failed_count, self._first_failure = 0, None
+            return found
+
+    def stop(self, timeout_s: float) -> int:
+        """End the threads; give how many records were left, whose futures fail."""
+        with self._lock:
+            self._is_closing = True
+            left = self._machine.drop_all()
+            error = DeliveryFailed(
+                f"stream {self._stream}: the producer was closed before {len(left)} records were acknowledged"
+            )
+            self._work.notify_all()
+            self._done.notify_all()
+        self._fail(left, error)
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout_s)
+        with self._lock:
+            late = self._machine.drop_all()  # what was under way and came back
+        self._fail(late, error)
+        return len(left) + len(late)
+
+    @property
+    def waiting_count(self) -> int:
+        """Records that are not acknowledged."""
+        return self._machine.waiting_count
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory that they take."""
+        return self._machine.waiting_bytes
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
+        # No own deadline is still bounded: the machine gives up where nothing is acknowledged for too long.
+        return self._done.wait_for(condition, timeout_s)
+
+    # --- the senders --------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while True:
+            step = self._next_step()
+            if step is None:
+                return
+            try:
+                self._do(step)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
+                # A defect, not an outcome: it must not leave futures open with nobody to resolve them.
+                _log.exception("stream %s: the sender failed", self._stream)
+                self._give_up(DeliveryFailed(f"stream {self._stream}: the sender failed: {error!r}"), error)
+                if isinstance(step, Request):
+                    self._fail_request(step, error)
+
+    def _next_step(self) -> Request | FetchMap | Stuck | None:
+        clock = self._ports.clock
+        with self._lock:
+            while not self._is_closing:
+                now_s = clock.monotonic_s()
+                step = self._machine.plan_step(now_s, flushes=self._flush_count > 0)
+                if not isinstance(step, Wait):
+                    self._work.notify()  # another sender may find more to do
+                    return step
+                self._work.wait(None if step.until_s is None else max(1e-4, step.until_s - now_s))
+        return None
+
+    def _do(self, step: Request | FetchMap | Stuck) -> None:
+        if isinstance(step, Request):
+            self._send(step)
+        elif isinstance(step, FetchMap):
+            self._fetch_map(step)
+        else:
+            self._give_up(DeliveryFailed(f"stream {self._stream}: {step.why}"), None)
+
+    def _send(self, request: Request) -> None:
+        ports = self._ports
+        began_s = ports.clock.monotonic_s()
+        self._measure_request(request, began_s)
+        try:
+            answers = ports.kinesis.put_records(self._stream, entries_of(request))
+        except RETRIED_ERRORS as error:
+            with self._lock:
+                settled = self._machine.on_failed_call(
+                    request,
+                    failure_of(error),
+                    str(error),
+                    ports.clock.monotonic_s(),
+                    ports.chance.random(),
+                )
+        except ServiceError as error:
+            self._fail_request(request, error)
+            return
+        else:
+            now_s = ports.clock.monotonic_s()
+            ports.metrics.observe("put_request_time_s", now_s - began_s)
+            with self._lock:
+                settled = self._machine.on_answers(request, answers, now_s, ports.chance.random())
+        self._settle(settled)
+
+    def _fetch_map(self, wish: FetchMap) -> None:
+        ports = self._ports
+        aggregates: bool | None = None
+        try:
+            if self._machine.aggregates:
+                aggregates = self._fetch_placement().may_aggregate
+            shards = fetch_shard_map(ports.kinesis, self._stream, wish)
+        except RETRIED_ERRORS as error:
+            with self._lock:
+                self._machine.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
+            return
+        except AccessDenied as error:
+            warn_of_no_map(self._stream, error)
+            with self._lock:
+                settled = self._machine.forgo_map(ports.clock.monotonic_s())
+        except PenstockError as error:
+            with self._lock:
+                self._machine.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
+            self._give_up(
+                DeliveryFailed(f"stream {self._stream}: the shards cannot be listed: {error}"), error
+            )
+            return
+        else:
+            with self._lock:
+                settled = self._machine.learn_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
+        self._settle(settled)
+
+    # --- what came of it ----------------------------------------------------------------------------------
+
+    def _settle(self, settled: Settled) -> None:
+        now_s = self._ports.clock.monotonic_s()
+        for delivered in settled.delivered:
+            parcel = delivered.parcel
+            for place, record in enumerate(parcel.records):
+                _resolve(
+                    record.ticket.future,
+                    Acknowledgement(
+                        delivered.shard_id, delivered.sequence_number, place, parcel.is_aggregate
+                    ),
+                )
+        for refused in settled.refused:
+            key = refused.parcel.records[0].partition_key
+            self._fail(
+                refused.parcel.records,
+                DeliveryFailed(
+                    f"stream {self._stream}: the service refused a record with key {key[:40]!r} for good: {refused.why}"
+                ),
+            )
+        self._close_epochs([record for each in settled.delivered for record in each.parcel.records])
+        self._measure(settled, now_s)
+
+    def _fail_request(self, request: Request, error: BaseException) -> None:
+        with self._lock:
+            records = self._machine.drop_request(request)
+        failure = DeliveryFailed(
+            f"stream {self._stream}: {len(records)} records were refused for good: {error}"
+        )
+        failure.__cause__ = error
+        self._fail(records, failure)
+
+    def _give_up(self, failure: DeliveryFailed, cause: BaseException | None) -> None:
+        failure.__cause__ = cause
+        with self._lock:
+            records = self._machine.drop_all()
+        _log.error("%s; %d records failed", failure, len(records))
+        self._fail(records, failure)
+
+    def _fail(self, records: list[Waiting], error: BaseException) -> None:
+        if not records:
+            return
+        with self._lock:
+            self._failed_count += len(records)
+            self._first_failure = self._first_failure or error
+        self._ports.metrics.count("user_records_failed", len(records))
+        for record in records:
+            _resolve(record.ticket.future, error)
+        self._close_epochs(records)
+
+    def _close_epochs(self, records: list[Waiting]) -> None:
+        """Count records as settled, after their futures are: a flush that returns finds them all done."""
+        with self._lock:
+            for record in records:
+                epoch = record.ticket.epoch
+                left = self._open_by_epoch[epoch] - 1
+                if left:
+                    self._open_by_epoch[epoch] = left
+                else:
+                    del self._open_by_epoch[epoch]
+            self._done.notify_all()
+
+    # --- figures ------------------------------------------------------------------------------------------
+
+    def _measure_request(self, request: Request, now_s: float) -> None:
+        metrics = self._ports.metrics
+        metrics.observe("kinesis_records_per_request", len(request.parcels))
+        for parcel in request.parcels:
+            if parcel.attempt_count == 1:
+                metrics.observe("buffering_time_s", now_s - parcel.records[0].ticket.put_s)
+
+    def _measure(self, settled: Settled, now_s: float) -> None:
+        metrics = self._ports.metrics
+        parcels: list[Parcel] = [each.parcel for each in settled.delivered]
+        if parcels:
+            metrics.count("user_records_put", sum(len(parcel.records) for parcel in parcels))
+            metrics.count("kinesis_records_put", len(parcels))
+            metrics.count("bytes_put", sum(len(parcel.packed.data) for parcel in parcels))
+            for parcel in parcels:
+                metrics.observe("user_records_per_kinesis_record", len(parcel.records))
+                metrics.observe("put_delay_s", now_s - parcel.records[0].ticket.put_s)
+        for reason, count in settled.retried.items():
+            metrics.count("put_retries", count, {"reason": reason})
+        for shard_id, pause_s in settled.pauses.items():
+            metrics.count("throttle_pause_s", pause_s, {"shard": shard_id or "any"})
+        if settled.possible_duplicate_count:
+            metrics.count("possible_duplicates", settled.possible_duplicate_count)
+        metrics.gauge("records_waiting", self._machine.waiting_count)
+        metrics.gauge("bytes_waiting", self._machine.waiting_bytes)
+
+
+def _resolve(future: Future[Any], outcome: Any) -> None:
+    if isinstance(outcome, BaseException):
+        future.set_exception(outcome)
+    else:
+        future.set_result(outcome)

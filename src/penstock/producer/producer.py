@@ -1,0 +1,418 @@
+"""`Producer`: put records from any thread, get a future for each, never flood a shard.
+
+::
+
+    with Producer(stream="orders") as producer:
+        future = producer.put(b"...", partition_key="customer-7")
+        print(future.result().sequence_number)
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import dataclasses
+import difflib
+import logging
+import os
+import random
+import threading
+from collections.abc import Iterable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from importlib import import_module
+from types import TracebackType
+from typing import Any, Final, Self
+
+from penstock.core.packing import check_record
+from penstock.core.put_machine import PutMachine
+from penstock.errors import BufferFull, DeliveryFailed, OptionError, UsageError
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.metrics import Metrics, NoMetrics
+from penstock.producer.engine import Acknowledgement, Engine, EnginePorts
+from penstock.producer.options import (
+    AGGREGATE_BYTES_DEFAULT,
+    AGGREGATE_COUNT_DEFAULT,
+    check_common,
+    check_range,
+    settings_of,
+)
+from penstock.producer.shard_map import Placement, fetch_placement
+from penstock.producer.system_clock import SystemClock
+
+_log: Final = logging.getLogger("penstock.producer")
+_JOIN_S: Final = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """How a producer works.
+
+    Args:
+        aggregation: Pack user records into KPL aggregates, per predicted shard.
+        force_aggregation: Aggregate also where it is not known how the stream places records.
+        ordering: `key` keeps the order of each partition key; `none` does not, and is faster on few shards.
+        rate_limit_percent: Percent of each shard's capacity that this producer may use, or None for no limit before
+            the service refuses.
+        linger_s: A record waits at most so long for others to share a request with.
+        buffer_bytes_max: Bytes of memory that records may take while they are not acknowledged.
+        put_timeout_s: How long `put` waits for room when they take more; 0 raises at once.
+        no_progress_deadline_s: When a shard acknowledged nothing for so long, what waits fails.
+        request_count_max: Requests under way at once, each on a thread of its own.
+        request_record_count_max: Kinesis records in one request, 1 to 500.
+        aggregate_bytes_max: Size of one aggregate.
+        aggregate_count_max: User records in one aggregate.
+        map_age_max_s: The shard map is fetched again after so long; a mismatch fetches it at once.
+    """
+
+    aggregation: bool = True
+    force_aggregation: bool = False
+    ordering: str = "key"
+    rate_limit_percent: int | None = None
+    linger_s: float = 0.1
+    buffer_bytes_max: int = 64 * 2**20
+    put_timeout_s: float = 60.0
+    no_progress_deadline_s: float = 300.0
+    request_count_max: int = 4
+    request_record_count_max: int = 500
+    aggregate_bytes_max: int = AGGREGATE_BYTES_DEFAULT
+    aggregate_count_max: int = AGGREGATE_COUNT_DEFAULT
+    map_age_max_s: float = 300.0
+
+    def __post_init__(self) -> None:
+        check_common(self)
+        check_range("linger_s", self.linger_s, 0, 60)
+        check_range("put_timeout_s", self.put_timeout_s, 0, 86_400)
+        check_range("request_count_max", self.request_count_max, 1, 64)
+        check_range("map_age_max_s", self.map_age_max_s, 1, 86_400)
+
+
+class Producer:
+    """Writes records to one stream. Safe to use from several threads; not across a fork.
+
+    Delivery is at least once: a future's result means that the service has the record. With `ordering="key"` records
+    of one partition key are first accepted in the order in which they were put, whatever is refused or split meanwhile.
+
+    Args:
+        stream: Name or ARN.
+        options: How to work. Single options may also be given by name: `Producer(..., linger_s=0.5)`.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`.
+        metrics: Where figures go.
+        kinesis: The service; None opens it. Given, it goes without region, endpoint_url and connection.
+        clock: Time; None: the system's.
+        chance: Jitter; None: the system's.
+
+    Raises:
+        OptionError: An option is unknown or out of its range.
+        UsageError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        *,
+        options: ProducerOptions | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        kinesis: Kinesis | None = None,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+        **single_options: Any,
+    ) -> None:
+        if not stream:
+            raise UsageError("stream must be named")
+        self.stream = stream
+        self.options = _merge(options or ProducerOptions(), single_options)
+        fields = dict(connection or {})
+        fields.update(
+            (name, value)
+            for name, value in (("region", region), ("endpoint_url", endpoint_url))
+            if value is not None
+        )
+        if kinesis is not None and fields:
+            raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")
+        self._kinesis = kinesis or open_kinesis(fields)
+        self._clock = clock or SystemClock()
+        self._chance = chance or random.SystemRandom()
+        self._metrics: Metrics = metrics or NoMetrics()
+        self._lock = threading.Lock()
+        self._engine: Engine | None = None
+        self._record_bytes_max = 0
+        self._is_closed = False
+        self._process_id = os.getpid()
+        self._at_exit = _close_at_exit(self)
+
+    # --- putting ------------------------------------------------------------------------------------------
+
+    def put(
+        self,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None = None,
+        *,
+        timeout_s: float | None = None,
+    ) -> Future[Acknowledgement]:
+        """Take one record; it is sent soon, on another thread.
+
+        Args:
+            data: The payload.
+            partition_key: 1 to 256 characters.
+            explicit_hash_key: Decimal text from 0 to 2^128-1 that places the record, or None.
+            timeout_s: How long to wait for room in memory; None: `put_timeout_s`.
+
+        Returns:
+            A future whose result is an `Acknowledgement`, or whose exception is `DeliveryFailed`. Its callbacks run on
+            a sender's thread and should be short. It cannot be cancelled.
+
+        Raises:
+            RecordError: The service can never accept it; nothing was taken.
+            BufferFull: There was no room in time; nothing was taken.
+            DeliveryFailed: The producer was closed.
+            ServiceError: The first record only: the stream could not be asked about.
+        """
+        engine = self._engine if self._process_id == os.getpid() else None
+        if engine is None or self._is_closed:
+            engine = self._open()
+        check_record(self.stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
+        future = engine.put(
+            data,
+            partition_key,
+            explicit_hash_key,
+            self.options.put_timeout_s if timeout_s is None else timeout_s,
+        )
+        if future is None:
+            raise BufferFull(
+                f"stream {self.stream}: {engine.waiting_count} records with {engine.waiting_bytes} bytes of memory wait "
+                f"for acknowledgement, and buffer_bytes_max is {self.options.buffer_bytes_max}; put more slowly, add "
+                "shards, or raise put_timeout_s or buffer_bytes_max"
+            )
+        return future
+
+    def put_many(
+        self, records: Iterable[tuple[bytes, str] | tuple[bytes, str, str | None]]
+    ) -> list[Future[Acknowledgement]]:
+        """Take records in order: (data, partition key) or (data, partition key, explicit hash key) each.
+
+        Raises:
+            As `put`, for the first record that is not taken; those before it are.
+        """
+        return [self.put(*record) for record in records]
+
+    def flush(self, timeout_s: float | None = None) -> None:
+        """Send at once what waits, and wait until everything put before is acknowledged.
+
+        Args:
+            timeout_s: How long to wait; None waits as long as the service makes progress.
+
+        Raises:
+            DeliveryFailed: The time is over, or records failed since the last flush.
+        """
+        self._check_process()
+        engine = self._engine
+        if engine is None:
+            return
+        if not engine.flush(timeout_s):
+            raise DeliveryFailed(
+                f"stream {self.stream}: {engine.waiting_count} records were not acknowledged within {timeout_s} s; they "
+                "go on being sent"
+            )
+        failed_count, cause = engine.take_failures()
+        if failed_count:
+            raise DeliveryFailed(
+                f"stream {self.stream}: {failed_count} records failed; first: {cause}"
+            ) from cause
+
+    def close(self, timeout_s: float | None = None) -> None:
+        """Flush, then end the threads. May be called again.
+
+        Raises:
+            DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. What was left has
+                failed for good: its futures say so.
+        """
+        self._check_process()
+        with self._lock:
+            if self._is_closed:
+                return
+            self._is_closed = True
+        atexit.unregister(self._at_exit)
+        if self._engine is None:
+            return
+        try:
+            self.flush(timeout_s)
+        finally:
+            self._engine.stop(_JOIN_S)
+
+    @property
+    def waiting_count(self) -> int:
+        """Records that are not acknowledged yet."""
+        return 0 if self._engine is None else self._engine.waiting_count
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+            return
+        try:  # the error of the block goes first; what was put before it is delivered all the same
+            self.close()
+        except DeliveryFailed as failure:
+            _log.error("%s", failure)
+
+    # --- inside -------------------------------------------------------------------------------------------
+
+    def _check_process(self) -> None:
+        if self._process_id != os.getpid():
+            raise UsageError(
+                f"this producer was made in process {self._process_id} and its threads stayed there; make one in process "
+                f"{os.getpid()}, after the fork"
+            )
+
+    def _open(self) -> Engine:
+        self._check_process()
+        with self._lock:
+            if self._is_closed:
+                raise DeliveryFailed(
+                    f"stream {self.stream}: the producer is closed; the record was not taken"
+                )
+            if self._engine is not None:
+                return self._engine
+            options = self.options
+            placement = self._fetch_placement()
+            self._record_bytes_max = placement.record_bytes_max
+            machine = PutMachine(
+                settings_of(
+                    options,
+                    aggregates=options.aggregation and placement.may_aggregate,
+                    linger_s=options.linger_s,
+                    map_age_max_s=options.map_age_max_s,
+                ),
+                predicts=placement.predicts,
+                record_bytes_max=placement.record_bytes_max,
+                shard_count=placement.shard_count,
+            )
+            self._engine = Engine(
+                self.stream,
+                machine,
+                EnginePorts(self._kinesis, self._clock, self._chance, self._metrics),
+                fetch_placement=self._fetch_placement,
+                thread_count=options.request_count_max,
+                buffer_bytes_max=options.buffer_bytes_max,
+            )
+            return self._engine
+
+    def _fetch_placement(self) -> Placement:
+        return fetch_placement(
+            self._kinesis,
+            self.stream,
+            wants_aggregation=self.options.aggregation,
+            is_forced=self.options.force_aggregation,
+        )
+
+
+class AsyncProducer:
+    """A `Producer` for asyncio: `await put(...)` ends when the record is acknowledged.
+
+    Args:
+        producer: What to put with; closing this closes it.
+    """
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    async def submit(
+        self, data: bytes, partition_key: str, explicit_hash_key: str | None = None
+    ) -> asyncio.Future[Acknowledgement]:
+        """Take one record, waiting for room without blocking the loop; give a future to await.
+
+        Raises:
+            As `Producer.put`.
+        """
+        try:
+            future = self._producer.put(data, partition_key, explicit_hash_key, timeout_s=0)
+        except BufferFull:
+            future = await asyncio.to_thread(self._producer.put, data, partition_key, explicit_hash_key)
+        return asyncio.wrap_future(future)
+
+    async def put(
+        self, data: bytes, partition_key: str, explicit_hash_key: str | None = None
+    ) -> Acknowledgement:
+        """Put one record and wait for its acknowledgement.
+
+        Raises:
+            As `Producer.put`; DeliveryFailed when it was not acknowledged.
+        """
+        return await (await self.submit(data, partition_key, explicit_hash_key))
+
+    async def flush(self, timeout_s: float | None = None) -> None:
+        """As `Producer.flush`."""
+        await asyncio.to_thread(self._producer.flush, timeout_s)
+
+    async def close(self, timeout_s: float | None = None) -> None:
+        """As `Producer.close`."""
+        await asyncio.to_thread(self._producer.close, timeout_s)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await asyncio.to_thread(self._producer.__exit__, kind, error, trace)
+
+
+def open_kinesis(connection: dict[str, Any]) -> Kinesis:
+    """Open the service for a producer that was not given one.
+
+    Wiring stands above this package and knows it; the other way round it is only asked for by name, here.
+
+    Raises:
+        OptionError: A field of `penstock.wiring.AwsOptions` is unknown or has a bad value.
+    """
+    wiring = import_module("penstock.wiring")
+    known = {field.name for field in dataclasses.fields(wiring.AwsOptions)}
+    for name in connection:
+        if name not in known:
+            raise OptionError(_unknown("connection option", name, known))
+    kinesis: Kinesis = wiring.open_kinesis(wiring.AwsOptions(**connection))
+    return kinesis
+
+
+def _close_at_exit(producer: Producer) -> Any:
+    """Close a producer that was forgotten, so that what it took is not lost with the process."""
+    process_id = os.getpid()
+
+    def close() -> None:
+        if os.getpid() == process_id and producer.waiting_count:
+            _log.warning(
+                "stream %s: the process ends with an open producer; closing it (use `with Producer(...)`)",
+                producer.stream,
+            )
+            try:
+                producer.close(producer.options.put_timeout_s)
+            except DeliveryFailed as error:
+                _log.error("%s", error)
+
+    atexit.register(close)
+    return close
+
+
+def _unknown(what: str, name: str, known: set[str]) -> str:
+    near = difflib.get_close_matches(name, known, 1)
+    hint = f"did you mean {near[0]}? " if near else ""
+    return f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}"
+
+
+def _merge(options: ProducerOptions, single: dict[str, Any]) -> ProducerOptions:
+    known = {field.name for field in dataclasses.fields(ProducerOptions)}
+    for name in single:
+        if name not in known:
+            raise OptionError(_unknown("option", name, known))
+    return dataclasses.replace(options, **single) if single else options
