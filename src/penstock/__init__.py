@@ -1,6 +1,7 @@
 """Amazon Kinesis Data Streams for Python and PySpark.
 
-`Consumer` reads a stream with leases that Java KCL workers can share, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
+`Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
+flow control, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
 Kinesis, `penstock.errors` everything that can go wrong.
 """
 
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock.consumer import Batch, Consumer, ConsumerOptions, Record
     from penstock.errors import PenstockError
+    from penstock.producer import Producer, ProducerOptions
 
 __version__ = "0.1.0"
 
@@ -20,10 +22,12 @@ _HOMES: Final = {
     "Consumer": "penstock.consumer",
     "ConsumerOptions": "penstock.consumer",
     "PenstockError": "penstock.errors",
+    "Producer": "penstock.producer",
+    "ProducerOptions": "penstock.producer",
     "Record": "penstock.consumer",
 }
 
-__all__ = ["Batch", "Consumer", "ConsumerOptions", "PenstockError", "Record"]
+__all__ = ["Batch", "Consumer", "ConsumerOptions", "PenstockError", "Producer", "ProducerOptions", "Record"]
 
 
 def __getattr__(name: str) -> Any:
