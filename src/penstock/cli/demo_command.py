@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli.demo.command import DESCRIPTION, add_arguments
+from penstock.cli.demo.command import DESCRIPTION, EXPLANATION, add_arguments
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
-    add_arguments(subparsers.add_parser("demo", help=DESCRIPTION, description=DESCRIPTION))
+    add_arguments(subparsers.add_parser("demo", help=DESCRIPTION, description=EXPLANATION))
 
 
 def run(args: argparse.Namespace) -> int:

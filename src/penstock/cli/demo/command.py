@@ -17,7 +17,7 @@ from penstock.errors import OptionError, PenstockError
 DESCRIPTION: Final = (
     "Send real flights through Kinesis and Spark, with a reshard and a kill, and verify each one."
 )
-_EXPLANATION: Final = (
+EXPLANATION: Final = (
     "Publishes the flights from New York City in 2013 to an embedded Kinesis, reads them with Spark Structured Streaming "
     "while a shard is split, two are merged and the query is killed, and compares what came out with what went in. "
     "Needs no AWS account. The last line says what was found; exit status 1 when anything is wrong."

@@ -10,8 +10,8 @@ from penstock.cli.demo.processes import Kind
 
 _KINDS: Final[tuple[Kind | None, ...]] = (None, Kind.JVM, Kind.PLANNER, Kind.WORKER)
 # A whole restart takes seconds, a worker is replaced in a fraction of one.
-_WEIGHTS: Final = (3, 1, 2, 4)
-_DELAY_MAX_S: Final = 1.5
+_WEIGHTS: Final = (2, 1, 1, 3)
+_DELAY_MAX_S: Final = 1.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,5 +46,5 @@ def plan_kills(count: int, seed: int) -> list[Kill]:
     kills = [Kill(None, in_batch=True)]
     while len(kills) < count:
         (kind,) = chance.choices(_KINDS, _WEIGHTS)
-        kills.append(Kill(kind, chance.randrange(3), round(chance.uniform(0, _DELAY_MAX_S), 3)))
+        kills.append(Kill(kind, chance.randrange(2), round(chance.uniform(0, _DELAY_MAX_S), 3)))
     return kills[:count]

@@ -35,7 +35,7 @@ class DemoOptions:
     @property
     def batch_records_max(self) -> int:
         """Flights in one batch of a query: a dozen batches or more in all, and a few between two kills."""
-        return max(25, min(12_000, self.record_count // max(12, 3 * (self.kill_count + 1))))
+        return max(25, min(12_000, self.record_count // max(12, 2 * (self.kill_count + 1))))
 
     @property
     def fetch_records_max(self) -> int:

@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from penstock.cli.demo.dataset import Event
+from penstock.ports.metrics import NoMetrics
 
 if TYPE_CHECKING:
     from penstock.wiring import AwsOptions
+
+_BUFFER_BYTES: Final = 8 * 2**20
+_NO_PROGRESS_S: Final = 60.0
 
 
 class Writer(Protocol):
@@ -43,14 +47,14 @@ class Acknowledged:
         event_count: Events.
         record_count: Kinesis records that hold them.
         data_bytes: Their bytes.
-        refused_count: Records that were refused for the rate and sent again.
+        resent_count: Records that were refused and sent again.
         possible_duplicate_count: Events that were sent again although the first time may have counted.
     """
 
     event_count: int = 0
     record_count: int = 0
     data_bytes: int = 0
-    refused_count: int = 0
+    resent_count: int = 0
     possible_duplicate_count: int = 0
 
     def __add__(self, other: Acknowledged) -> Acknowledged:
@@ -59,7 +63,7 @@ class Acknowledged:
             self.event_count + other.event_count,
             self.record_count + other.record_count,
             self.data_bytes + other.data_bytes,
-            self.refused_count + other.refused_count,
+            self.resent_count + other.resent_count,
             self.possible_duplicate_count + other.possible_duplicate_count,
         )
 
@@ -150,8 +154,8 @@ class Publisher:
         return sent
 
 
-class AggregatingWriter:
-    """Packs events into aggregates and keeps the order of each aircraft's.
+class ProducerWriter:
+    """Hands events to a `Producer`, which packs them into aggregates and keeps the order of each aircraft's.
 
     Args:
         stream: Name.
@@ -159,28 +163,59 @@ class AggregatingWriter:
     """
 
     def __init__(self, stream: str, aws: AwsOptions) -> None:
-        from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
+        from penstock.producer import Producer
         from penstock.wiring import open_kinesis
 
-        options = TaskWriterOptions(aggregation=True, ordering="key", no_progress_deadline_s=60.0)
-        self._writer = TaskWriter(open_kinesis(aws), stream, options)
+        self._tally = ProducerTally()
+        self._producer = Producer(
+            stream,
+            kinesis=open_kinesis(aws),
+            metrics=self._tally,
+            aggregation=True,
+            ordering="key",
+            buffer_bytes_max=_BUFFER_BYTES,
+            no_progress_deadline_s=_NO_PROGRESS_S,
+        )
 
     def write(self, event: Event) -> None:
-        """Take one event; may wait for the service."""
-        self._writer.write(event.data, event.partition_key)
+        """Take one event; waits for room when the service takes less than what comes."""
+        # Its future is not kept: closing raises when any record failed.
+        self._producer.put(event.data, event.partition_key)
 
     def finish(self) -> None:
-        """Return when every event taken is acknowledged."""
-        self._writer.finish()
+        """Return when every event taken is acknowledged.
+
+        Raises:
+            DeliveryFailed: One of them never will be.
+        """
+        self._producer.close()
 
     @property
     def acknowledged(self) -> Acknowledged:
         """What the service has so far."""
-        report = self._writer.report
+        return self._tally.acknowledged()
+
+
+class ProducerTally(NoMetrics):
+    """Adds up what a producer counts."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sums: dict[str, int] = {}
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:  # noqa: ARG002 - the port's
+        """Add to a counter."""
+        with self._lock:
+            self._sums[name] = self._sums.get(name, 0) + round(value)
+
+    def acknowledged(self) -> Acknowledged:
+        """Give the sums."""
+        with self._lock:
+            sums = dict(self._sums)
         return Acknowledged(
-            report.user_record_count,
-            report.kinesis_record_count,
-            report.bytes_count,
-            report.refused_count,
-            report.possible_duplicate_count,
+            event_count=sums.get("user_records_put", 0),
+            record_count=sums.get("kinesis_records_put", 0),
+            data_bytes=sums.get("bytes_put", 0),
+            resent_count=sums.get("put_retries", 0),
+            possible_duplicate_count=sums.get("possible_duplicates", 0),
         )

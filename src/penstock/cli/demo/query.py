@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import threading
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -270,8 +271,21 @@ class Reporter:
                 raise RuntimeError(f"query {query.name} ended by itself") if error is None else error
 
 
+def end_with_parent() -> None:
+    """End at once when the process that started this one is gone, however it went: its end of our input closes."""
+
+    def wait() -> None:
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        # Spark's JVM watches us in the same way, and the workers watch the JVM.
+        os._exit(1)
+
+    threading.Thread(target=wait, name="end-with-parent", daemon=True).start()
+
+
 def run(settings: QuerySettings) -> None:
     """Run both queries until the stop file appears."""
+    end_with_parent()
     spark = open_session(settings.folder)
     spark.sparkContext.setLogLevel("WARN")
     queries = [start_events(spark, settings), start_averages(spark, settings)]

@@ -13,7 +13,7 @@ from penstock.cli.demo.dataset import events_of, load_flights
 from penstock.cli.demo.display import Display
 from penstock.cli.demo.kills import plan_kills
 from penstock.cli.demo.options import DemoOptions
-from penstock.cli.demo.publish import AggregatingWriter, Publisher, Stop
+from penstock.cli.demo.publish import ProducerWriter, Publisher, Stop
 from penstock.cli.demo.query import EVENTS, QuerySettings
 from penstock.cli.demo.shards import merge_shards, split_shard
 from penstock.cli.demo.supervisor import QueryProcess
@@ -110,8 +110,8 @@ class Run:
         finally:
             self._process.kill()
 
-    def _open_writer(self) -> AggregatingWriter:
-        return AggregatingWriter(FLIGHTS, aws_options(self._server))
+    def _open_writer(self) -> ProducerWriter:
+        return ProducerWriter(FLIGHTS, aws_options(self._server))
 
     # --- what happens on the way --------------------------------------------------------------------------
 

@@ -69,7 +69,7 @@ class Story:
                     "published at",
                     f"{megabytes / max(run.publisher.duration_s, 1e-3):.1f} MB/s ({megabytes:.0f} MB)",
                 ),
-                ("refused for the rate, sent again", f"{sent.refused_count:,}"),
+                ("refused for the rate, sent again", f"{sent.resent_count:,}"),
                 ("flights in Parquet", f"{len(rows):,} in {rows['batch'].nunique():,} batches"),
                 ("read at", f"{megabytes / max(run.reading_s, 1e-3):.1f} MB/s by each of two queries"),
                 ("shards read", f"{rows['shard_id'].nunique()}"),

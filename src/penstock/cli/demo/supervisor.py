@@ -70,7 +70,7 @@ class QueryProcess:
         with self._log_path.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, our own arguments
                 command,
-                stdin=subprocess.DEVNULL,
+                stdin=subprocess.PIPE,  # closes when this process ends, which ends the program
                 stdout=subprocess.PIPE,
                 stderr=log,
                 env={**os.environ, **self._environ, **_SPARK_ENVIRON},
@@ -91,6 +91,8 @@ class QueryProcess:
             return
         kill_session(self._process.pid)
         self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
         if self._reader is not None:
             self._reader.join()
 
