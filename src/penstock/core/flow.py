@@ -8,7 +8,7 @@ flat around the rate that was refused (so many writers stay there, with few refu
 that is alone again is soon free). Pure: time and chance are arguments.
 
 Source:
-    RFC 9438, CUBIC: the curve. "Exponential Backoff And Jitter" (AWS Architecture Blog): the pauses.
+    RFC 9438, CUBIC: the curve, and the room made for newcomers (section 4.7). "Exponential Backoff And Jitter" (AWS Architecture Blog): the pauses.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from typing import Final
 from penstock.core.backoff import Backoff
 from penstock.core.limits import SHARD_WRITE_BYTES_PER_S_MAX, SHARD_WRITE_RECORDS_PER_S_MAX
 
-DECREASE: Final = 0.8
+DECREASE: Final = 0.5
 """What is left of the rate after a refusal."""
 
-CURVE: Final = 0.0006
-"""How steep the way back is: shares of a shard per second cubed."""
+CURVE: Final = 3e-5
+"""How steep the way back is: shares of a shard per second cubed. Eight writers that want three times what a shard takes
+use all of it, with one request in twenty refused; a writer that is alone again is free within 50 seconds. Steeper
+means more refusals, flatter a longer way back."""
 
 RATE_MIN: Final = 0.002
 """A writer never falls below this share: with fewer than 500 writers on one shard it is never the floor that floods."""
@@ -128,7 +130,8 @@ class ShardFlow:
         if present is None:
             # A free writer has no rate yet: what was just accepted is the best guess, and never more than there is.
             present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
-        self._plateau = present
+        # Refused before it was back where it had been: others have come, and this one makes room for them.
+        self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s
 

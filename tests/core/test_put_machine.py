@@ -1,0 +1,275 @@
+"""The put machine: nothing lost, order per key kept, no limit exceeded, whatever the service does."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.hash_key import FULL_RANGE, HashRange
+from penstock.core.put_machine import PutMachine
+from penstock.core.put_steps import Failure, FetchMap, PutSettings, Request, Stuck, Wait
+from penstock.core.shard import Shard
+from put_world import Driver, Troubles, Word, World
+
+ONE = (Shard("shardId-000000000000", FULL_RANGE),)
+HALF = FULL_RANGE.end // 2
+TWO = (
+    Shard("shardId-000000000001", HashRange(0, HALF), ("shardId-000000000000",)),
+    Shard("shardId-000000000002", HashRange(HALF + 1, FULL_RANGE.end), ("shardId-000000000000",)),
+)
+CLOSED = Shard("shardId-000000000000", FULL_RANGE, (), "0", "1")
+LOW, HIGH = "0", str(FULL_RANGE.end)
+
+
+def firsts(log, key):
+    """Give the data of a key in the order in which each was first seen."""
+    return list(dict.fromkeys(data for its_key, data in log if its_key == key))
+
+
+probability = st.sampled_from([0.0, 0.05, 0.3])
+troubles = st.builds(
+    Troubles,
+    throttle=probability,
+    internal=probability,
+    lost_answer=probability,
+    unavailable=probability,
+    call_throttled=probability,
+    reshard=st.sampled_from([0.0, 0.05, 0.2]),
+    listing_fails=probability,
+    listing_lags=st.sampled_from([0.0, 0.5]),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    seed=st.integers(0, 2**32),
+    trouble=troubles,
+    aggregates=st.booleans(),
+    keeps_key_order=st.booleans(),
+    keys=st.integers(1, 12),
+    count=st.integers(1, 150),
+    request_count_max=st.sampled_from([1, 3, 500]),
+    aggregate_bytes_max=st.sampled_from([64, 400]),
+)
+def test_nothing_is_lost_and_each_key_first_arrives_in_order(
+    seed, trouble, aggregates, keeps_key_order, keys, count, request_count_max, aggregate_bytes_max
+):
+    chance = random.Random(seed)
+    world = World(chance, trouble, shard_count=chance.randint(1, 4))
+    machine = PutMachine(
+        PutSettings(
+            aggregates=aggregates,
+            keeps_key_order=keeps_key_order,
+            request_record_count_max=request_count_max,
+            request_bytes_max=1000,
+            aggregate_bytes_max=aggregate_bytes_max,
+            no_progress_deadline_s=1e9,
+        )
+    )
+    driver = Driver(machine, world)
+    given_records = []
+    for number in range(count):
+        key, data = f"key-{chance.randrange(keys)}", b"%d" % number + b"." * chance.choice([0, 20, 90])
+        given_records.append((key, data))
+        machine.add(data, key, None, driver.now_s, (key, data))
+        for _ in range(chance.randrange(3)):
+            driver.step(flushes=False)
+    driver.finish()
+    assert sorted(driver.delivered) == sorted(given_records)
+    assert driver.refused == []
+    assert set(world.log) == set(given_records)
+    assert (machine.waiting_count, machine.waiting_bytes, machine.in_flight_count) == (0, 0, 0)
+    surplus = len(world.log) - len(given_records)
+    assert surplus <= driver.duplicates
+    if keeps_key_order:
+        for key in {key for key, _ in given_records}:
+            assert firsts(world.log, key) == [data for its_key, data in given_records if its_key == key]
+
+
+def make(shards=ONE, **changes):
+    machine = PutMachine(PutSettings(**{"linger_s": 0.0, **changes}))
+    machine.add(b"first", "a", None, 0.0, "first")
+    assert machine.plan_step(0.0) == FetchMap("no shard map yet", is_whole=False)
+    machine.learn_shards(shards, 0.0)
+    return machine
+
+
+def sent(request):
+    return [[record.data for record in parcel.records] for parcel in request.parcels]
+
+
+def test_a_refused_record_holds_back_the_later_ones_of_its_key_only():
+    machine = make()
+    for key, data in (("b", b"b1"), ("a", b"a2"), ("b", b"b2")):
+        machine.add(data, key, None, 0.0)
+    request = machine.plan_step(0.0)
+    assert sent(request) == [[b"first"], [b"b1"]]
+    assert isinstance(machine.plan_step(0.0), Wait)
+    slow = Word(error_code="ProvisionedThroughputExceededException", error_message="slow")
+    settled = machine.on_answers(request, [slow, Word("1", ONE[0].shard_id)], 1.0, 0.5)
+    assert settled.retried == {"ProvisionedThroughputExceededException": 1}
+    assert settled.pauses == {ONE[0].shard_id: 0.05}
+    assert machine.plan_step(1.0) == Wait(1.05, "lanes are in flight, pause or wait for company")
+    # The rate has fallen, so the request is small; what was refused goes first.
+    assert sent(machine.plan_step(1.05))[0] == [b"first"]
+
+
+def test_with_aggregates_one_goes_into_each_shard_at_a_time():
+    machine = make(TWO, aggregates=True)
+    machine.add(b"low", "k", LOW, 0.0)
+    machine.add(b"low 2", "k", LOW, 0.0)
+    machine.add(b"high", "k", HIGH, 0.0)
+    request = machine.plan_step(0.0)
+    assert (
+        sorted(sent(request)) == sorted([[b"low", b"low 2"], [b"first", b"high"]])
+        or len(request.parcels) == 2
+    )
+    machine.add(b"low 3", "k", LOW, 0.0)
+    assert machine.plan_step(0.0) == Wait(None, "lanes are in flight, pause or wait for company")
+
+
+def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_lies_outside():
+    machine = make(aggregates=True)
+    machine.add(b"low", "k", LOW, 0.0)
+    machine.add(b"high", "k", HIGH, 0.0)
+    request = machine.plan_step(0.0)
+    assert sent(request) == [[b"first", b"low", b"high"]]
+    settled = machine.on_answers(request, [Word("1", TWO[0].shard_id)], 0.0, 0.5)
+    assert settled.delivered == []
+    wish = machine.plan_step(0.0)
+    assert wish == FetchMap("shard shardId-000000000001 answered for shardId-000000000000", is_whole=True)
+    settled = machine.learn_shards((CLOSED, *TWO), 0.0)
+    assert settled.possible_duplicate_count == 3
+    assert settled.retried == {"misplaced": 3}
+    again = machine.plan_step(0.0)
+    assert {shard for parcel in again.parcels for shard in [parcel.shard_id]} == {s.shard_id for s in TWO}
+    assert machine.waiting_count == 3
+
+
+def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
+    machine = make(aggregates=True)
+    machine.drop_all()
+    machine.add(b"one", "k", LOW, 0.0)
+    machine.add(b"two", "k", LOW, 0.0)
+    request = machine.plan_step(0.0)
+    machine.on_answers(request, [Word("7", TWO[0].shard_id)], 0.0, 0.5)
+    assert isinstance(machine.plan_step(0.0), FetchMap)
+    settled = machine.learn_shards((CLOSED, *TWO), 0.0)
+    assert [(each.shard_id, each.sequence_number) for each in settled.delivered] == [(TWO[0].shard_id, "7")]
+    assert settled.possible_duplicate_count == 0
+    assert machine.waiting_count == 0
+
+
+def test_where_the_map_cannot_explain_an_answer_records_go_alone():
+    machine = make(aggregates=True)
+    machine.add(b"two", "k", None, 0.0)
+    request = machine.plan_step(0.0)
+    machine.on_answers(request, [Word("1", "shardId-000000000099")], 0.0, 0.5)
+    assert isinstance(machine.plan_step(0.0), FetchMap)
+    machine.learn_shards(ONE, 0.0)
+    assert sent(machine.plan_step(0.0)) == [[b"first"]]
+
+
+def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
+    machine = make()
+    asked_s = []
+    now_s = 0.0
+    while now_s < 10:
+        step = machine.plan_step(now_s)
+        if isinstance(step, FetchMap):
+            asked_s.append(now_s)
+            machine.learn_shards(ONE, now_s)
+        elif isinstance(step, Request):
+            machine.on_answers(step, [Word("1", "shardId-000000000099")] * len(step.parcels), now_s, 0.5)
+            machine.add(b"next", "a", None, now_s)
+        now_s += 0.05
+    assert 3 <= len(asked_s) <= 7
+
+
+def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
+    machine = make(no_progress_deadline_s=10.0)
+    request = machine.plan_step(0.0)
+    machine.on_failed_call(request, Failure.UNAVAILABLE, "no connection", 0.0, 0.5)
+    step = machine.plan_step(10.5)
+    assert step == Stuck(
+        "nothing was acknowledged by shard shardId-000000000000 for 10 s; last: no connection"
+    )
+
+
+def test_new_records_do_not_prolong_a_dead_shards_deadline():
+    machine = make(no_progress_deadline_s=10.0)
+    now_s = 0.0
+    while now_s < 30:
+        step = machine.plan_step(now_s)
+        if isinstance(step, Stuck):
+            break
+        machine.add(b"more", "a", None, now_s)
+        if isinstance(step, Request):
+            machine.on_failed_call(step, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+        now_s += 0.5
+    assert isinstance(step, Stuck)
+    assert now_s < 12
+
+
+def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
+    machine = make()
+    machine.add(b"other", "b", None, 0.0, "other")
+    request = machine.plan_step(0.0)
+    settled = machine.on_answers(
+        request, [Word(error_code="SomethingElse", error_message="no"), Word("1", ONE[0].shard_id)], 0.0, 0.5
+    )
+    assert [(each.parcel.records[0].ticket, each.why) for each in settled.refused] == [
+        ("first", "SomethingElse no")
+    ]
+    assert [each.parcel.records[0].ticket for each in settled.delivered] == ["other"]
+    assert machine.waiting_count == 0
+
+
+def test_a_request_without_an_answer_counts_as_possible_duplicates_and_is_sent_again():
+    machine = make()
+    request = machine.plan_step(0.0)
+    settled = machine.on_failed_call(request, Failure.UNKNOWN, "timeout", 0.0, 0.5)
+    assert (settled.possible_duplicate_count, settled.retried) == (1, {"unknown": 1})
+    assert sent(machine.plan_step(9.0)) == [[b"first"]]
+
+
+def test_without_permission_to_list_records_go_plain_through_one_lane():
+    machine = PutMachine(PutSettings(aggregates=True, linger_s=0.0))
+    machine.add(b"one", "a", None, 0.0)
+    machine.add(b"two", "b", None, 0.0)
+    assert isinstance(machine.plan_step(0.0), FetchMap)
+    machine.forgo_map(0.0)
+    request = machine.plan_step(0.0)
+    assert sent(request) == [[b"one"], [b"two"]]
+    settled = machine.on_answers(request, [Word("1", "x"), Word("2", "y")], 0.0, 0.5)
+    assert len(settled.delivered) == 2
+
+
+def test_a_dropped_request_is_its_owners_once():
+    machine = make()
+    request = machine.plan_step(0.0)
+    assert [record.ticket for record in machine.drop_request(request)] == ["first"]
+    assert machine.drop_request(request) == []
+    assert (machine.waiting_count, machine.in_flight_count) == (0, 0)
+
+
+def test_a_record_waits_for_company_no_longer_than_it_may():
+    machine = make(linger_s=0.1)
+    assert machine.plan_step(0.0) == Wait(0.1, "lanes are in flight, pause or wait for company")
+    assert isinstance(machine.plan_step(0.0, flushes=True), Request)
+    machine = make(linger_s=0.1)
+    assert isinstance(machine.plan_step(0.1), Request)
+
+
+@pytest.mark.parametrize(("count", "expected"), [(499, Wait), (500, Request), (501, Request)])
+def test_a_full_request_does_not_wait_for_company(count, expected):
+    machine = make(linger_s=60.0)
+    for number in range(count - 1):
+        machine.add(b"x", f"key {number}", None, 0.0)
+    step = machine.plan_step(0.0)
+    assert isinstance(step, expected)
+    if isinstance(step, Request):
+        assert len(step.parcels) == 500
