@@ -49,6 +49,12 @@ class QueryProcess:
         self._process: subprocess.Popen[str] | None = None
         self._reader: threading.Thread | None = None
         self.start_count = 0
+        self.command: tuple[str, ...] = (
+            sys.executable,
+            "-m",
+            "penstock.cli.demo.query",
+            settings.to_text(),
+        )
         self.has_started = threading.Event()
 
     @property
@@ -66,10 +72,9 @@ class QueryProcess:
     def start(self) -> None:
         """Start it, or start it again; returns at once."""
         self.has_started.clear()
-        command = [sys.executable, "-m", "penstock.cli.demo.query", self._settings.to_text()]
         with self._log_path.open("a") as log:
             self._process = subprocess.Popen(  # noqa: S603 - our own program, our own arguments
-                command,
+                self.command,
                 stdin=subprocess.PIPE,  # closes when this process ends, which ends the program
                 stdout=subprocess.PIPE,
                 stderr=log,
