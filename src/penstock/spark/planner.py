@@ -173,11 +173,10 @@ class Planner:
         self._prober.close()
         if self._keeper is None:
             return
-        idle = (
-            [key for key, lease in self._keeper.held.items() if lease.pending is None]
-            if self._is_promoted
-            else []
-        )
+        # The batch before is done once it is settled, and no batch is under way: a lease without a claim that is still
+        # to become its checkpoint can be somebody else's at once.
+        is_idle = self._settled is not None
+        idle = [key for key, lease in self._keeper.held.items() if is_idle and lease.pending is None]
         try:
             self._keeper.stop(idle)
         except ServiceError as error:
