@@ -6,7 +6,7 @@ from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import HashRange, effective_hash_key
 
 
-def raw_records(client, stream):
+def raw_records(client, stream, before_read=lambda: None):
     """Give each shard with its Kinesis records, parents before children."""
     for shard in sorted(client.list_shards(StreamName=stream)["Shards"], key=lambda each: each["ShardId"]):
         iterator = client.get_shard_iterator(
@@ -14,6 +14,7 @@ def raw_records(client, stream):
         )["ShardIterator"]
         found = []
         while iterator:
+            before_read()
             page = client.get_records(ShardIterator=iterator)
             found += page["Records"]
             iterator = (
@@ -22,10 +23,10 @@ def raw_records(client, stream):
         yield shard, found
 
 
-def kcl_reads(client, stream):
+def kcl_reads(client, stream, before_read=lambda: None):
     """Give (key, data) as the KCL does: an aggregate with one record outside its shard's range is dropped whole."""
     seen = []
-    for shard, records in raw_records(client, stream):
+    for shard, records in raw_records(client, stream, before_read):
         span = shard["HashKeyRange"]
         owned = HashRange(int(span["StartingHashKey"]), int(span["EndingHashKey"]))
         for record in records:

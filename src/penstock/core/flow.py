@@ -27,8 +27,9 @@ CURVE: Final = 3e-5
 use all of it, with one request in twenty refused; a writer that is alone again is free within 50 seconds. Steeper
 means more refusals, flatter a longer way back."""
 
-RATE_MIN: Final = 0.002
-"""A writer never falls below this share: with fewer than 500 writers on one shard it is never the floor that floods."""
+RATE_MIN: Final = 0.01
+"""A writer never falls below this share, ten records per second: refusals that have nothing to do with its own rate do
+not bring it to a stand. Where more than a hundred writers crowd one shard, the growing pauses do the rest."""
 
 FREE_RATE: Final = 1.5
 """From this share on a rate is no limit any more: the shard itself takes less."""

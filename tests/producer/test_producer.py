@@ -1,0 +1,378 @@
+"""The producer over the embedded Kinesis: every record acknowledged, in order per key, whatever goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import pytest
+
+from penstock.core.aggregation import deaggregate
+from penstock.errors import BufferFull, DeliveryFailed, NotFound, OptionError, RecordError, UsageError
+from penstock.producer import AsyncProducer, Producer, ProducerOptions
+from stream_reading import firsts_by_key, kcl_reads, raw_records
+
+MIB = 2**20
+
+
+class Tally:
+    """Counts what is counted."""
+
+    def __init__(self):
+        self.counts = {}
+
+    def count(self, name, value=1, labels=None):
+        key = (name, *(labels or {}).values())
+        self.counts[key] = self.counts.get(key, 0) + value
+
+    def gauge(self, name, value, labels=None):
+        """Not asked for here."""
+
+    observe = gauge
+
+
+def put_numbered(producer, count, keys=11):
+    futures, given = [], {}
+    for number in range(count):
+        key, data = f"key-{number % keys}", b"%d" % number
+        given.setdefault(key, []).append(data)
+        futures.append(producer.put(data, key))
+    return futures, given
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_a_future_tells_where_its_record_is(server, kinesis, stream, aggregation):
+    with Producer(stream, kinesis=kinesis, aggregation=aggregation) as producer:
+        futures, _ = put_numbered(producer, 1200)
+    told = {number: future.result(0) for number, future in enumerate(futures)}
+    found = {}
+    for shard, records in raw_records(server.client(), stream):
+        for record in records:
+            for place, each in enumerate(deaggregate(record["Data"]) or [None]):
+                data = record["Data"] if each is None else each.data
+                found[int(data)] = (shard["ShardId"], record["SequenceNumber"], place)
+    assert {
+        number: (ack.shard_id, ack.sequence_number, ack.sub_sequence_number) for number, ack in told.items()
+    } == found
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+@pytest.mark.parametrize(
+    "kind", ["throttle", "partial", "error", "drop_before", "drop_after", "truncate", "garbage"]
+)
+def test_a_quarter_of_the_requests_may_fail_in_any_way(server, kinesis, stream, kind, aggregation):
+    add = getattr(server.faults, kind)
+    options = {"count": None, "rate": 0.25, "seed": 7, "stream": stream}
+    if kind == "partial":
+        add(**options)
+    else:
+        add("PutRecords", **options)
+    with Producer(
+        stream, kinesis=kinesis, aggregation=aggregation, linger_s=0.005, aggregate_bytes_max=300
+    ) as producer:
+        # A writer that is refused again and again falls to ten records per second and shard.
+        _, given = put_numbered(producer, 200 if kind in ("throttle", "partial") else 1000)
+    server.faults.clear()
+    assert firsts_by_key(kcl_reads(server.client(), stream)) == given
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_a_split_and_a_merge_under_load_lose_nothing_for_readers_of_the_kcl(
+    server, kinesis, stream, aggregation
+):
+    client = server.client()
+    ended = threading.Event()
+    given = {}
+
+    def load():
+        number = 0
+        with Producer(
+            stream, kinesis=kinesis, aggregation=aggregation, linger_s=0.002, aggregate_bytes_max=2000
+        ) as producer:
+            while not ended.is_set():
+                key, data = f"key-{number % 50}", b"%d" % number
+                given.setdefault(key, []).append(data)
+                producer.put(data, key)
+                number += 1
+                if number % 100 == 0:
+                    producer.flush(30)
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    try:
+        for number in range(2):
+            live = sorted(
+                (
+                    shard
+                    for shard in client.list_shards(StreamName=stream)["Shards"]
+                    if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+                ),
+                key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]),
+            )
+            span = live[number]["HashKeyRange"]
+            middle = (int(span["StartingHashKey"]) + int(span["EndingHashKey"])) // 2
+            client.split_shard(
+                StreamName=stream, ShardToSplit=live[number]["ShardId"], NewStartingHashKey=str(middle)
+            )
+            wait_active(client, stream)
+            client.merge_shards(
+                StreamName=stream,
+                ShardToMerge=live[-2]["ShardId"],
+                AdjacentShardToMerge=live[-1]["ShardId"],
+            )
+            wait_active(client, stream)
+    finally:
+        ended.set()
+        thread.join(60)
+    assert not thread.is_alive()
+    assert sum(map(len, given.values())) > 500
+    assert firsts_by_key(kcl_reads(client, stream)) == given
+
+
+def wait_active(client, stream):
+    deadline_s = time.monotonic() + 10
+    while (
+        client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamStatus"]
+        != "ACTIVE"
+    ):
+        assert time.monotonic() < deadline_s, "the reshard did not end"
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_what_lies_at_a_limit_arrives(server, kinesis, stream, aggregation):
+    cases = [
+        (b"", "empty", None),
+        (b"x" * (MIB - 1), "k", None),
+        (b"key", "\U0001f680" * 256, None),
+        (b"last", "k", str(2**128 - 1)),
+        (b"first", "k", "0"),
+        *((b"%d" % number, f"many-{number}", None) for number in range(501)),
+    ]
+    with Producer(stream, kinesis=kinesis, aggregation=aggregation) as producer:
+        producer.put_many(cases)
+        with pytest.raises(RecordError, match="1048577 bytes"):
+            producer.put(b"x" * MIB, "k")
+    seen = kcl_reads(server.client(), stream)
+    assert sorted(seen) == sorted((key, data) for data, key, _ in cases)
+
+
+def test_requests_hold_500_records_at_most_and_no_fewer_than_they_need(server, kinesis, stream):
+    server.reset_calls()
+    producer = Producer(stream, kinesis=kinesis, aggregation=False, linger_s=60, request_count_max=1)
+    producer.put_many([(b"x", f"{number}") for number in range(501)])
+    producer.close()
+    assert server.calls().count("PutRecords") == 2
+
+
+def test_memory_is_bounded_and_put_waits_then_raises(server, kinesis, stream):
+    server.faults.error("PutRecords", count=None, stream=stream)
+    producer = Producer(stream, kinesis=kinesis, buffer_bytes_max=20_000, put_timeout_s=0.05)
+    taken = []
+    with pytest.raises(BufferFull, match="buffer_bytes_max is 20000"):  # noqa: PT012 - which put raises is the question
+        for number in range(1000):
+            taken.append(producer.put(b"x" * 1000, f"{number}"))  # noqa: PERF401 - the error ends the loop
+    assert len(taken) == 16  # 1000 bytes, a key and 256 of overhead each
+    server.faults.clear()
+    producer.put(b"x", "later", timeout_s=30)
+    producer.close()
+    assert len(kcl_reads(server.client(), stream)) == 17
+
+
+def test_a_shard_that_stays_silent_fails_what_waits_and_flush_says_so(server, kinesis, stream):
+    server.faults.error("PutRecords", count=None, stream=stream)
+    producer = Producer(stream, kinesis=kinesis, no_progress_deadline_s=0.3)
+    future = producer.put(b"x", "k")
+    with pytest.raises(DeliveryFailed, match=r"1 records failed; first: stream .* nothing was acknowledged"):
+        producer.flush()
+    assert isinstance(future.exception(0), DeliveryFailed)
+    server.faults.clear()
+    producer.put(b"y", "k").result(20)
+    producer.close()
+
+
+def test_what_can_never_work_fails_at_once(server, kinesis, stream):
+    with pytest.raises(NotFound, match="no-such-stream"):
+        Producer("no-such-stream", kinesis=kinesis).put(b"x", "k")
+    producer = Producer(stream, kinesis=kinesis, linger_s=0)
+    producer.put(b"x", "k").result(20)
+    server.faults.error("PutRecords", count=1, status=400, code="AccessDeniedException", stream=stream)
+    began_s = time.monotonic()
+    with pytest.raises(DeliveryFailed, match="refused for good"):
+        producer.put(b"y", "k").result(20)
+    assert time.monotonic() - began_s < 5
+    producer.put(b"z", "k").result(20)
+    with pytest.raises(DeliveryFailed, match="1 records failed"):
+        producer.close()
+
+
+def test_without_permission_to_list_shards_records_go_plain(server, kinesis, stream, caplog):
+    server.faults.error("ListShards", count=1, status=400, code="AccessDeniedException", stream=stream)
+    with Producer(stream, kinesis=kinesis) as producer:
+        futures, given = put_numbered(producer, 100)
+    assert not any(future.result(0).is_aggregated for future in futures)
+    assert firsts_by_key(kcl_reads(server.client(), stream)) == given
+    assert "ListShards is not permitted" in caplog.text
+
+
+def test_without_permission_to_describe_nothing_is_aggregated_unless_forced(server, kinesis, stream, caplog):
+    for forced in (False, True):
+        server.faults.error(
+            "DescribeStreamSummary", count=1, status=400, code="AccessDeniedException", stream=stream
+        )
+        with Producer(stream, kinesis=kinesis, force_aggregation=forced) as producer:
+            futures, _ = put_numbered(producer, 100)
+        assert any(future.result(0).is_aggregated for future in futures) is forced
+    assert caplog.text.count("DescribeStreamSummary is not permitted") == 1
+
+
+def test_a_flush_waits_only_for_what_was_put_before(server, kinesis, stream):
+    with Producer(stream, kinesis=kinesis, linger_s=30) as producer:
+        early = producer.put(b"x", "k")
+        producer.flush(20)
+        assert early.done()
+        late = producer.put(b"y", "k")
+        assert not late.done()
+    assert late.done()
+
+
+def test_a_flush_that_takes_too_long_says_what_is_left(server, kinesis, stream):
+    server.faults.error("PutRecords", count=None, stream=stream)
+    producer = Producer(stream, kinesis=kinesis)
+    producer.put(b"x", "k")
+    with pytest.raises(DeliveryFailed, match=r"1 records were not acknowledged within 0\.2 s"):
+        producer.flush(0.2)
+    with pytest.raises(DeliveryFailed):
+        producer.close(0.1)
+    with pytest.raises(DeliveryFailed, match="closed"):
+        producer.put(b"y", "k")
+
+
+def test_closing_before_all_is_acknowledged_fails_the_futures(server, kinesis, stream):
+    server.faults.error("PutRecords", count=None, stream=stream)
+    producer = Producer(stream, kinesis=kinesis)
+    future = producer.put(b"x", "k")
+    with pytest.raises(DeliveryFailed):
+        producer.close(0.1)
+    assert "the producer was closed before" in str(future.exception(0))
+    producer.close()
+
+
+def test_threads_put_together_and_each_keeps_the_order_of_its_keys(server, kinesis, stream):
+    given = {f"key-{number}": [b"%d" % step for step in range(400)] for number in range(8)}
+
+    def put_all(key):
+        for data in given[key]:
+            producer.put(data, key)
+
+    with Producer(stream, kinesis=kinesis, linger_s=0.005) as producer:
+        threads = [threading.Thread(target=put_all, args=(key,)) for key in given]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(30)
+    assert firsts_by_key(kcl_reads(server.client(), stream)) == given
+
+
+def test_asyncio_waits_for_acknowledgements_and_for_room(server, kinesis, stream):
+    async def work():
+        async with AsyncProducer(
+            Producer(stream, kinesis=kinesis, linger_s=0.01, buffer_bytes_max=5000)
+        ) as producer:
+            told = await producer.put(b"0", "k")
+            futures = [await producer.submit(b"%d" % number, "k") for number in range(1, 200)]
+            return [told, *await asyncio.gather(*futures)]
+
+    told = asyncio.run(work())
+    assert len({(ack.sequence_number, ack.sub_sequence_number) for ack in told}) == 200
+    assert firsts_by_key(kcl_reads(server.client(), stream)) == {"k": [b"%d" % each for each in range(200)]}
+
+
+def test_a_callback_may_put_again(server, kinesis, stream):
+    done = threading.Event()
+    with Producer(stream, kinesis=kinesis, linger_s=0.005) as producer:
+
+        def again(_future):
+            producer.put(b"second", "k").add_done_callback(lambda _: done.set())
+
+        producer.put(b"first", "k").add_done_callback(again)
+        assert done.wait(20)
+
+
+def test_figures_tell_what_was_put_and_what_was_sent_again(server, kinesis, stream):
+    tally = Tally()
+    server.faults.throttle("PutRecords", count=1, stream=stream)
+    with Producer(stream, kinesis=kinesis, metrics=tally) as producer:
+        put_numbered(producer, 100)
+    assert tally.counts["user_records_put",] == 100
+    assert tally.counts["bytes_put",] > 190
+    assert 1 <= tally.counts["kinesis_records_put",] <= 8
+    assert tally.counts["put_retries", "ProvisionedThroughputExceededException"] >= 1
+
+
+def _child(producer, pipe):
+    try:
+        producer.put(b"x", "k")
+    except UsageError as error:
+        pipe.send(str(error))
+
+
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_producer_says_so_when_it_was_carried_over_a_fork(kinesis, stream):
+    with Producer(stream, kinesis=kinesis) as producer:
+        producer.put(b"x", "k").result(20)
+        ours, theirs = multiprocessing.Pipe()
+        process = multiprocessing.get_context("fork").Process(target=_child, args=(producer, theirs))
+        process.start()
+        assert ours.poll(20)
+        assert "after the fork" in ours.recv()
+        process.join(20)
+
+
+def test_a_producer_that_is_forgotten_is_closed_when_the_process_ends(server, stream):
+    program = (
+        "from penstock.producer import Producer\n"
+        f"producer = Producer({stream!r}, linger_s=30)\n"
+        "for number in range(100): producer.put(b'%d' % number, 'k')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **server.environ()},
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, b"closing it" in done.stderr) == (0, True)
+    assert len(kcl_reads(server.client(), stream)) == 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"ordering": "kee"}, "ordering is 'kee'; use 'key' or 'none'"),
+        ({"aggregatoin": True}, "did you mean aggregation"),
+        ({"request_record_count_max": 501}, "1 to 500 are allowed"),
+        ({"linger_s": -1}, "linger_s is -1"),
+        ({"rate_limit_percent": 0}, "rate_limit_percent is 0"),
+        ({"buffer_bytes_max": 0}, "buffer_bytes_max is 0"),
+        ({"connection": {"regoin": "x"}}, "did you mean region"),
+    ],
+)
+def test_a_wrong_option_is_named(arguments, message):
+    with pytest.raises(OptionError, match=message):
+        Producer("orders", **arguments)
+
+
+def test_options_may_be_given_as_a_value_and_changed_by_name():
+    producer = Producer("orders", options=ProducerOptions(linger_s=2.0), ordering="none", region="us-east-1")
+    assert (producer.options.linger_s, producer.options.ordering) == (2.0, "none")
+    producer.close()
+
+
+def test_a_given_port_goes_without_connection(kinesis):
+    with pytest.raises(UsageError, match="endpoint_url, region would have no effect"):
+        Producer("orders", kinesis=kinesis, region="us-east-1", endpoint_url="http://localhost:1")

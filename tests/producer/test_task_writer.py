@@ -1,0 +1,117 @@
+"""The task writer over the embedded Kinesis: it ends when all is acknowledged, or says what is not."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from penstock.errors import DeliveryFailed, NotFound, OptionError, RecordError
+from penstock.producer import TaskWriter, TaskWriterOptions
+from stream_reading import firsts_by_key, kcl_reads
+
+
+def write_numbered(writer, count, keys=7):
+    given = {}
+    for number in range(count):
+        key, data = f"key-{number % keys}", b"%d" % number
+        given.setdefault(key, []).append(data)
+        writer.write(data, key)
+    return given
+
+
+@pytest.mark.parametrize("ordering", ["key", "none"])
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_every_record_is_acknowledged_when_it_ends(server, kinesis, stream, aggregation, ordering):
+    writer = TaskWriter(kinesis, stream, TaskWriterOptions(aggregation=aggregation, ordering=ordering))
+    given = write_numbered(writer, 3000)
+    report = writer.finish()
+    seen = kcl_reads(server.client(), stream)
+    assert sorted(seen) == sorted((key, data) for key, its in given.items() for data in its)
+    if ordering == "key":
+        assert firsts_by_key(seen) == given
+    assert report.user_record_count == 3000
+    assert report.bytes_count >= sum(len(data) for _, data in seen)
+    assert sum(report.by_shard.values()) == report.kinesis_record_count
+    assert (report.refused_count, report.possible_duplicate_count, report.pause_s) == (0, 0, 0.0)
+    assert pickle.loads(pickle.dumps(report)) == report
+
+
+def test_refusals_and_lost_answers_are_counted(server, kinesis, stream):
+    server.faults.throttle("PutRecords", count=1, stream=stream)
+    server.faults.drop_after("PutRecords", count=1, skip=1, stream=stream)
+    writer = TaskWriter(kinesis, stream)
+    given = write_numbered(writer, 20)
+    report = writer.finish()
+    assert firsts_by_key(kcl_reads(server.client(), stream)) == given
+    assert report.refused_count >= 7
+    assert report.possible_duplicate_count >= 1
+    assert "refused and sent again" in str(report)
+    assert "possibly twice" in str(report)
+
+
+def test_a_full_request_holds_500_records(server, kinesis, stream):
+    server.reset_calls()
+    writer = TaskWriter(kinesis, stream)
+    for number in range(501):
+        writer.write(b"x", f"{number}")
+    assert server.calls().count("PutRecords") == 1
+    writer.finish()
+    assert server.calls().count("PutRecords") == 2
+    assert server.calls().count("DescribeStreamSummary") == 0
+
+
+def test_tasks_of_one_process_ask_once_how_a_stream_places_records(server, kinesis, stream):
+    server.reset_calls()
+    for _ in range(5):
+        writer = TaskWriter(kinesis, stream, TaskWriterOptions(aggregation=True))
+        writer.write(b"x", "k")
+        writer.finish()
+    assert server.calls().count("DescribeStreamSummary") == 1
+
+
+def test_a_record_over_the_streams_limit_is_refused_and_the_others_arrive(server, kinesis, stream):
+    writer = TaskWriter(kinesis, stream)
+    writer.write(b"x" * (2**20 - 1), "k")
+    with pytest.raises(RecordError, match="1048577 bytes, and the stream takes 1048576"):
+        writer.write(b"x" * 2**20, "k")
+    assert writer.finish().user_record_count == 1
+
+
+def test_silence_for_too_long_ends_the_task_and_says_what_is_left(server, kinesis, stream):
+    server.faults.error("PutRecords", count=None, stream=stream)
+    writer = TaskWriter(kinesis, stream, TaskWriterOptions(no_progress_deadline_s=0.3))
+    writer.write(b"x", "k")
+    with pytest.raises(DeliveryFailed, match="Acknowledged so far: 0 records; not acknowledged: 1"):
+        writer.finish()
+
+
+def test_a_final_refusal_ends_the_task_at_once(server, kinesis, stream):
+    server.faults.error("PutRecords", count=None, status=400, code="AccessDeniedException", stream=stream)
+    writer = TaskWriter(kinesis, stream)
+    writer.write(b"x", "k")
+    with pytest.raises(DeliveryFailed, match="refused the request for good"):
+        writer.finish()
+    assert server.faults.active()[0]["hits"] == 1
+
+
+def test_a_missing_stream_is_named(kinesis):
+    writer = TaskWriter(kinesis, "no-such-stream", TaskWriterOptions(aggregation=True))
+    with pytest.raises(NotFound, match="no-such-stream"):
+        writer.write(b"x", "k")
+    plain = TaskWriter(kinesis, "no-such-stream")
+    plain.write(b"x", "k")
+    with pytest.raises(DeliveryFailed, match="no-such-stream"):
+        plain.finish()
+
+
+def test_nothing_written_is_an_empty_report(kinesis, stream):
+    assert TaskWriter(kinesis, stream).finish().request_count == 0
+
+
+@pytest.mark.parametrize(
+    "changes", [{"ordering": "shard"}, {"aggregate_bytes_max": 10}, {"buffer_bytes_max": -1}]
+)
+def test_a_wrong_option_is_named(changes):
+    with pytest.raises(OptionError, match=next(iter(changes))):
+        TaskWriterOptions(**changes)
