@@ -172,6 +172,15 @@ def test_a_query_without_news_gives_its_start_back_unchanged(query, client):
     assert json.dumps(q.reader.latestOffset(q.done, None)) == json.dumps(q.done)
 
 
+def test_a_stopped_idle_query_gives_its_leases_back(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 10))
+    q.drain()
+    assert {lease.owner for lease in q.table.scan().leases} == {q.done["worker"]}
+    q.reader.stop()
+    assert {lease.owner for lease in q.table.scan().leases} == {None}
+
+
 def test_a_batch_that_is_replayed_by_a_new_process_holds_the_same_rows(query, client):
     q = query()
     put(client, q.stream, numbered(0, 50))

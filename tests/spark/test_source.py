@@ -238,18 +238,6 @@ def test_a_new_query_goes_on_where_its_application_stopped(job, stream, client, 
     assert run.numbers() == list(range(60, 90))
 
 
-def test_a_stopped_idle_query_gives_its_leases_back(job, stream, client):
-    put(client, stream, numbered(0, 10))
-    run = job.start()
-    run.wait_for(10)
-    wait_until(
-        lambda: all("pendingCheckpoint" not in row for row in lease_rows(job)),
-        "the claims to become checkpoints",
-    )
-    run.query.stop()
-    wait_until(lambda: all("leaseOwner" not in row for row in lease_rows(job)), "the leases to be free", 20)
-
-
 def test_aggregates_are_taken_apart_and_a_limit_may_end_inside_one(job, stream, client):
     from penstock.core.aggregation import AggregateBuilder
 
