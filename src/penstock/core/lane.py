@@ -116,7 +116,7 @@ class Lane:
         self._returned.extendleft(reversed(listed))
         for parcel in listed:
             self.count += len(parcel.records)
-            self.size_bytes += sum(record.size_bytes for record in parcel.records)
+            self.size_bytes += parcel.waiting_bytes
 
     # --- out ----------------------------------------------------------------------------------------------
 
@@ -145,7 +145,7 @@ class Lane:
             cost_s += parcel.cost_s
             size_bytes += parcel.size_bytes
             self.count -= len(parcel.records)
-            self.size_bytes -= sum(record.size_bytes for record in parcel.records)
+            self.size_bytes -= parcel.waiting_bytes
             if self.aggregates and (self._keeps_key_order or not (self.is_full or self._returned)):
                 break
         return taken

@@ -7,10 +7,9 @@ moves them without taking anything apart.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
-from penstock.core.aggregation import OUTER_KEY, AggregateBuilder, Packed
+from penstock.core.aggregation import OUTER_KEY, AggregateBuilder
 from penstock.core.flow import cost_s
 from penstock.core.hash_key import HashRange, effective_hash_key, parse_hash_key
 from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN
@@ -21,8 +20,24 @@ RECORD_OVERHEAD_BYTES: Final = 256
 memory also where records are tiny."""
 
 
+class Entry(Protocol):
+    """What is sent as one Kinesis record: an aggregate that was built, or a user record as it is."""
+
+    @property
+    def data(self) -> bytes:
+        """The blob."""
+
+    @property
+    def partition_key(self) -> str:
+        """The key that the service sees."""
+
+    @property
+    def explicit_hash_key(self) -> str | None:
+        """Decimal text that places it, or None."""
+
+
 class Waiting:
-    """One user record that is not acknowledged.
+    """One user record that is not acknowledged; it is also the entry that is sent when it goes alone.
 
     Args:
         data: The payload.
@@ -53,7 +68,7 @@ class Waiting:
         self.ticket = ticket
         self.is_solo = False
         self.misplaced_count = 0
-        self.size_bytes = len(data) + len(partition_key)
+        self.size_bytes = len(data) + key_bytes(partition_key)
 
     @property
     def memory_bytes(self) -> int:
@@ -65,7 +80,6 @@ class Waiting:
         return effective_hash_key(self.partition_key, self.explicit_hash_key) in hash_range
 
 
-@dataclass(slots=True, eq=False)
 class Parcel:
     """One entry of a request: a plain record, or an aggregate of several.
 
@@ -74,19 +88,28 @@ class Parcel:
         records: The user records in it, in order; at least one.
         shard_id: Where it should land; None where that cannot be predicted.
         size_bytes: What the service counts: data and partition key, UTF-8.
-        attempt_count: How often it was sent.
+        waiting_bytes: The sizes of its user records together.
     """
 
-    packed: Packed
-    records: list[Waiting]
-    shard_id: str | None
-    size_bytes: int
-    attempt_count: int = 0
+    __slots__ = ("attempt_count", "cost_s", "packed", "records", "shard_id", "size_bytes", "waiting_bytes")
 
-    @property
-    def cost_s(self) -> float:
+    def __init__(
+        self,
+        packed: Entry,
+        records: list[Waiting],
+        shard_id: str | None,
+        size_bytes: int,
+        waiting_bytes: int,
+    ) -> None:
+        self.packed = packed
+        self.records = records
+        self.shard_id = shard_id
+        self.size_bytes = size_bytes
+        self.waiting_bytes = waiting_bytes
+        self.cost_s = cost_s(size_bytes)
         """Seconds of the shard's capacity that it uses."""
-        return cost_s(self.size_bytes)
+        self.attempt_count = 0
+        """How often it was sent."""
 
     @property
     def is_aggregate(self) -> bool:
@@ -133,8 +156,7 @@ def key_bytes(partition_key: str) -> int:
 
 def pack_one(record: Waiting, shard_id: str | None) -> Parcel:
     """Make a plain Kinesis record of one user record."""
-    packed = Packed(record.data, record.partition_key, record.explicit_hash_key, 1)
-    return Parcel(packed, [record], shard_id, len(record.data) + key_bytes(record.partition_key))
+    return Parcel(record, [record], shard_id, record.size_bytes, record.size_bytes)
 
 
 def take_aggregate(
@@ -150,6 +172,7 @@ def take_aggregate(
     builder = AggregateBuilder()
     builder.add(first.data, first.partition_key, first.explicit_hash_key)
     taken = [first]
+    waiting_bytes = first.size_bytes
     while waiting and len(taken) < aggregate_count_max:
         record = waiting[0]
         if (
@@ -159,8 +182,9 @@ def take_aggregate(
         ):
             break
         builder.add(record.data, record.partition_key, record.explicit_hash_key)
+        waiting_bytes += record.size_bytes
         taken.append(waiting.popleft())
     if len(taken) == 1:
         return pack_one(first, shard_id)
     packed = builder.build()
-    return Parcel(packed, taken, shard_id, len(packed.data) + len(OUTER_KEY))
+    return Parcel(packed, taken, shard_id, len(packed.data) + len(OUTER_KEY), waiting_bytes)

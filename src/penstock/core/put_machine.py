@@ -50,6 +50,8 @@ _THROTTLED: Final = "ProvisionedThroughputExceededException"
 _MAP_PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
 _UNPREDICTED: Final = ""
 _MISPLACED_COUNT_MAX: Final = 2
+_ROUTES_COUNT_MAX: Final = 16_384
+"""Keys whose shard is remembered, of each kind."""
 
 
 class PutMachine:
@@ -79,6 +81,8 @@ class PutMachine:
         self._ranges: dict[str, HashRange] = {}
         self._lanes: dict[str, Lane] = {}
         self._active: dict[str, Lane] = {}
+        self._routes: dict[str, Lane] = {}
+        self._hash_key_routes: dict[str, Lane] = {}
         self._unrouted: deque[Waiting] = deque()
         self._unjudged: list[tuple[Parcel, str, str]] = []
         self._map_wish: FetchMap | None = FetchMap("no shard map yet", is_whole=False) if predicts else None
@@ -121,23 +125,41 @@ class PutMachine:
         return self._place(record, now_s)
 
     def _place(self, record: Waiting, now_s: float) -> bool:
-        shard_id: str | None = _UNPREDICTED
-        if self._predicts:
-            if self._router is None:
-                self._unrouted.append(record)
-                return len(self._unrouted) == 1
-            shard_id = self._router.predict_shard(record.partition_key, record.explicit_hash_key)
-        lane = self._lane(shard_id or _UNPREDICTED)
-        was_full, was_empty = lane.is_full, not lane
+        lane = self._lane_of(record)
+        if lane is None:
+            self._unrouted.append(record)
+            return len(self._unrouted) == 1
+        was_empty, was_full = not lane.count, lane.is_full
         lane.add(record)
         if was_empty:
             lane.waits_since_s = now_s
             if not lane.in_flight:
                 lane.progress_s = now_s
             self._active[lane.shard_id] = lane
+        if was_full:
+            self._full_bytes += record.size_bytes
+            return False
         if lane.is_full:
-            self._full_bytes += record.size_bytes if was_full else lane.size_bytes
-        return was_empty or (lane.is_full and not was_full)
+            self._full_bytes += lane.size_bytes
+            return True
+        return was_empty
+
+    def _lane_of(self, record: Waiting) -> Lane | None:
+        """Give the lane of a record's shard; None before the first shard map."""
+        if not self._predicts:
+            return self._lane(_UNPREDICTED)
+        if self._router is None:
+            return None
+        # Most streams have few keys beside their records: half of what a record costs is finding its shard.
+        keys = record.explicit_hash_key or record.partition_key
+        routes = self._routes if record.explicit_hash_key is None else self._hash_key_routes
+        lane = routes.get(keys)
+        if lane is None:
+            shard_id = self._router.predict_shard(record.partition_key, record.explicit_hash_key)
+            if len(routes) >= _ROUTES_COUNT_MAX:
+                routes.clear()
+            lane = routes[keys] = self._lane(shard_id or _UNPREDICTED)
+        return lane
 
     def _lane(self, shard_id: str) -> Lane:
         lane = self._lanes.get(shard_id)
@@ -274,7 +296,10 @@ class PutMachine:
         settled = Settled()
         by_lane: dict[str, _Tally] = {}
         for parcel, answer in zip(request.parcels, answers, strict=True):
-            tally = by_lane.setdefault(parcel.shard_id or _UNPREDICTED, _Tally())
+            shard_id = parcel.shard_id or _UNPREDICTED
+            tally = by_lane.get(shard_id)
+            if tally is None:
+                tally = by_lane[shard_id] = _Tally()
             if answer.error_code is not None or answer.shard_id is None or answer.sequence_number is None:
                 self._on_entry_error(parcel, answer, tally, settled)
             else:
@@ -422,6 +447,8 @@ class PutMachine:
         keep = shard_ids | {_UNPREDICTED}
         old = {shard_id: lane for shard_id, lane in self._lanes.items() if shard_id in keep}
         self._lanes.clear()
+        self._routes.clear()
+        self._hash_key_routes.clear()
         for shard_id, lane in old.items():
             self._lane(shard_id).flow = lane.flow
         for record in records:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
 from penstock.core.packing import Parcel
@@ -111,8 +111,7 @@ class Failure(Enum):
 # --- what came of it ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Delivered:
+class Delivered(NamedTuple):
     """A Kinesis record that the service acknowledged."""
 
     parcel: Parcel
@@ -120,8 +119,7 @@ class Delivered:
     sequence_number: str
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(NamedTuple):
     """A Kinesis record that the service refused for good."""
 
     parcel: Parcel
