@@ -1,0 +1,99 @@
+"""Many writers on a small stream with the service's quotas on: all of it is used, and nothing is lost."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from penstock.aws.connection import AwsOptions
+from penstock.aws.kinesis import AwsKinesis
+from penstock.local import LocalKinesisProcess
+from penstock.producer import Producer
+from stream_reading import firsts_by_key, kcl_reads
+
+SHARDS, WRITERS, RECORD_BYTES = 4, 8, 10_000
+CAPACITY_BYTES_PER_S = SHARDS * 2**20
+
+
+class Requests:
+    """Counts entries: answered, and sent again."""
+
+    def __init__(self, begin_s):
+        self.begin_s = begin_s
+        self.accepted = []
+        self.accepted_bytes = []
+        self.refused = []
+        self.pauses = []
+
+    def count(self, name, value=1, labels=None):
+        now_s = time.monotonic() - self.begin_s
+        if name == "kinesis_records_put":
+            self.accepted.append((now_s, value))
+        elif name == "bytes_put":
+            self.accepted_bytes.append((now_s, value))
+        elif name == "put_retries":
+            self.refused.append((now_s, value))
+        elif name == "throttle_pause_s":
+            self.pauses.append((now_s, value))
+
+    def gauge(self, name, value, labels=None):
+        """Not asked for here."""
+
+    observe = gauge
+
+
+@pytest.mark.parametrize(
+    "load_s", [pytest.param(12.0, id="short"), pytest.param(60.0, id="long", marks=pytest.mark.soak)]
+)
+def test_eight_writers_at_three_times_capacity_use_it_and_are_rarely_refused(load_s):
+    with LocalKinesisProcess(limits=True) as server:
+        server.create_stream("crowd", shards=SHARDS)
+        environ = server.environ()
+        kinesis = AwsKinesis(
+            AwsOptions(
+                endpoint_url=server.endpoint_url,
+                region=server.region,
+                access_key_id=environ["AWS_ACCESS_KEY_ID"],
+                secret_access_key=environ["AWS_SECRET_ACCESS_KEY"],
+            )
+        )
+        begin_s = time.monotonic()
+        figures = Requests(begin_s)
+        given = {}
+        threads = [
+            threading.Thread(target=push, args=(kinesis, figures, begin_s + load_s, writer, given))
+            for writer in range(WRITERS)
+        ]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(load_s + 60)
+        # Reads have their quota too: let its time go by.
+        seen = kcl_reads(server.client(), "crowd", before_read=lambda: server.clock.advance(10))
+    assert firsts_by_key(seen) == given
+    settled_s = min(10.0, load_s / 2)
+    used_bytes = sum(size for moment_s, size in figures.accepted_bytes if moment_s < load_s)
+    used = used_bytes / (load_s * CAPACITY_BYTES_PER_S)
+    refused = sum(count for moment_s, count in figures.refused if settled_s < moment_s < load_s)
+    accepted = sum(count for moment_s, count in figures.accepted if settled_s < moment_s < load_s)
+    told = f"used {used:.3f}, refused {refused / (refused + accepted):.3f}"
+    assert used > 0.9, told
+    assert refused / (refused + accepted) < 0.1, told
+    assert not [moment_s for moment_s, _ in figures.pauses if moment_s > load_s + 10]
+
+
+def push(kinesis, figures, end_s, writer, given):
+    """Put three eighths of what the stream takes, evenly, as far as there is room."""
+    interval_s = WRITERS * RECORD_BYTES / (3 * CAPACITY_BYTES_PER_S)
+    next_s, number = time.monotonic(), 0
+    with Producer("crowd", kinesis=kinesis, metrics=figures, buffer_bytes_max=2 * 2**20) as producer:
+        while next_s < end_s:
+            key = f"{writer}-{number % 40}"
+            data = (b"%d/%d " % (writer, number)).ljust(RECORD_BYTES, b".")
+            given.setdefault(key, []).append(data)
+            producer.put(data, key)
+            number += 1
+            next_s = max(next_s + interval_s, time.monotonic() - 0.5)
+            time.sleep(max(0.0, next_s - time.monotonic()))
