@@ -44,10 +44,12 @@ class Waiting:
         partition_key: The user's key.
         explicit_hash_key: Decimal text, or None.
         number: Its place in the order of arrival.
+        came_s: When it came.
         ticket: Whatever the caller wants back with the acknowledgement.
     """
 
     __slots__ = (
+        "came_s",
         "data",
         "explicit_hash_key",
         "is_solo",
@@ -58,13 +60,20 @@ class Waiting:
         "ticket",
     )
 
-    def __init__(
-        self, data: bytes, partition_key: str, explicit_hash_key: str | None, number: int, ticket: Any = None
+    def __init__(  # noqa: PLR0917 - made once per record, and names cost time
+        self,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None,
+        number: int,
+        came_s: float = 0.0,
+        ticket: Any = None,
     ) -> None:
         self.data = data
         self.partition_key = partition_key
         self.explicit_hash_key = explicit_hash_key
         self.number = number
+        self.came_s = came_s
         self.ticket = ticket
         self.is_solo = False
         self.misplaced_count = 0

@@ -119,7 +119,7 @@ class PutMachine:
             ticket: Given back with its acknowledgement.
         """
         self._number += 1
-        record = Waiting(data, partition_key, explicit_hash_key, self._number, ticket)
+        record = Waiting(data, partition_key, explicit_hash_key, self._number, now_s, ticket)
         self.waiting_count += 1
         self.waiting_bytes += record.memory_bytes
         return self._place(record, now_s)
@@ -175,6 +175,11 @@ class PutMachine:
                 aggregate_count_max=settings.aggregate_count_max,
             )
         return lane
+
+    @property
+    def last_number(self) -> int:
+        """The number of the record that came last."""
+        return self._number
 
     @property
     def full_bytes(self) -> int:

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.put_machine import PutMachine
 from penstock.core.put_steps import FetchMap, Request, Settled, Stuck, Wait
@@ -28,8 +28,7 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock.producer")
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(NamedTuple):
     """Where a record is.
 
     Args:
@@ -45,12 +44,22 @@ class Acknowledgement:
     is_aggregated: bool = False
 
 
-class Ticket(NamedTuple):
-    """What a waiting record carries: its future, when it came, and between which flushes."""
+class Receipt(Future[Acknowledgement]):
+    """The future of one record. A record that is taken can be sent at any moment, so it cannot be cancelled."""
 
-    future: Future[Acknowledgement]
-    put_s: float
-    epoch: int
+    def cancel(self) -> bool:
+        """Refuse."""
+        return False
+
+
+class _Flush:
+    """A flush that waits: for `left` records, up to this number."""
+
+    __slots__ = ("left", "number_max")
+
+    def __init__(self, number_max: int, left: int) -> None:
+        self.number_max = number_max
+        self.left = left
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,9 +102,8 @@ class Engine:
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
-        self._epoch = 0
-        self._open_by_epoch: dict[int, int] = {}
-        self._flush_count = 0
+        self._open_count = 0
+        self._flushes: list[_Flush] = []
         self._is_closing = False
         self._failed_count = 0
         self._first_failure: BaseException | None = None
@@ -112,42 +120,37 @@ class Engine:
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
         """Take one checked record; None when there was no room for it in time."""
-        now_s = self._ports.clock.monotonic_s()
-        future: Future[Acknowledgement] = Future()
-        future.set_running_or_notify_cancel()  # a record that is taken can be sent at any moment
+        clock = self._ports.clock
+        future = Receipt()
         with self._lock:
             machine = self._machine
-            if machine.waiting_bytes >= self._buffer_bytes_max:
-                if not self._wait_for(
-                    lambda: machine.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
-                ):
-                    return None
-                now_s = self._ports.clock.monotonic_s()
+            if machine.waiting_bytes >= self._buffer_bytes_max and not self._done.wait_for(
+                lambda: machine.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
+            ):
+                return None
             if self._is_closing:
                 raise DeliveryFailed(
                     f"stream {self._stream}: the producer is closed; the record was not taken"
                 )
-            self._open_by_epoch[self._epoch] = self._open_by_epoch.get(self._epoch, 0) + 1
-            is_news = machine.add(
-                data, partition_key, explicit_hash_key, now_s, Ticket(future, now_s, self._epoch)
-            )
+            self._open_count += 1
+            is_news = machine.add(data, partition_key, explicit_hash_key, clock.monotonic_s(), future)
             if is_news or machine.waiting_count % machine.settings.request_record_count_max == 0:
                 self._work.notify()
         return future
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until everything put before is acknowledged or failed; False when the time is over before."""
+        """Wait until everything put before is acknowledged or failed; False when the time is over before.
+
+        No deadline of one's own is still a bound: the machine gives up where nothing is acknowledged for too long.
+        """
         with self._lock:
-            target = self._epoch
-            self._epoch += 1
-            self._flush_count += 1
+            flush = _Flush(self._machine.last_number, self._open_count)
+            self._flushes.append(flush)
             self._work.notify_all()
             try:
-                return self._wait_for(
-                    lambda: not any(epoch <= target for epoch in self._open_by_epoch), timeout_s
-                )
+                return self._done.wait_for(lambda: flush.left == 0, timeout_s)
             finally:
-                self._flush_count -= 1
+                self._flushes.remove(flush)
 
     def take_failures(self) -> tuple[int, BaseException | None]:
         """Give how many records failed since the last time, and the first cause."""
@@ -185,10 +188,6 @@ class Engine:
         """Memory that they take."""
         return self._machine.waiting_bytes
 
-    def _wait_for(self, condition: Callable[[], bool], timeout_s: float | None) -> bool:
-        # No own deadline is still bounded: the machine gives up where nothing is acknowledged for too long.
-        return self._done.wait_for(condition, timeout_s)
-
     # --- the senders --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
@@ -210,7 +209,7 @@ class Engine:
         with self._lock:
             while not self._is_closing:
                 now_s = clock.monotonic_s()
-                step = self._machine.plan_step(now_s, flushes=self._flush_count > 0)
+                step = self._machine.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, Wait):
                     self._work.notify()  # another sender may find more to do
                     return step
@@ -281,14 +280,12 @@ class Engine:
 
     def _settle(self, settled: Settled) -> None:
         now_s = self._ports.clock.monotonic_s()
-        for delivered in settled.delivered:
-            parcel = delivered.parcel
+        new = tuple.__new__  # a third of what Acknowledgement(...) costs, and this is done for every record
+        for parcel, shard_id, sequence_number in settled.delivered:
+            is_aggregate = parcel.is_aggregate
             for place, record in enumerate(parcel.records):
-                _resolve(
-                    record.ticket.future,
-                    Acknowledgement(
-                        delivered.shard_id, delivered.sequence_number, place, parcel.is_aggregate
-                    ),
+                record.ticket.set_result(
+                    new(Acknowledgement, (shard_id, sequence_number, place, is_aggregate))
                 )
         for refused in settled.refused:
             key = refused.parcel.records[0].partition_key
@@ -298,7 +295,7 @@ class Engine:
                     f"stream {self._stream}: the service refused a record with key {key[:40]!r} for good: {refused.why}"
                 ),
             )
-        self._close_epochs([record for each in settled.delivered for record in each.parcel.records])
+        self._close([record for each in settled.delivered for record in each.parcel.records])
         self._measure(settled, now_s)
 
     def _fail_request(self, request: Request, error: BaseException) -> None:
@@ -325,19 +322,15 @@ class Engine:
             self._first_failure = self._first_failure or error
         self._ports.metrics.count("user_records_failed", len(records))
         for record in records:
-            _resolve(record.ticket.future, error)
-        self._close_epochs(records)
+            record.ticket.set_exception(error)
+        self._close(records)
 
-    def _close_epochs(self, records: list[Waiting]) -> None:
+    def _close(self, records: list[Waiting]) -> None:
         """Count records as settled, after their futures are: a flush that returns finds them all done."""
         with self._lock:
-            for record in records:
-                epoch = record.ticket.epoch
-                left = self._open_by_epoch[epoch] - 1
-                if left:
-                    self._open_by_epoch[epoch] = left
-                else:
-                    del self._open_by_epoch[epoch]
+            self._open_count -= len(records)
+            for flush in self._flushes:
+                flush.left -= sum(record.number <= flush.number_max for record in records)
             self._done.notify_all()
 
     # --- figures ------------------------------------------------------------------------------------------
@@ -347,7 +340,7 @@ class Engine:
         metrics.observe("kinesis_records_per_request", len(request.parcels))
         for parcel in request.parcels:
             if parcel.attempt_count == 1:
-                metrics.observe("buffering_time_s", now_s - parcel.records[0].ticket.put_s)
+                metrics.observe("buffering_time_s", now_s - parcel.records[0].came_s)
 
     def _measure(self, settled: Settled, now_s: float) -> None:
         metrics = self._ports.metrics
@@ -358,7 +351,7 @@ class Engine:
             metrics.count("bytes_put", sum(len(parcel.packed.data) for parcel in parcels))
             for parcel in parcels:
                 metrics.observe("user_records_per_kinesis_record", len(parcel.records))
-                metrics.observe("put_delay_s", now_s - parcel.records[0].ticket.put_s)
+                metrics.observe("put_delay_s", now_s - parcel.records[0].came_s)
         for reason, count in settled.retried.items():
             metrics.count("put_retries", count, {"reason": reason})
         for shard_id, pause_s in settled.pauses.items():
@@ -367,10 +360,3 @@ class Engine:
             metrics.count("possible_duplicates", settled.possible_duplicate_count)
         metrics.gauge("records_waiting", self._machine.waiting_count)
         metrics.gauge("bytes_waiting", self._machine.waiting_bytes)
-
-
-def _resolve(future: Future[Any], outcome: Any) -> None:
-    if isinstance(outcome, BaseException):
-        future.set_exception(outcome)
-    else:
-        future.set_result(outcome)

@@ -145,6 +145,7 @@ class Producer:
         self._record_bytes_max = 0
         self._is_closed = False
         self._process_id = os.getpid()
+        self._fork_count = _forks.count
         self._at_exit = _close_at_exit(self)
 
     # --- putting ------------------------------------------------------------------------------------------
@@ -175,8 +176,8 @@ class Producer:
             DeliveryFailed: The producer was closed.
             ServiceError: The first record only: the stream could not be asked about.
         """
-        engine = self._engine if self._process_id == os.getpid() else None
-        if engine is None or self._is_closed:
+        engine = self._engine
+        if engine is None or self._is_closed or self._fork_count != _forks.count:
             engine = self._open()
         check_record(self.stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         future = engine.put(
@@ -269,7 +270,7 @@ class Producer:
     # --- inside -------------------------------------------------------------------------------------------
 
     def _check_process(self) -> None:
-        if self._process_id != os.getpid():
+        if self._fork_count != _forks.count:
             raise UsageError(
                 f"this producer was made in process {self._process_id} and its threads stayed there; make one in process "
                 f"{os.getpid()}, after the fork"
@@ -315,6 +316,20 @@ class Producer:
             wants_aggregation=self.options.aggregation,
             is_forced=self.options.force_aggregation,
         )
+
+
+class _Forks:
+    """How often this process was forked off since the module was loaded: asking for the process id each time is dear."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        os.register_at_fork(after_in_child=self._note)
+
+    def _note(self) -> None:
+        self.count += 1
+
+
+_forks: Final = _Forks()
 
 
 class AsyncProducer:
