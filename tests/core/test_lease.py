@@ -17,6 +17,7 @@ from penstock.core.lease import (
     End,
     LateCheckpoint,
     Lease,
+    Promote,
     Refusal,
     Refused,
     Release,
@@ -139,6 +140,7 @@ UPDATES = st.one_of(
         POSITIONS,
         POSITIONS,
     ),
+    st.builds(Promote, KEY, WORKERS, st.integers(min_value=0, max_value=3), POSITIONS),
     st.builds(Delete, KEY, COUNTERS, POSITIONS),
     st.builds(Reset, KEY, COUNTERS, POSITIONS),
 )
@@ -155,7 +157,7 @@ def test_no_write_but_an_operators_reset_moves_the_checkpoint_back(row, write):
 def test_the_counter_never_goes_back_and_every_owners_write_moves_it(row, write):
     outcome = apply_write(row, write)
     if isinstance(outcome, Applied) and outcome.lease is not None:
-        by_others = isinstance(write, LateCheckpoint | RequestHandover | Claim)
+        by_others = isinstance(write, LateCheckpoint | RequestHandover | Claim | Promote)
         assert outcome.lease.counter == row.counter + (0 if by_others else 1)
 
 

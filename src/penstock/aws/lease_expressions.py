@@ -19,6 +19,7 @@ from penstock.core.lease import (
     End,
     LateCheckpoint,
     LeaseWrite,
+    Promote,
     Release,
     Renew,
     RequestHandover,
@@ -136,6 +137,8 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.set(codec.CHECKPOINT_OWNER, "S", write.owner)
         case Claim():
             _claim(update, write)
+        case Promote():
+            _promote(update, write)
         case Delete():
             update.require(codec.COUNTER, "=", "N", str(write.counter))
             update.conditions.append(_same(update, write.checkpoint))
@@ -216,6 +219,18 @@ def _claim(update: Update, write: Claim) -> None:
         update.set(codec.SWITCHES, "N", "0")
 
 
+def _promote(update: Update, write: Promote) -> None:
+    update.conditions.append(_reader_is(update, write.worker))
+    update.require(codec.CLAIM_WORKER, "=", "S", write.worker)
+    update.require(codec.CLAIM_BATCH, "=", "N", str(write.batch))
+    update.require(codec.PENDING, "=", "S", codec.checkpoint_text(write.position))
+    update.conditions.append(_sub_is(update, codec.PENDING_SUB, "=", write.position.sub_sequence_number))
+    update.conditions.append(_forward(update, write.position, or_same=False))
+    update.set_checkpoint(write.position)
+    update.set(codec.SWITCHES, "N", "0")
+    update.remove(*_PENDING)
+
+
 def _reader_is(update: Update, worker: str) -> str:
     owner, reader, me = (
         update.name(codec.OWNER),
@@ -229,7 +244,7 @@ def _same(update: Update, position: Position) -> str:
     text = update.value("S", codec.checkpoint_text(position))
     same = f"{update.name(codec.CHECKPOINT)} = {text}"
     if position.is_record:
-        same += f" AND {_sub_is(update, '=', position.sub_sequence_number)}"
+        same += f" AND {_sub_is(update, codec.CHECKPOINT_SUB, '=', position.sub_sequence_number)}"
     elif position.sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST):
         millis = update.name(codec.START_MILLIS)
         if position.timestamp_ms is None:
@@ -239,9 +254,9 @@ def _same(update: Update, position: Position) -> str:
     return f"({same})"
 
 
-def _sub_is(update: Update, comparison: Literal["=", "<", "<="], sub: int) -> str:
-    """Compare the stored sub-sequence number; a row without one stands for 0, as KCL reads it."""
-    stored = update.name(codec.CHECKPOINT_SUB)
+def _sub_is(update: Update, attribute: str, comparison: Literal["=", "<", "<="], sub: int) -> str:
+    """Compare a stored sub-sequence number; a row without one stands for 0, as KCL reads it."""
+    stored = update.name(attribute)
     compared = f"{stored} {comparison} {update.value('N', str(sub))}"
     is_missing_right = {"=": sub == 0, "<": sub > 0, "<=": True}[comparison]
     return f"(attribute_not_exists({stored}) OR {compared})" if is_missing_right else compared
@@ -263,7 +278,9 @@ def _forward(update: Update, position: Position, *, or_same: bool) -> str:
     length, value = update.value("N", str(len(text))), update.value("S", text)
     starting = ", ".join(update.value("S", sentinel.value) for sentinel in _STARTING)
     end = update.value("S", Sentinel.SHARD_END.value)
-    sub = _sub_is(update, "<=" if or_same else "<", position.sub_sequence_number)
+    sub = _sub_is(
+        update, codec.CHECKPOINT_SUB, "<=" if or_same else "<", position.sub_sequence_number
+    )
     ahead = (
         f"{checkpoint} IN ({starting}) OR ({checkpoint} <> {end} AND ({size} < {length} OR ({size} = {length} AND "
         f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {sub})))))"

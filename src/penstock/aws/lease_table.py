@@ -26,6 +26,7 @@ from penstock.core.lease import (
     Lease,
     LeaseWrite,
     Outcome,
+    Promote,
     Refusal,
     Refused,
     Release,
@@ -349,6 +350,13 @@ def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR091
             write.batch,
             write.end,
             write.state,
+        )
+    if isinstance(write, Promote):
+        return (row.claim_worker, row.claim_batch, row.pending, row.checkpoint) == (
+            write.worker,
+            write.batch,
+            None,
+            write.position,
         )
     if isinstance(write, Take):
         return row.counter == write.counter + 1 and row.owner == write.worker

@@ -195,6 +195,25 @@ class Claim:
 
 
 @dataclass(frozen=True, slots=True)
+class Promote:
+    """Let the claim of a batch that is done become the checkpoint.
+
+    Only that very claim: a promotion that is slow on its way never touches the claim of a later batch. Counter and
+    owner stay, so it needs no turn among the owner's other writes.
+
+    Args:
+        worker: The query's worker id; must be the owner (or the one that still reads during a hand-over).
+        batch: Number of the batch that is done.
+        position: The end that it claimed; a record, ahead of the checkpoint.
+    """
+
+    key: str
+    worker: str
+    batch: int
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
 class Delete:
     """Remove a lease whose counter and checkpoint are as read."""
 
@@ -222,6 +241,7 @@ LeaseWrite: TypeAlias = (
     | Release
     | RequestHandover
     | Claim
+    | Promote
     | Delete
     | Reset
 )
@@ -241,6 +261,7 @@ class Refusal(Enum):
     BACKWARDS = "the checkpoint would move back"
     CHECKPOINT = "the checkpoint is not as read"
     CLAIMED = "an attempt of this batch, or of a later one of the same worker, has claimed already"
+    CLAIM_GONE = "the claim that was to become the checkpoint does not stand any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +320,17 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
 
 
 _Update: TypeAlias = (
-    Take | Renew | Checkpoint | LateCheckpoint | End | Release | RequestHandover | Claim | Delete | Reset
+    Take
+    | Renew
+    | Checkpoint
+    | LateCheckpoint
+    | End
+    | Release
+    | RequestHandover
+    | Claim
+    | Promote
+    | Delete
+    | Reset
 )
 
 
@@ -319,8 +350,7 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
         case Checkpoint():
             return None if may_move(row.checkpoint, write.position) else Refusal.BACKWARDS
         case LateCheckpoint():
-            forwards = _is_forward(row.checkpoint, write.position) and not write.position.is_shard_end
-            return None if forwards else Refusal.BACKWARDS
+            return _refusal_of_step(row, write.position)
         case End():
             return Refusal.BACKWARDS if row.is_ended else None
         case Release():
@@ -345,9 +375,22 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
             ):
                 return Refusal.CLAIMED
             return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint_seen else None
+        case Promote():
+            if row.reader != write.worker:
+                return Refusal.OWNER
+            stands = (row.claim_worker, row.claim_batch, row.pending)
+            if stands != (write.worker, write.batch, write.position):
+                return Refusal.CLAIM_GONE
+            return _refusal_of_step(row, write.position)
         case Delete():
             return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint else None
     assert_never(write)
+
+
+def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
+    """Allow a step to a record further on, and nothing else."""
+    forwards = _is_forward(row.checkpoint, position) and not position.is_shard_end
+    return None if forwards else Refusal.BACKWARDS
 
 
 def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
@@ -370,6 +413,8 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
             return replace(unpended, counter=bumped, checkpoint=write.position, owner_switches=0)
         case LateCheckpoint():
             return replace(row, checkpoint=write.position)
+        case Promote():
+            return replace(unpended, checkpoint=write.position, owner_switches=0)
         case End():
             return replace(
                 unpended,

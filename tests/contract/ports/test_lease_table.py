@@ -27,6 +27,7 @@ from penstock.core.lease import (
     End,
     LateCheckpoint,
     Lease,
+    Promote,
     Refused,
     Release,
     Renew,
@@ -73,6 +74,17 @@ ROWS = [
     replace(BASE, pending=at_record("11", 3), pending_state=b"\x00\xff", claim_batch=4, claim_worker=ME),
     replace(BASE, pending=PINNED, pending_state=b"x", claim_batch=4, claim_worker=ME, checkpoint=PINNED),
     replace(BASE, claim_batch=5, claim_worker=OTHER, throughput_kbps=1.5),
+    replace(BASE, pending=at_record("9"), pending_state=b"x", claim_batch=4, claim_worker=ME),
+    replace(BASE, pending=SHARD_END, pending_state=b"x", claim_batch=4, claim_worker=ME),
+    replace(
+        BASE,
+        owner=OTHER,
+        checkpoint_owner=ME,
+        pending=at_record("11", 3),
+        pending_state=b"x",
+        claim_batch=4,
+        claim_worker=ME,
+    ),
 ]
 WRITES = [
     Create(Lease(KEY, checkpoint=at_timestamp(9), parents=frozenset({"p"}), hash_range=FULL_RANGE)),
@@ -112,6 +124,18 @@ WRITES = [
             (ME, 6, at_record("50"), PINNED, PINNED),
             (ME, 6, at_record("50"), at_timestamp(5), at_record("20")),
             (OTHER, 6, at_record("50"), at_record("10", 1), at_record("10", 1)),
+        ]
+    ],
+    *[
+        Promote(KEY, worker, batch, position)
+        for worker, batch, position in [
+            (ME, 4, at_record("11", 3)),
+            (ME, 4, at_record("11", 2)),
+            (ME, 4, at_record("9")),
+            (ME, 4, PINNED),
+            (ME, 4, SHARD_END),
+            (ME, 5, at_record("11", 3)),
+            (OTHER, 4, at_record("11", 3)),
         ]
     ],
     *[Delete(KEY, 7, position) for position in CHECKPOINTS],
@@ -301,6 +325,7 @@ def test_one_of_sixteen_takers_wins(dynamo):
         Release(KEY, 7, ME, at_record("11")),
         RequestHandover(KEY, ME, OTHER),
         Claim(KEY, ME, 5, at_record("50"), b"s", BASE.checkpoint, BASE.checkpoint),
+        Promote(KEY, ME, 4, at_record("40")),
         Delete(KEY, 7, BASE.checkpoint),
         Reset(KEY, 7, TRIM_HORIZON),
     ],
@@ -308,12 +333,13 @@ def test_one_of_sixteen_takers_wins(dynamo):
 )
 def test_a_write_whose_answer_is_lost_is_found_to_stand(dynamo, write):
     server, table = dynamo
-    lay(server, table, BASE)
+    row = replace(BASE, pending=at_record("40"), pending_state=b"p", claim_batch=4, claim_worker=ME)
+    lay(server, table, row)
     operation = "dynamodb.DeleteItem" if isinstance(write, Delete) else "dynamodb.UpdateItem"
     server.faults.drop_after(operation)
     outcome = table.write(write)
     assert isinstance(outcome, Applied)
-    assert same(outcome.lease, apply_write(BASE, write).lease)
+    assert same(outcome.lease, apply_write(row, write).lease)
 
 
 @pytest.mark.parametrize(
