@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-import time
-
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
+from penstock.consumer.system_clock import SystemClock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
-
-
-class SystemClock:
-    """The machine's clock, as `penstock.ports.clock.Clock`."""
-
-    def monotonic_s(self) -> float:
-        """Seconds that only go forward."""
-        return time.monotonic()
-
-    def wall_ms(self) -> int:
-        """Milliseconds since the epoch."""
-        return time.time_ns() // 1_000_000
-
-    def sleep(self, duration_s: float) -> None:
-        """Wait."""
-        time.sleep(duration_s)
 
 
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:

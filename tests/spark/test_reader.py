@@ -77,8 +77,8 @@ class Query:
     def die(self):
         """End the process beside the driver without any farewell; its leases stay as they are."""
         planner = self.reader._planner
-        if planner is not None and planner._keeper is not None:
-            planner._keeper._stopping.set()
+        if planner is not None and planner._joined is not None:
+            planner._joined[0].abandon()
         self.reader = self.fresh()
 
     def plan(self):
@@ -116,7 +116,8 @@ class Query:
 
     def drain(self, batches_max=60):
         for _ in range(batches_max):
-            if self.batch() is None:
+            is_idle = self.batch() is None and self.reader._planner._joined[0].wait_until_at_rest(10)
+            if is_idle and self.batch() is None:  # nothing came from what was under way either
                 return
         pytest.fail(f"still reading after {batches_max} batches")
 
@@ -157,8 +158,8 @@ def test_the_same_partitions_are_given_however_often_they_are_asked(query, clien
     q = query()
     put(client, q.stream, numbered(0, 5))
     end = q.plan()
-    first = [part.task for part in q.reader.partitions({}, end)]
-    second = [part.task for part in q.reader.partitions({}, end)]
+    first = [task for part in q.reader.partitions({}, end) for task in part.tasks]
+    second = [task for part in q.reader.partitions({}, end) for task in part.tasks]
     assert [(task.shard_id, task.start, task.batch) for task in first] == [
         (task.shard_id, task.start, task.batch) for task in second
     ]
@@ -264,7 +265,7 @@ def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, cl
     put(client, q.stream, numbered(10, 20))
     long = q.fresh().read(part)
     assert sum(batch.num_rows for batch in [next(long)]) == 20
-    first = q.read(ShardPartition(replace(part.task, record_count_max=10)))
+    first = q.read(ShardPartition([replace(part.tasks[0], record_count_max=10)]))
     assert len(first) == 10
     with pytest.raises(ClaimConflict, match="another execution of the batch fixed its end"):
         list(long)
@@ -277,7 +278,7 @@ def test_an_execution_that_read_less_than_the_claim_that_stands_reads_on(query, 
     put(client, q.stream, numbered(0, 30))
     end = q.plan()
     part = q.reader.partitions({}, end)[0]
-    behind = q.fresh().read(ShardPartition(replace(part.task, record_count_max=5)))
+    behind = q.fresh().read(ShardPartition([replace(part.tasks[0], record_count_max=5)]))
     seen = [row for batch in [next(behind)] for row in batch.to_pylist()]
     assert len(seen) == 5
     whole = q.read(part)
@@ -325,7 +326,7 @@ def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, c
     put(client, q.stream, numbered(40, 80))
     end = q.plan()
     parts = q.reader.partitions(q.done, end)
-    robbed = parts[0].task.shard_id
+    robbed = parts[0].tasks[0].shard_id
     row = q.table.fetch(robbed)
     q.table.write(Take(robbed, row.counter, "robber"))
     assert q.read(parts[0]) == []
@@ -387,12 +388,12 @@ def test_any_order_of_deaths_repeats_and_reshards_gives_every_record_once_and_in
             parts = q.reader.partitions(q.done or {}, end)
             chance.shuffle(parts)
             for part in parts[: chance.randrange(0, len(parts) + 1)]:
-                held.setdefault((end["batch"], part.task.shard_id), q.read(part))
+                held.setdefault((end["batch"], part.tasks[0].shard_id), q.read(part))
             q.die()
         rows = []
         for part in q.reader.partitions(q.done or {}, end):
             found = q.read(part)
-            assert held.get((end["batch"], part.task.shard_id), found) == found
+            assert held.get((end["batch"], part.tasks[0].shard_id), found) == found
             rows += found
         q.commit(end, rows)
     q.drain(200)

@@ -278,9 +278,7 @@ def _forward(update: Update, position: Position, *, or_same: bool) -> str:
     length, value = update.value("N", str(len(text))), update.value("S", text)
     starting = ", ".join(update.value("S", sentinel.value) for sentinel in _STARTING)
     end = update.value("S", Sentinel.SHARD_END.value)
-    sub = _sub_is(
-        update, codec.CHECKPOINT_SUB, "<=" if or_same else "<", position.sub_sequence_number
-    )
+    sub = _sub_is(update, codec.CHECKPOINT_SUB, "<=" if or_same else "<", position.sub_sequence_number)
     ahead = (
         f"{checkpoint} IN ({starting}) OR ({checkpoint} <> {end} AND ({size} < {length} OR ({size} = {length} AND "
         f"({checkpoint} < {value} OR ({checkpoint} = {value} AND {sub})))))"

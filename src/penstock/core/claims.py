@@ -213,7 +213,7 @@ def settle_claim(
 class StartReason(Enum):
     """Where a shard's start comes from."""
 
-    CLAIMED = "the end that the batch before claimed"
+    CLAIMED = "the end that was claimed last"
     CHECKPOINT = "the lease's checkpoint"
     NOT_READ = "the batch before did not read the shard to an end: its start again"
     REWOUND = "the checkpoint location is older than the lease: its start again"
@@ -244,7 +244,7 @@ def resolve_start(lease: Lease | None, worker: str, batch: int, planned: Positio
     if lease is None:
         return None if planned is None else Start(planned, StartReason.LEASE_GONE)
     if planned is None:
-        return Start(lease.checkpoint, StartReason.CHECKPOINT)
+        return _resolve_unplanned(lease, worker, batch)
     if lease.claim_worker == worker and lease.claim_batch is not None:
         if lease.claim_batch > batch:
             return Start(planned, StartReason.REWOUND)
@@ -254,6 +254,16 @@ def resolve_start(lease: Lease | None, worker: str, batch: int, planned: Positio
         # Somebody else owned it meanwhile and went on: while it was ours, the checkpoint never passed the start.
         return Start(lease.checkpoint, StartReason.CHECKPOINT)
     return Start(planned, StartReason.NOT_READ)
+
+
+def _resolve_unplanned(lease: Lease, worker: str, batch: int) -> Start:
+    # A claim of an earlier batch that nobody has promoted: the lease was out of sight when that batch was settled, and
+    # nobody else had it since, or the claim would be gone.
+    if lease.claim_worker == worker and lease.claim_batch is not None and lease.claim_batch < batch:
+        note = parse_note(lease.pending_state)
+        if lease.pending is not None and note is not None:
+            return Start(lease.pending, StartReason.CLAIMED, note)
+    return Start(lease.checkpoint, StartReason.CHECKPOINT)
 
 
 def _resolve_claimed(lease: Lease, planned: Position) -> Start:

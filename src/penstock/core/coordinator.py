@@ -97,6 +97,7 @@ _ROUND_JITTER: Final = 0.2  # of the interval, to both sides
 _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
+_RESTING: Final = frozenset({Phase.WAITING, Phase.READING, Phase.STOPPING, Phase.PARKED})
 
 
 @dataclass(slots=True)
@@ -174,6 +175,20 @@ class Coordinator:
         self._dispatch(event, now_s)
         self._advance(now_s)
         return self.outbox.effects
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether this worker has what it can have for now: leases were seen, and nothing is under way.
+
+        Hand-overs that other workers take their time for are not waited for.
+        """
+        return (
+            self._fleet_size[0] > 0
+            and not self._scanning
+            and self.outbox.is_idle()
+            and not self.caretaker.wants_round
+            and all(holding.phase in _RESTING for holding in self.holdings)
+        )
 
     def held(self) -> dict[str, Phase]:
         """Give every lease in this worker's hands and where it stands."""
@@ -455,8 +470,10 @@ class Coordinator:
                 self._await(row.key, now_s)
             elif isinstance(write, Take | Renew):
                 self._hold(row, reason, errand.sent_s, now_s)
-        elif isinstance(outcome, Unknown) and isinstance(write, Take | Renew):
-            # It may be ours: the next look tells, as for a lease from before a restart.
+        elif isinstance(write, Take | Renew) and (
+            isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker)
+        ):
+            # It may be ours, or is in this worker's name: the next look tells, as for a lease from before a restart.
             self._round_due_s = min(self._round_due_s, now_s + 0.1 * self.options.interval_s)
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:

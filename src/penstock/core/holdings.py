@@ -557,12 +557,20 @@ class Holdings:
     def on_child_created(
         self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float
     ) -> None:
-        """Take in the answer to the creation of a child's lease."""
+        """Take in the answer to the creation of a child's lease; it is the answer for its other parent too."""
         _, parent, epoch = errand.purpose
+        key = errand.write.key
         holding = self._reading(parent, epoch)
-        self.ends.on_answer(errand.write.key, parent, holding, outcome, now_s)
+        self.ends.on_answer(key, parent, holding, outcome, now_s)
         if holding is not None:
             self.drive(holding, now_s)
+        if isinstance(outcome, Applied | Refused):
+            self._note_child_stands(key, now_s)
+
+    def _note_child_stands(self, key: str, now_s: float) -> None:
+        for holding in self._held.values():
+            if holding.to_create is not None and holding.to_create.pop(key, None) is not None:
+                self.drive(holding, now_s)
 
     def lacking_parents(self) -> set[str]:
         """Give the shards whose missing leases keep finished shards from being ended."""

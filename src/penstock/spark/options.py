@@ -29,6 +29,12 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("leaseTable", TEXT, None, "DynamoDB table of the leases; `applicationName` when not given.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
     Option("leaseDuration", duration(1, 3600), 10.0, "A lease whose owner shows no life for this long may be taken by others (KCL: failoverTimeMillis).", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
     Option("workerId", TEXT, None, "Name in the lease table; made once and kept in the checkpoint when not given.", _SOURCE),
+    Option("balance", one_of("even", "by_throughput", "by_zone", "kcl2"), "even", "How the workers of an application share its shards: the same number each, the same kilobytes per second, first even between zones, or by the Java KCL 2.x taker's own rule. The same for all workers.", _SOURCE),
+    Option("zone", TEXT, None, "Zone or cluster that this query runs in; with `balance` by_zone.", _SOURCE),
+    Option("maxLeases", _COUNT, None, "This query holds at most so many unfinished leases (KCL: maxLeasesForWorker).", _SOURCE, ("maxLeasesForWorker",)),
+    Option("leasesToAcquire", _COUNT, None, "At most so many leases are taken or asked for per round; the whole share at once when not given.", _SOURCE, ("maxLeasesToStealAtOneTime",)),
+    Option("shardsPerTask", _COUNT, 1, "How many shards one Spark task reads on average; those with little traffic share a task, busy ones stay alone.", _SOURCE),
+    Option("maxPartitions", _COUNT, None, "A batch has at most so many tasks.", _SOURCE),
     Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Short for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
@@ -143,6 +149,12 @@ class SourceOptions:
     lease_table: str
     lease_duration_s: float
     worker_id: str | None
+    balance: str
+    zone: str | None
+    leases_max: int | None
+    leases_to_acquire: int | None
+    shards_per_task: int
+    partitions_max: int | None
     starting: StartingPosition
     fail_on_data_loss: bool
     record_count_max: int | None
@@ -202,6 +214,12 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             lease_table=values["leaseTable"] or application,
             lease_duration_s=values["leaseDuration"],
             worker_id=values["workerId"],
+            balance=values["balance"],
+            zone=_zone(values),
+            leases_max=values["maxLeases"],
+            leases_to_acquire=values["leasesToAcquire"],
+            shards_per_task=values["shardsPerTask"],
+            partitions_max=values["maxPartitions"],
             starting=_starting(values, "starting", StartingPosition(LATEST)),
             fail_on_data_loss=values["failOnDataLoss"],
             record_count_max=values["maxRecordsPerTrigger"],
@@ -310,6 +328,17 @@ def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
             f"option streamARN={arn} is not a stream's ARN (arn:aws:kinesis:<region>:<account>:stream/<name>)"
         )
     return stream
+
+
+def _zone(values: Mapping[str, Any]) -> str | None:
+    zone: str | None = values["zone"]
+    if zone is not None and "/" in zone:
+        raise OptionError(
+            f"option zone={zone}: a zone's name holds no slash; it stands before one in the worker's id"
+        )
+    if values["balance"] == "by_zone" and zone is None and "/" not in (values["workerId"] or ""):
+        raise OptionError("option balance=by_zone: say with option zone in which zone this query runs")
+    return zone
 
 
 def _starting(values: Mapping[str, Any], which: str, default: StartingPosition) -> StartingPosition:

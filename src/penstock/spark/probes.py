@@ -8,62 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.aggregation import deaggregate
-from penstock.core.claims import ClaimNote
-from penstock.core.position import Position
-from penstock.core.shard import ChildShard
+from penstock.core.query_shards import ShardState
 from penstock.errors import ExpiredIterator, Throttled
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
 from penstock.spark.shard_range import iterator_start
 
 _THREADS_MAX: Final = 16
-
-
-@dataclass(slots=True)
-class ShardState:
-    """What the driver knows of one shard between batches.
-
-    Args:
-        position: Where the next batch starts.
-        has_news: Something is there to read.
-        is_whole: No user record follows behind `position` in its own Kinesis record.
-        is_finished: Closed, and nothing left: ready to end.
-        children: What follows a finished shard.
-        millis_behind_latest: As last heard.
-        tip_seen_ms: Moment when nothing was left behind `position`, or None.
-        iterator: Kept for the next probe.
-        due_s: Earliest next probe, on the monotonic clock.
-        arrival_ms: Arrival of the first unread record, when a probe saw it.
-    """
-
-    position: Position
-    has_news: bool = False
-    is_whole: bool = False
-    is_finished: bool = False
-    children: tuple[ChildShard, ...] = ()
-    millis_behind_latest: int = 0
-    tip_seen_ms: int | None = None
-    iterator: str | None = None
-    due_s: float = float("-inf")
-    arrival_ms: int | None = None
-
-
-def state_after(position: Position, note: ClaimNote | None, now_ms: int) -> ShardState:
-    """Give a shard's state after a batch that ended at `position`, from what its task told."""
-    if note is None:
-        return ShardState(position, is_whole=not position.is_record)
-    return ShardState(
-        position,
-        has_news=not note.at_tip,
-        is_whole=note.whole_record or not position.is_record,
-        is_finished=position.is_shard_end,
-        children=note.children,
-        millis_behind_latest=note.millis_behind_latest,
-        tip_seen_ms=now_ms if note.at_tip else None,
-    )
 
 
 class Prober:

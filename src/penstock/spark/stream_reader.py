@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -24,12 +24,14 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.core.offsets import INITIAL_OFFSET, parse_offset
+from penstock.ports.metrics import NoMetrics
 from penstock.spark.border import exit_on_termination, explained, explained_rows
 from penstock.spark.claimed_read import Bounds, ClaimedRead
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner, ShardTask
 from penstock.spark.process import open_kinesis_for, open_table_for, shard_iterators
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.wiring import SystemClock
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -38,11 +40,11 @@ _log: Final = logging.getLogger("penstock.spark")
 
 
 class ShardPartition(InputPartition):
-    """One task: one shard of one batch."""
+    """One task: one or more shards of one batch, one after the other."""
 
-    def __init__(self, task: ShardTask) -> None:
-        super().__init__(task.shard_id)
-        self.task = task
+    def __init__(self, tasks: Sequence[ShardTask]) -> None:
+        super().__init__(",".join(task.shard_id for task in tasks))
+        self.tasks = tuple(tasks)
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -57,7 +59,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             exit_on_termination()
             kinesis = open_kinesis_for(self._options.connection)
             table = open_table_for(self._options.lease_table, self._options.connection)
-            self._planner = Planner(self._options, kinesis, table)
+            self._planner = Planner(self._options, kinesis, table, SystemClock(), NoMetrics())
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -96,10 +98,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @explained
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:
-        """Give one task per shard."""
+        """Give the batch's tasks."""
         if start == end:
             return []
-        return [ShardPartition(task) for task in self._opened().tasks(parse_offset(end))]
+        return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
 
     def commit(self, end: dict[str, Any]) -> None:
         """Nothing to do: the next plan settles the batch, whether Spark gets to say this or not."""
@@ -114,8 +116,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
-        """Read one shard's part of a batch and claim its end."""
-        task, options = partition.task, self._options
+        """Read each shard's part of a batch and claim its end."""
+        for task in partition.tasks:
+            yield from self._read_shard(task)
+
+    def _read_shard(self, task: ShardTask) -> Iterator[pa.RecordBatch]:
+        options = self._options
         shard = ShardRange(
             open_kinesis_for(options.connection),
             options.stream,

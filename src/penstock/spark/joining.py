@@ -1,0 +1,111 @@
+"""What a query looks at once, before it joins its application: the stream it is, who reads there, what is missing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.core.lease import Create, Lease, starting_lease
+from penstock.core.offsets import StreamOffset
+from penstock.core.shard import StreamSummary
+from penstock.errors import NotFound, OptionError, StreamChanged
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.spark.first_leases import plan_first_leases, snapshot_filter
+from penstock.spark.options import SourceOptions
+
+_log: Final = logging.getLogger("penstock.spark")
+
+
+def check_stream(stream: str, summary: StreamSummary, known: StreamOffset) -> None:
+    """Refuse to go on from a checkpoint that was written for another stream.
+
+    Raises:
+        StreamChanged: The stream was deleted and made again, or the option names another one.
+    """
+    if known.stream_arn and (known.stream_arn, known.stream_created_ms) != (summary.arn, summary.created_ms):
+        raise StreamChanged(
+            f"stream {stream} is not the one that the checkpoint was written for ({known.stream_arn}, created "
+            f"{known.stream_created_ms}; now {summary.arn}, created {summary.created_ms}): it was deleted and created "
+            "again, or the option names another stream. Start with a new checkpoint location and a new applicationName"
+        )
+
+
+def scan_leases(table: LeaseTable) -> dict[str, Lease]:
+    """Read every lease; a table that was deleted is made again, empty."""
+    try:
+        scan = table.scan()
+    except NotFound:
+        _log.warning("lease table %s was deleted; it is made again from the query's offset", table.name)
+        table.ensure_exists()
+        scan = table.scan()
+    for row in scan.skipped:
+        _log.warning("lease table %s: row %r is skipped: %s", table.name, row.key, row.reason)
+    return {lease.key: lease for lease in scan.leases}
+
+
+def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions) -> None:
+    """Make sure that nobody else reads under an application name that nobody chose.
+
+    Waits until other workers' leases show that nobody is behind them, at most one and a half lease durations.
+
+    Raises:
+        OptionError: Somebody lives there.
+    """
+    if not options.application_is_default:
+        return
+    deadline_s = time.monotonic() + 1.5 * options.lease_duration_s
+    seen: dict[str, tuple[int, str | None, float]] = {}
+    while True:
+        rows, now_s = scan_leases(table), time.monotonic()
+        others = set()
+        for key, row in rows.items():
+            mark = (row.counter, row.owner)
+            since_s = seen[key][2] if key in seen and seen[key][:2] == mark else now_s
+            seen[key] = (*mark, since_s)
+            if row.reader not in (None, worker) and now_s - since_s <= options.lease_duration_s:
+                others.add(str(row.reader))
+        if not others:
+            return
+        if now_s > deadline_s:
+            raise OptionError(
+                f"stream {options.stream}: {', '.join(sorted(others))} reads it under the default application name "
+                f"{options.application}. Give this query an applicationName of its own to read the whole stream, or set "
+                "the same applicationName in both to share the shards"
+            )
+        time.sleep(min(1.0, options.lease_duration_s / 4))
+
+
+def create_named(kinesis: Kinesis, table: LeaseTable, options: SourceOptions) -> None:
+    """Begin an application whose starting positions are given shard by shard."""
+    listing = kinesis.fetch_shards(options.stream)
+    now_ms = time.time_ns() // 1_000_000 if listing.server_ms is None else listing.server_ms
+    snapshot = kinesis.fetch_shards(options.stream, snapshot_filter(options.starting))
+    for lease in plan_first_leases(listing.shards, snapshot.shards, options.starting, now_ms):
+        table.write(Create(lease))
+    _log.info("application %s begins on stream %s", options.application, options.stream)
+
+
+def recreate_missing(
+    kinesis: Kinesis, table: LeaseTable, stream: str, rows: Mapping[str, Lease], start: StreamOffset
+) -> bool:
+    """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any."""
+    known_parents = {parent for row in rows.values() for parent in row.parents}
+    missing = {
+        key: position
+        for key, position in start.shards.items()
+        if key not in rows and key not in known_parents
+    }
+    if not missing:
+        return False
+    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(stream).shards}
+    for key, position in missing.items():
+        shard = shards.get(key)
+        if shard is None:
+            _log.warning("shard %s left the stream (retention) and its lease was cleaned up", key)
+            continue
+        _log.warning("the lease of shard %s was deleted from table %s: it is made again at %s, and the records of the last batch are given out once more", key, table.name, position)  # fmt: skip
+        table.write(Create(starting_lease(key, position, shard.parents, shard.hash_range)))
+    return True
