@@ -16,6 +16,7 @@ from penstock.core.balance import (
     Gain,
     GiveUp,
     Reason,
+    capacity_of,
     fleet_of,
     live_workers,
     plan_balance,
@@ -188,7 +189,8 @@ def test_zones_are_even_first(owners):
 @settings(max_examples=100, deadline=None)
 def test_by_throughput_settles_in_one_round_and_stays(rates, worker_count, seed):
     chance = random.Random(seed)
-    workers = [f"w{number}" for number in range(worker_count)]
+    # Every third can do as much as four of the others.
+    workers = [f"w{number}@4" if number % 3 == 2 else f"w{number}" for number in range(worker_count)]
     owners = {f"s{number}": chance.choice([*workers, None]) for number in range(len(rates))}
 
     def once(owners):
@@ -210,14 +212,34 @@ def test_by_throughput_settles_in_one_round_and_stays(rates, worker_count, seed)
         found = dict.fromkeys(workers, 0.0)
         for owner, rate in zip(owners.values(), rates, strict=True):
             if owner is not None:
-                found[owner] += rate
+                found[owner] += rate / capacity_of(owner)
         return found
 
     after = once(owners)
     assert None not in after.values()
     assert once(after) == after
-    mean = sum(rates) / worker_count
+    mean = sum(rates) / sum(capacity_of(worker) for worker in workers)
     assert max(loads(after).values()) <= mean * 1.4 + max(rates) * 1.1
+
+
+def test_a_worker_of_six_cores_gets_three_quarters_beside_one_of_two():
+    workers = ["small@2", "large@6"]
+    rates = [10.0] * 40
+    owners = {f"s{number}": "small@2" for number in range(40)}
+    fleet = [
+        FleetLease(Lease(key, owner=owner, throughput_kbps=rate), Hold.ALIVE, 1.0)
+        for (key, owner), rate in zip(owners.items(), rates, strict=True)
+    ]
+    gains = plan_balance(fleet, "large@6", BalancePolicy.BY_THROUGHPUT, workers=workers)
+    assert 28 <= len(gains) <= 31
+
+
+@pytest.mark.parametrize(
+    ("worker", "expected"),
+    [("w", 1), ("zone/w@8", 8), ("w@", 1), ("w@x", 1), ("w@0", 1), ("a@3@5", 5), ("w@9999999", 1)],
+)
+def test_a_workers_id_may_say_how_much_it_can_do(worker, expected):
+    assert capacity_of(worker) == expected
 
 
 def test_five_hundred_shards_two_zones_of_a_hundred_are_250_and_250():

@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import json
 import random
-import uuid
 from dataclasses import replace
 
 import pytest
 
 from penstock.core.lease import Delete, Take
 from penstock.errors import ClaimConflict
-from penstock.spark.options import parse_source
-from penstock.spark.process import open_table_for
-from penstock.spark.stream_reader import KinesisStreamReader, ShardPartition
+from penstock.spark.stream_reader import ShardPartition
+from reader_query import Query
 from spark_support import numbered, put
 
 SPLIT_AT = str(2**126)
@@ -33,100 +31,6 @@ def server():
 @pytest.fixture(scope="module")
 def client(server):
     return server.client("kinesis")
-
-
-class Query:
-    """A query as Spark runs it, one step at a time, with the offsets that Spark would have logged."""
-
-    def __init__(self, server, client, shards=2, **options):
-        self.stream = f"s-{uuid.uuid4().hex[:10]}"
-        self.client = client
-        server.create_stream(self.stream, shards=shards)
-        self.given = {
-            "streamName": self.stream,
-            "endpointUrl": server.endpoint_url,
-            "region": "us-east-1",
-            "awsAccessKeyId": "local",
-            "awsSecretKey": "local",
-            "applicationName": f"app-{self.stream}",
-            "startingPosition": "TRIM_HORIZON",
-            "leaseDuration": "1s",
-            "fetchInterval": "0ms",
-            "probeInterval": "200ms",
-            **options,
-        }
-        self.readers = []
-        self.done = None  # the offset of the last committed batch
-        self.rows = []
-        self.reader = self.fresh()
-
-    @property
-    def options(self):
-        return parse_source(self.given)[0]
-
-    @property
-    def table(self):
-        return open_table_for(self.options.lease_table, self.options.connection)
-
-    def fresh(self):
-        """A reader in a new process, as after a restart."""
-        reader = KinesisStreamReader(self.options)
-        self.readers.append(reader)
-        return reader
-
-    def die(self):
-        """End the process beside the driver without any farewell; its leases stay as they are."""
-        planner = self.reader._planner
-        if planner is not None and planner._joined is not None:
-            planner._joined[0].abandon()
-        self.reader = self.fresh()
-
-    def plan(self):
-        """The next offset, logged, or None when there is nothing to read."""
-        start = self.reader.initialOffset() if self.done is None else self.done
-        end = self.reader.latestOffset(start, None)
-        assert json.loads(json.dumps(end)) == end
-        return None if end == start else end
-
-    def execute(self, end):
-        """Run a planned batch's tasks, each to its end; gives the rows."""
-        start = {} if self.done is None else self.done
-        return [row for part in self.reader.partitions(start, end) for row in self.read(part)]
-
-    def read(self, part):
-        found = []
-        for batch in self.fresh().read(part):
-            found += [
-                (row["shardId"], int(row["sequenceNumber"]), row["subSequenceNumber"], int(row["data"]))
-                for row in batch.to_pylist()
-            ]
-        return found
-
-    def commit(self, end, rows):
-        self.rows += rows
-        self.done = end
-
-    def batch(self):
-        end = self.plan()
-        if end is None:
-            return None
-        rows = self.execute(end)
-        self.commit(end, rows)
-        return rows
-
-    def drain(self, batches_max=60):
-        for _ in range(batches_max):
-            is_idle = self.batch() is None and self.reader._planner._joined[0].wait_until_at_rest(10)
-            if is_idle and self.batch() is None:  # nothing came from what was under way either
-                return
-        pytest.fail(f"still reading after {batches_max} batches")
-
-    def numbers(self):
-        return sorted(row[3] for row in self.rows)
-
-    def stop(self):
-        for reader in self.readers:
-            reader.stop()
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ round. Free leases are taken; live ones are asked for, and their owner finishes 
   is what stands before the first "/" of a worker id (`zone/name`); ids without one form a zone of their own. The
   owner is an opaque text to Java KCL workers, so the convention costs them nothing and needs no attribute.
 - `by_throughput`: the same kilobytes per second for everybody, within a tenth, moving the fewest shards it can
-  find. Meant for a fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
+  find. A worker id that ends in `@8` says that it can do as much as eight others, and gets as much. Meant for a fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
 - `kcl2`: see `penstock.core.balance_kcl2`.
 
 Finished leases count for nothing. A lease that waits for its parents counts when somebody holds it, but nobody takes
@@ -125,6 +125,12 @@ def zone_of(worker: str) -> str:
     """Give the zone that a worker id names: what stands before the first "/", or nothing."""
     zone, slash, _ = worker.partition("/")
     return zone if slash else ""
+
+
+def capacity_of(worker: str) -> int:
+    """Give how much a worker can do beside others: the number after the last "@" of its id, or 1."""
+    number = worker.rpartition("@")[2] if "@" in worker else ""
+    return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
 
 
 def tie(*parts: str) -> int:
@@ -358,13 +364,14 @@ def _assign_by_throughput(
     fleet: Sequence[FleetLease], counts: dict[str, int], cap: int | None
 ) -> dict[str, str]:
     weights = _weights(fleet)
-    loads = dict.fromkeys(counts, 0.0)
+    loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
+    capacity = {worker: capacity_of(worker) for worker in counts}
     numbers = dict(counts)
     movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}
     for entry in fleet:
         owner = entry.lease.owner
         if owner in loads and entry.hold is Hold.ALIVE:
-            loads[owner] += weights[entry.lease.key]
+            loads[owner] += weights[entry.lease.key] / capacity[owner]
             if _may_be_asked_for(entry):
                 movable[owner].append((weights[entry.lease.key], entry.lease.key))
     assigned: dict[str, str] = {}
@@ -379,10 +386,10 @@ def _assign_by_throughput(
         load, order, worker = heapq.heappop(idle_first)
         assigned[key] = worker
         numbers[worker] += 1
-        loads[worker] = load + weights[key]
+        loads[worker] = load + weights[key] / capacity[worker]
         movable[worker].append((weights[key], key))
         heapq.heappush(idle_first, (loads[worker], order, worker))
-    _even_out(loads, numbers, movable, assigned, cap)
+    _even_out(loads, capacity, numbers, movable, assigned, cap)
     return assigned
 
 
@@ -397,24 +404,31 @@ def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
     }
 
 
-def _choose(leases: list[tuple[float, str]], gap: float, clearly: float) -> int | None:
-    """Choose the lease that narrows a gap between two loads best, if one does so clearly; else None."""
-    place = bisect_left(leases, (min(gap / 2, gap - clearly), ""))
+def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:
+    """Choose the lease that narrows a gap between two loads best, if one does so clearly; else None.
+
+    Args:
+        leases: Weight and key, lightest first.
+        ideal: The weight that would close the gap.
+        useful_max: A lease of this weight or more leaves the receiver no clearly better off than the donor was.
+    """
+    place = bisect_left(leases, (min(ideal, useful_max), ""))
     if place:
         return place - 1
-    # None is lighter than half the gap: the lightest, if even that leaves both better off.
-    return 0 if leases and leases[0][0] < gap - clearly else None
+    # None is lighter than the ideal: the lightest, if even that leaves both better off.
+    return 0 if leases and leases[0][0] < useful_max else None
 
 
 def _even_out(
     loads: dict[str, float],
+    capacity: dict[str, int],
     numbers: dict[str, int],
     movable: dict[str, list[tuple[float, str]]],
     assigned: dict[str, str],
     cap: int | None,
 ) -> None:
     """Move leases from the most to the least loaded worker while that brings them clearly closer."""
-    mean = sum(loads.values()) / len(loads)
+    mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
     for leases in movable.values():
         leases.sort()
     order = sorted((load, tie(worker), worker) for worker, load in loads.items())
@@ -426,7 +440,8 @@ def _even_out(
         if cap is not None and numbers[receiver] >= cap:
             del order[0]
             continue
-        chosen = _choose(movable[donor], high - low, mean * OVERSHOOT)
+        gap, gives, gets = high - low, capacity[donor], capacity[receiver]
+        chosen = _choose(movable[donor], gap / (1 / gives + 1 / gets), (gap - mean * OVERSHOOT) * gets)
         if chosen is None:
             order.pop()  # nothing of the donor's would help, not even the least loaded worker
             continue
@@ -437,5 +452,5 @@ def _even_out(
         numbers[receiver] += 1
         order.pop()
         del order[0]
-        insort(order, (high - weight, tie(donor), donor))
-        insort(order, (low + weight, tie(receiver), receiver))
+        insort(order, (high - weight / gives, tie(donor), donor))
+        insort(order, (low + weight / gets, tie(receiver), receiver))

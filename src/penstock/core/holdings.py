@@ -347,7 +347,7 @@ class Holdings:
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
             self._gone_by_end(holding, now_s)
-        elif isinstance(write, Release) and row.reader != self.me:
+        elif isinstance(write, Release) and row.reader != self.me and self._is_written(holding, row):
             self._gone_by_release(holding, row)
         elif row.reader != self.me or row.counter not in (counter, counter + 1):
             self._drop(holding, now_s, StopWhy.LOST, row=row)
@@ -364,6 +364,12 @@ class Holdings:
             )
             # An earlier write with this counter may be the one that arrived: only its moment is safe to count from.
             self._renewed(holding, row, holding.first_sent_s or holding.renewed_s, now_s)
+
+    @staticmethod
+    def _is_written(holding: Holding, row: Lease) -> bool:
+        # A robber's take looks like a release, but for the last checkpoint, which it did not write.
+        wanted = holding.wanted
+        return wanted is None or not wanted.is_record or wanted <= row.checkpoint
 
     def see_row(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
         """Compare a scanned row with what is held: a request for hand-over shows, or a robbery."""

@@ -31,6 +31,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("workerId", TEXT, None, "Name in the lease table; made once and kept in the checkpoint when not given.", _SOURCE),
     Option("balance", one_of("even", "by_throughput", "by_zone", "kcl2"), "even", "How the workers of an application share its shards: the same number each, the same kilobytes per second, first even between zones, or by the Java KCL 2.x taker's own rule. The same for all workers.", _SOURCE),
     Option("zone", TEXT, None, "Zone or cluster that this query runs in; with `balance` by_zone.", _SOURCE),
+    Option("capacity", whole_number(1, 999_999), 1, "How much this query can do beside the application's other workers (its cores, say); with `balance` by_throughput it gets shards in proportion. Kept in the worker's id.", _SOURCE),
     Option("maxLeases", _COUNT, None, "This query holds at most so many unfinished leases (KCL: maxLeasesForWorker).", _SOURCE, ("maxLeasesForWorker",)),
     Option("leasesToAcquire", _COUNT, None, "At most so many leases are taken or asked for per round; the whole share at once when not given.", _SOURCE, ("maxLeasesToStealAtOneTime",)),
     Option("shardsPerTask", _COUNT, 1, "How many shards one Spark task reads on average; those with little traffic share a task, busy ones stay alone.", _SOURCE),
@@ -151,6 +152,7 @@ class SourceOptions:
     worker_id: str | None
     balance: str
     zone: str | None
+    capacity: int
     leases_max: int | None
     leases_to_acquire: int | None
     shards_per_task: int
@@ -216,6 +218,7 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             worker_id=values["workerId"],
             balance=values["balance"],
             zone=_zone(values),
+            capacity=values["capacity"],
             leases_max=values["maxLeases"],
             leases_to_acquire=values["leasesToAcquire"],
             shards_per_task=values["shardsPerTask"],

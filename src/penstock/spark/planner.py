@@ -245,7 +245,9 @@ class Planner:
                 )
             return known.worker
         name = options.worker_id or f"spark-{uuid.uuid4().hex[:12]}"
-        return name if options.zone is None or "/" in name else f"{options.zone}/{name}"
+        if options.zone is not None and "/" not in name:
+            name = f"{options.zone}/{name}"
+        return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
 
     def _listen(self, fleet: Fleet, shards: QueryShards) -> None:
         for word in fleet.take_words():

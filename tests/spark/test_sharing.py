@@ -1,0 +1,310 @@
+"""Queries and plain consumers of one application share a stream: who reads what, and what moves without loss.
+
+The reader is driven without Spark; leases are short, so that every hand-over and expiry happens within seconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+
+import pytest
+
+from penstock import Consumer
+from penstock.core.lease import Applied, Take
+from penstock.spark.planner import coordinator_options
+from reader_query import Query
+from spark_support import numbered, put
+
+DEADLINE_S = 30.0
+
+
+@pytest.fixture(scope="module")
+def server():
+    from penstock.local import LocalKinesis
+
+    with LocalKinesis(limits=False, settle_s=0) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server):
+    return server.client("kinesis")
+
+
+@pytest.fixture
+def fleet(server, client):
+    made = []
+
+    def join(beside=None, **options):
+        if beside is not None:
+            options = {"stream": beside.stream, **options}
+        made.append(Query(server, client, **{"shards": 6, **options}))
+        return made[-1]
+
+    yield join
+    for each in made:
+        each.stop()
+
+
+def turn(queries, until, what):
+    """Run the queries' batches in turn until a condition holds."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while True:
+        for query in queries:
+            query.batch()
+        if until():
+            return
+        if time.monotonic() > deadline_s:
+            owners = Counter(lease.owner for lease in queries[0].table.scan().leases)
+            pytest.fail(f"waited {DEADLINE_S:g} s for {what}; owners: {owners}")
+
+
+def owners(query):
+    return Counter(lease.reader for lease in query.table.scan().leases if not lease.is_ended)
+
+
+def shares(query):
+    return sorted(owners(query).values())
+
+
+def consume(server, query, seen, **options):
+    """A plain consumer in the query's application."""
+
+    def handle(batch):
+        seen.extend(int(record.data) for record in batch)
+
+    return Consumer(
+        stream=query.stream,
+        application=query.given["applicationName"],
+        handler=handle,
+        connection={
+            "region": "us-east-1",
+            "endpoint_url": server.endpoint_url,
+            "access_key_id": "local",
+            "secret_access_key": "local",
+        },
+        starting_position="TRIM_HORIZON",
+        lease_duration_s=1.0,
+        idle_time_between_reads_s=0.1,
+        cold_start_jitter_s=0.0,
+        **options,
+    )
+
+
+def test_two_queries_of_an_application_share_the_shards_and_every_record_comes_once(fleet, client):
+    one = fleet()
+    put(client, one.stream, numbered(0, 300))
+    turn([one], lambda: len(one.rows) == 300, "the first query to read all")
+    two = fleet(beside=one)
+    turn([one, two], lambda: shares(one) == [3, 3], "three shards each")
+    put(client, one.stream, numbered(300, 600))
+    turn([one, two], lambda: len(one.rows) + len(two.rows) >= 600, "all records")
+    one.drain()
+    two.drain()
+    assert sorted(one.numbers() + two.numbers()) == list(range(600))
+    assert two.rows
+
+
+def test_a_query_that_stops_leaves_its_shards_to_the_other_at_once_and_nothing_comes_twice(fleet, client):
+    one = fleet(leaseDuration="20s")
+    put(client, one.stream, numbered(0, 100))
+    one.drain()
+    one.reader.stop()
+    two = fleet(beside=one, leaseDuration="20s")
+    put(client, one.stream, numbered(100, 200))
+    began_s = time.monotonic()
+    turn([two], lambda: len(two.rows) == 100, "the other query to have everything")
+    assert time.monotonic() - began_s < 15
+    assert sorted(one.numbers() + two.numbers()) == list(range(200))
+
+
+def test_when_a_query_dies_the_other_has_its_shards_after_the_lease_time_and_no_record_is_lost(fleet, client):
+    one = fleet()
+    two = fleet(beside=one)
+    turn([one, two], lambda: shares(one) == [3, 3], "three shards each")
+    put(client, one.stream, numbered(0, 300))
+    turn([one, two], lambda: len(one.rows) + len(two.rows) == 300, "all records")
+    one.die()
+    put(client, one.stream, numbered(300, 600))
+    turn(
+        [two],
+        lambda: set(one.numbers() + two.numbers()) == set(range(600)),
+        "the survivor to have everything",
+    )
+    assert shares(two) == [6]
+
+
+def test_a_consumer_and_a_query_share_and_the_consumer_goes_on_alone_when_the_query_stops(
+    fleet, server, client
+):
+    query = fleet()
+    put(client, query.stream, numbered(0, 200))
+    query.drain()
+    seen = []
+    consumer = consume(server, query, seen)
+    consumer.start()
+    try:
+        turn([query], lambda: shares(query) == [3, 3], "three shards each")
+        put(client, query.stream, numbered(200, 400))
+        turn([query], lambda: len(query.rows) + len(seen) >= 400, "all records")
+        query.drain()
+        query.reader.stop()
+        put(client, query.stream, numbered(400, 600))
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(query.rows) + len(seen) < 600 and time.monotonic() < deadline_s:
+            threading.Event().wait(0.05)
+    finally:
+        consumer.stop()
+    assert sorted(query.numbers() + seen) == list(range(600))
+
+
+def test_a_query_takes_over_from_a_consumer_where_it_stopped_and_gives_back_what_it_has_done(
+    fleet, server, client
+):
+    query = fleet()
+    put(client, query.stream, numbered(0, 150))
+    seen = []
+    with consume(server, query, seen):
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(seen) < 150 and time.monotonic() < deadline_s:
+            threading.Event().wait(0.05)
+    put(client, query.stream, numbered(150, 300))
+    turn([query], lambda: len(query.rows) == 150, "the query to read the rest")
+    query.drain()
+    query.reader.stop()
+    put(client, query.stream, numbered(300, 400))
+    with consume(server, query, seen):
+        deadline_s = time.monotonic() + DEADLINE_S
+        while len(seen) < 250 and time.monotonic() < deadline_s:
+            threading.Event().wait(0.05)
+    assert query.numbers() == list(range(150, 300))
+    assert sorted(seen) == [*range(150), *range(300, 400)]
+
+
+def test_a_lease_is_not_handed_over_before_the_batch_that_reads_it_is_done(fleet, client):
+    one = fleet()
+    put(client, one.stream, numbered(0, 120))
+    end = one.plan()
+    parts = one.reader.partitions({}, end)
+    mine = end["worker"]
+    two = fleet(beside=one)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not any(lease.checkpoint_owner == mine for lease in one.table.scan().leases):
+        two.batch()
+        assert time.monotonic() < deadline_s
+    rows = [row for part in parts for row in one.read(part)]
+    assert {lease.reader for lease in one.table.scan().leases} == {mine}
+    assert two.rows == []
+    one.commit(end, rows)
+    turn([one, two], lambda: shares(one) == [3, 3], "three shards each")
+    two.drain()
+    assert sorted(one.numbers() + two.numbers()) == list(range(120))
+
+
+def test_a_lease_that_is_robbed_in_mid_batch_costs_repeated_records_and_no_lost_ones(fleet, client):
+    one = fleet(shards=1)
+    put(client, one.stream, numbered(0, 40))
+    one.drain()
+    put(client, one.stream, numbered(40, 80))
+    end = one.plan()
+    rows = one.execute(end)
+    row = one.table.scan().leases[0]
+    assert isinstance(one.table.write(Take(row.key, row.counter, "robber")), Applied)
+    one.commit(end, rows)
+    assert one.plan() is None
+    assert one.table.fetch(row.key).owner == "robber"
+    # The robber reads on from a checkpoint that never lies behind what the query had finished before.
+    assert [number for *_, number in one.rows] == list(range(80))
+    assert one.table.fetch(row.key).checkpoint == row.checkpoint
+
+
+def test_a_java_taker_leaves_the_claim_and_the_late_checkpoint_saves_it_the_batch(fleet, server, client):
+    one = fleet(shards=1, leaseDuration="20s")
+    put(client, one.stream, numbered(0, 40))
+    end = one.plan()
+    rows = one.execute(end)
+    claimed = one.table.scan().leases[0]
+    # KCL 2.x's take: owner and counter, nothing else.
+    server.client("dynamodb").update_item(
+        TableName=one.given["applicationName"],
+        Key={"leaseKey": {"S": claimed.key}},
+        UpdateExpression="SET leaseOwner = :me, leaseCounter = :next",
+        ExpressionAttributeValues={":me": {"S": "java"}, ":next": {"N": str(claimed.counter + 1)}},
+    )
+    one.commit(end, rows)
+    deadline_s = time.monotonic() + DEADLINE_S
+    while one.table.fetch(claimed.key).checkpoint != claimed.pending and time.monotonic() < deadline_s:
+        one.plan()
+    after = one.table.fetch(claimed.key)
+    assert (after.owner, after.checkpoint) == ("java", claimed.pending)
+
+
+def test_a_query_keeps_to_its_number_of_leases_and_leaves_the_rest(fleet, client):
+    one = fleet(maxLeases="2")
+    put(client, one.stream, numbered(0, 120))
+    one.drain()
+    assert owners(one)[one.done["worker"]] == 2
+    assert owners(one)[None] == 4
+    assert 0 < len(one.rows) < 120
+
+
+def test_queries_of_two_zones_share_by_zone_first(fleet, client):
+    east = [fleet(balance="by_zone", zone="east")]
+    put(client, east[0].stream, numbered(0, 60))
+    east[0].drain()
+    east.append(fleet(beside=east[0], balance="by_zone", zone="east"))
+    west = fleet(beside=east[0], balance="by_zone", zone="west")
+
+    def by_zone():
+        zones = Counter()
+        for owner, count in owners(west).items():
+            zones[str(owner).partition("/")[0]] += count
+        return zones
+
+    turn([*east, west], lambda: by_zone() == {"east": 3, "west": 3}, "three shards in each zone")
+    put(client, west.stream, numbered(60, 200))
+    turn(
+        [*east, west],
+        lambda: sum(len(query.rows) for query in (*east, west)) >= 200,
+        "all records",
+    )
+    assert sorted(number for query in (*east, west) for number in query.numbers()) == list(range(200))
+
+
+def test_a_restarted_query_has_its_leases_back_at_once(fleet, client):
+    one = fleet(leaseDuration="60s")
+    put(client, one.stream, numbered(0, 60))
+    one.drain()
+    one.die()
+    put(client, one.stream, numbered(60, 120))
+    began_s = time.monotonic()
+    turn([one], lambda: len(one.rows) == 120, "the restarted query to go on")
+    assert time.monotonic() - began_s < 15
+    assert one.numbers() == list(range(120))
+
+
+def test_the_coordinator_is_set_up_as_the_options_say(fleet):
+    query = fleet(
+        balance="by_throughput", capacity="8", maxLeases="5", leasesToAcquire="2", leaseDuration="6s"
+    )
+    options = coordinator_options(query.options)
+    assert (options.policy.value, options.max_leases, options.leases_to_acquire) == ("by_throughput", 5, 2)
+    assert options.lease_duration_s == 6.0
+    assert query.reader.latestOffset(query.reader.initialOffset(), None) is not None
+    assert {lease.owner.partition("@")[2] for lease in query.table.scan().leases if lease.owner} == {"8"}
+
+
+@pytest.mark.parametrize(
+    ("option", "sizes"), [({"shardsPerTask": "3"}, [3, 3]), ({"maxPartitions": "4"}, [1, 1, 2, 2])]
+)
+def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, sizes):
+    query = fleet(**option)
+    put(client, query.stream, numbered(0, 120))
+    end = query.plan()
+    parts = query.reader.partitions({}, end)
+    assert sorted(len(part.tasks) for part in parts) == sizes
+    query.commit(end, query.execute(end))
+    query.drain()
+    assert query.numbers() == list(range(120))
