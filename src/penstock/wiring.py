@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
@@ -22,4 +23,20 @@ def open_lease_table(
     return DynamoLeaseTable(name, AwsOptions() if options is None else options, table_options)
 
 
-__all__ = ["AwsOptions", "LeaseTableOptions", "SystemClock", "open_kinesis", "open_lease_table"]
+def open_cloudwatch(
+    application: str, worker: str, options: AwsOptions | None = None, interval_s: float = 60.0
+) -> CloudWatchMetrics:
+    """Send figures to CloudWatch, under the application's name as the KCL does; to be closed."""
+    return CloudWatchMetrics(
+        application, options, dimensions={"WorkerIdentifier": worker}, interval_s=interval_s
+    )
+
+
+__all__ = [
+    "AwsOptions",
+    "LeaseTableOptions",
+    "SystemClock",
+    "open_cloudwatch",
+    "open_kinesis",
+    "open_lease_table",
+]

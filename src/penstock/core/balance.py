@@ -33,6 +33,7 @@ from penstock.core.lease_view import Hold, LeaseView
 
 OVERSHOOT: Final = 0.10
 """Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""
+_PASSES_MAX: Final = 20
 _WEIGHT_FLOOR: Final = 0.05  # of the mean: an idle shard still costs calls and a lease
 
 
@@ -389,7 +390,10 @@ def _assign_by_throughput(
         loads[worker] = load + weights[key] / capacity[worker]
         movable[worker].append((weights[key], key))
         heapq.heappush(idle_first, (loads[worker], order, worker))
-    _even_out(loads, capacity, numbers, movable, assigned, cap)
+    for _ in range(_PASSES_MAX):
+        # Workers of unlike capacity: a move can make room for another that was of no use before.
+        if not _even_out(loads, numbers, movable, assigned, cap):
+            break
     return assigned
 
 
@@ -421,13 +425,14 @@ def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) ->
 
 def _even_out(
     loads: dict[str, float],
-    capacity: dict[str, int],
     numbers: dict[str, int],
     movable: dict[str, list[tuple[float, str]]],
     assigned: dict[str, str],
     cap: int | None,
-) -> None:
-    """Move leases from the most to the least loaded worker while that brings them clearly closer."""
+) -> bool:
+    """Move leases from the most to the least loaded worker while that brings them clearly closer; True if any moved."""
+    has_moved = False
+    capacity = {worker: capacity_of(worker) for worker in loads}
     mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
     for leases in movable.values():
         leases.sort()
@@ -436,7 +441,7 @@ def _even_out(
         high, _, donor = order[-1]
         low, _, receiver = order[0]
         if high <= mean * (1 + OVERSHOOT) and low >= mean * (1 - OVERSHOOT):
-            return
+            break
         if cap is not None and numbers[receiver] >= cap:
             del order[0]
             continue
@@ -450,7 +455,10 @@ def _even_out(
         insort(movable[receiver], (weight, key))
         numbers[donor] -= 1
         numbers[receiver] += 1
+        has_moved = True
+        loads[donor], loads[receiver] = high - weight / gives, low + weight / gets
         order.pop()
         del order[0]
-        insort(order, (high - weight / gives, tie(donor), donor))
-        insort(order, (low + weight / gets, tie(receiver), receiver))
+        insort(order, (loads[donor], tie(donor), donor))
+        insort(order, (loads[receiver], tie(receiver), receiver))
+    return has_moved

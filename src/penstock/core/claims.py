@@ -41,6 +41,7 @@ class ClaimNote:
         millis_behind_latest: As the service last said.
         last_arrival_ms: Arrival of the last record of the range, or None when it is empty.
         children: The shards that follow, when the end is SHARD_END.
+        kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
     """
 
     start: Position
@@ -51,6 +52,7 @@ class ClaimNote:
     millis_behind_latest: int = 0
     last_arrival_ms: int | None = None
     children: tuple[ChildShard, ...] = ()
+    kept_iterator: bool = False
 
     def to_bytes(self) -> bytes:
         """Encode for `pendingCheckpointState`."""
@@ -63,6 +65,7 @@ class ClaimNote:
             "bytes": self.bytes_count,
             "behind": self.millis_behind_latest,
             "arrival": self.last_arrival_ms,
+            "kept": self.kept_iterator,
             "children": [
                 [child.shard_id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
                 for child in self.children
@@ -89,6 +92,7 @@ def parse_note(state: bytes | None) -> ClaimNote | None:
                 ChildShard(shard_id, tuple(parents), HashRange(int(low), int(high)))
                 for shard_id, parents, low, high in document["children"]
             ),
+            kept_iterator=bool(document.get("kept", False)),
         )
     except (ValueError, KeyError, TypeError, PositionError):
         return None

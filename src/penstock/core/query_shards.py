@@ -109,12 +109,16 @@ class Settlement:
     Args:
         record_count: User records of the batch, as its tasks told.
         bytes_count: Bytes of user data.
+        claim_count: Shards whose end its tasks claimed.
+        kept_iterator_count: Of those, how many were begun with an iterator that was kept from an earlier batch.
         surprises: Shards whose start is not simply the end of the batch before, and why.
         progress: For the coordinator's watch and its balance by throughput.
     """
 
     record_count: int
     bytes_count: int
+    claim_count: int
+    kept_iterator_count: int
     surprises: tuple[tuple[str, Surprise], ...]
     progress: tuple[ReaderProgress, ...]
 
@@ -182,7 +186,7 @@ class QueryShards:
         surprises: list[tuple[str, Surprise]] = []
         progress: list[ReaderProgress] = []
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
-        records = size = 0
+        notes: list[ClaimNote] = []
         for key, held in sorted(self._held.items()):
             row = rows.get(key)
             if row is not None and row.reader != self.worker:
@@ -195,8 +199,7 @@ class QueryShards:
                 surprises.append((key, surprise))
             state = self.states[key] = state_after(pin_latest(begin.position, now_ms), begin.note, now_ms)
             if begin.note is not None:
-                records += begin.note.record_count
-                size += begin.note.bytes_count
+                notes.append(begin.note)
             end = None if row is None or not may_promote(row, self.worker, start.batch) else row.pending
             if end is not None and end.is_record:
                 self._promotions[key] = Promote(key, self.worker, start.batch, end)
@@ -204,7 +207,14 @@ class QueryShards:
         claimed = (row.claim_batch for row in rows.values() if row.claim_batch is not None)
         self._last_batch = max(start.batch, self._last_batch, max(claimed, default=0))
         self._last, self._settled_batch, self._settled_s = start, start.batch, now_s
-        return Settlement(records, size, tuple(surprises), tuple(progress))
+        return Settlement(
+            record_count=sum(note.record_count for note in notes),
+            bytes_count=sum(note.bytes_count for note in notes),
+            claim_count=len(notes),
+            kept_iterator_count=sum(note.kept_iterator for note in notes),
+            surprises=tuple(surprises),
+            progress=tuple(progress),
+        )
 
     def _begin(self, held: _Held, row: Lease | None, planned: Position | None, batch: int) -> Start | None:
         is_lost = row is not None and row.reader != self.worker

@@ -9,10 +9,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from penstock.spark.progress import StreamLag, lag
+
 if TYPE_CHECKING:
     from penstock.spark.source import KinesisDataSource
 
-__all__ = ["KinesisDataSource"]
+__all__ = ["KinesisDataSource", "StreamLag", "lag"]
 
 
 def __getattr__(name: str) -> Any:

@@ -284,6 +284,7 @@ class ClaimedRead:
             millis_behind_latest=so_far.millis_behind_latest,
             last_arrival_ms=so_far.last_arrival_ms,
             children=so_far.children,
+            kept_iterator=self._shard.began_with_kept_iterator,
         )
 
     def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:

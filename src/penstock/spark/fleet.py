@@ -105,6 +105,11 @@ class Fleet:
         self._wait_for(lambda: bool(self._words), timeout_s)
 
     @property
+    def stats(self) -> c.CoordinatorStats:
+        """How the leases stand, as of the last look at the table."""
+        return self._loop.stats
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether this query has every lease that it can have for now."""
         with self._changed:
@@ -184,6 +189,10 @@ class _WatchedLoop(LeaseLoop):
     """Tells after each turn whether anything is under way."""
 
     after_turn: Callable[..., None]
+
+    @property
+    def stats(self) -> c.CoordinatorStats:
+        return self._coordinator.stats
 
     def handle_events(self, events: list[c.Event], now_s: float) -> None:
         super().handle_events(events, now_s)

@@ -34,6 +34,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("capacity", whole_number(1, 999_999), 1, "How much this query can do beside the application's other workers (its cores, say); with `balance` by_throughput it gets shards in proportion. Kept in the worker's id.", _SOURCE),
     Option("maxLeases", _COUNT, None, "This query holds at most so many unfinished leases (KCL: maxLeasesForWorker).", _SOURCE, ("maxLeasesForWorker",)),
     Option("leasesToAcquire", _COUNT, None, "At most so many leases are taken or asked for per round; the whole share at once when not given.", _SOURCE, ("maxLeasesToStealAtOneTime",)),
+    Option("metrics", one_of("none", "log", "cloudwatch"), "none", "Where the driver's figures go: its log, or CloudWatch under the application's name. The names are the plain consumer's.", _SOURCE),
+    Option("metricsInterval", duration(1, 86_400), 60.0, "Time between two reports of the metrics.", _SOURCE),
     Option("shardsPerTask", _COUNT, 1, "How many shards one Spark task reads on average; those with little traffic share a task, busy ones stay alone.", _SOURCE),
     Option("maxPartitions", _COUNT, None, "A batch has at most so many tasks.", _SOURCE),
     Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
@@ -155,6 +157,8 @@ class SourceOptions:
     capacity: int
     leases_max: int | None
     leases_to_acquire: int | None
+    metrics: str
+    metrics_interval_s: float
     shards_per_task: int
     partitions_max: int | None
     starting: StartingPosition
@@ -221,6 +225,8 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             capacity=values["capacity"],
             leases_max=values["maxLeases"],
             leases_to_acquire=values["leasesToAcquire"],
+            metrics=values["metrics"],
+            metrics_interval_s=values["metricsInterval"],
             shards_per_task=values["shardsPerTask"],
             partitions_max=values["maxPartitions"],
             starting=_starting(values, "starting", StartingPosition(LATEST)),

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
@@ -22,13 +22,12 @@ from penstock.core.coordination import BalancePolicy, CoordinatorOptions, StartR
 from penstock.core.lease import Promote, Refused
 from penstock.core.offsets import StreamOffset
 from penstock.core.position import Position
-from penstock.core.query_shards import QueryShards, ShardState, Surprise
+from penstock.core.query_shards import QueryShards, Settlement, ShardState, Surprise
 from penstock.core.task_split import plan_tasks
 from penstock.errors import ServiceError
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
-from penstock.ports.metrics import Metrics
 from penstock.spark.fleet import Fleet
 from penstock.spark.joining import (
     check_stream,
@@ -39,6 +38,7 @@ from penstock.spark.joining import (
 )
 from penstock.spark.options import SourceOptions
 from penstock.spark.probes import Prober
+from penstock.spark.process import ClosableMetrics
 
 _log: Final = logging.getLogger("penstock.spark")
 _STOP_S: Final = 10.0
@@ -82,17 +82,23 @@ class Planner:
         kinesis: The service.
         table: The application's lease table.
         clock: Time.
-        metrics: Where figures go.
+        open_metrics: Opens what figures go to, when the query's worker id is known.
     """
 
     def __init__(
-        self, options: SourceOptions, kinesis: Kinesis, table: LeaseTable, clock: Clock, metrics: Metrics
+        self,
+        options: SourceOptions,
+        kinesis: Kinesis,
+        table: LeaseTable,
+        clock: Clock,
+        open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
     ) -> None:
         self._options = options
         self._kinesis = kinesis
         self._table = table
         self._clock = clock
-        self._metrics = metrics
+        self._open_metrics = open_metrics
+        self._metrics: ClosableMetrics | None = None
         self._prober = Prober(
             kinesis, options.stream, options.probe_interval_s, clock.monotonic_s, clock.wall_ms
         )
@@ -102,7 +108,7 @@ class Planner:
         self._retention_ms = 24 * 3_600_000
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
-        self._last_counts = {"records": 0, "bytes": 0}
+        self._settlement: Settlement | None = None
 
     # --- Spark's questions --------------------------------------------------------------------------------
 
@@ -171,16 +177,29 @@ class Planner:
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
     def report(self) -> dict[str, Any] | None:
-        """Say how far behind the query is; shown as `latestOffset` in the query's progress."""
-        if self._joined is None or not self._joined[1].states:
+        """Say what the last batch read, how far behind the query is, and what its leases did.
+
+        Shown as `latestOffset` in the query's progress; `penstock.spark.lag` reads it.
+        """
+        if self._joined is None or self._settlement is None:
             return None
-        states = self._joined[1].states
-        lag = {shard: states[shard].millis_behind_latest for shard in sorted(states)}
+        fleet, shards = self._joined
+        stats, done = fleet.stats, self._settlement
+        lag = {key: shards.states[key].millis_behind_latest for key in sorted(shards.states)}
         return {
-            "bytes": self._last_counts["bytes"],
-            "maxMillisBehindLatest": max(lag.values()),
+            "bytes": done.bytes_count,
+            "claims": done.claim_count,
+            "keptIterators": done.kept_iterator_count,
+            "leases": {
+                "held": stats.held_leases,
+                "lost": stats.lost_leases,
+                "taken": sum(count for _, count in stats.takes),
+                "total": stats.total_leases,
+            },
+            "maxMillisBehindLatest": max(lag.values(), default=0),
             "millisBehindLatest": lag,
-            "records": self._last_counts["records"],
+            "records": done.record_count,
+            "stream": self._options.stream,
         }
 
     def stop(self) -> None:
@@ -198,6 +217,8 @@ class Planner:
             return
         self._listen(fleet, shards)
         fleet.tell([*shards.drained(), *shards.hand_back_all()])
+        if self._metrics is not None:
+            self._metrics.close()
         if not fleet.stop(_STOP_S):
             _log.warning("not all leases could be released within %g s; they expire by themselves", _STOP_S)
 
@@ -218,6 +239,7 @@ class Planner:
         if not rows and not known.shards and options.starting.by_shard:
             create_named(self._kinesis, self._table, options)
         recreate_missing(self._kinesis, self._table, options.stream, rows, known)
+        self._metrics = self._open_metrics(options, worker)
         fleet = Fleet(
             worker,
             coordinator_options(options),
@@ -265,16 +287,22 @@ class Planner:
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s())
         for shard_id, surprise in settlement.surprises:
             _explain(shard_id, surprise, start.batch)
-        self._last_counts = {"records": settlement.record_count, "bytes": settlement.bytes_count}
+        self._settlement = settlement
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
-        self._measure(shards)
+        self._measure(settlement, shards)
         fleet.tell(settlement.progress)
 
-    def _measure(self, shards: QueryShards) -> None:
-        self._metrics.count("user_records", self._last_counts["records"])
-        self._metrics.count("bytes", self._last_counts["bytes"])
+    def _measure(self, done: Settlement, shards: QueryShards) -> None:
+        metrics = self._metrics
+        if metrics is None:
+            return
+        metrics.count("records", done.record_count)
+        metrics.count("bytes", done.bytes_count)
+        metrics.count("claims", done.claim_count)
+        metrics.count("iterators_kept", done.kept_iterator_count)
+        metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)
         for shard_id, state in shards.states.items():
-            self._metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
+            metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
 
     # --- between batches --------------------------------------------------------------------------------------
 

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Final
 
 from penstock.core.aggregation import deaggregate
+from penstock.core.checkpoint import plan_iterator
 from penstock.core.query_shards import ShardState
 from penstock.errors import ExpiredIterator, Throttled
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
-from penstock.spark.shard_range import iterator_start
 
 _THREADS_MAX: Final = 16
 
@@ -91,7 +91,7 @@ class Prober:
             return IteratorStart(
                 IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=state.position.sequence_number
             )
-        return iterator_start(state.position)
+        return plan_iterator(state.position)
 
     def _learn(self, state: ShardState, page: RecordPage) -> None:
         state.millis_behind_latest = page.millis_behind_latest

@@ -7,13 +7,15 @@ with nothing of its parent's: clients are kept by process id.
 from __future__ import annotations
 
 import os
-from typing import Final
+from typing import Final, Protocol
 
+from penstock.consumer.metrics_log import LoggingMetrics
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import Metrics, NoMetrics
 from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.options import Connection
-from penstock.wiring import AwsOptions, open_kinesis, open_lease_table
+from penstock.spark.options import Connection, SourceOptions
+from penstock.wiring import AwsOptions, open_cloudwatch, open_kinesis, open_lease_table
 
 _iterators: Final[dict[int, IteratorCache]] = {}
 
@@ -26,6 +28,29 @@ def open_kinesis_for(connection: Connection) -> Kinesis:
 def open_table_for(name: str, connection: Connection) -> LeaseTable:
     """Give the lease table that a query's options name."""
     return open_lease_table(name, _aws_options(connection))
+
+
+def open_metrics_for(options: SourceOptions, worker: str) -> ClosableMetrics:
+    """Open what option `metrics` names."""
+    if options.metrics == "log":
+        return LoggingMetrics(options.metrics_interval_s)
+    if options.metrics == "cloudwatch":
+        return open_cloudwatch(
+            options.application, worker, _aws_options(options.connection), options.metrics_interval_s
+        )
+    return _NoMetrics()
+
+
+class ClosableMetrics(Metrics, Protocol):
+    """Metrics with threads of their own."""
+
+    def close(self) -> None:
+        """Report what is left, and end."""
+
+
+class _NoMetrics(NoMetrics):
+    def close(self) -> None:
+        """Nothing is open."""
 
 
 def shard_iterators() -> IteratorCache:

@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.aws.arrow import records_to_batch
 from penstock.core.aggregation import DecodeCounts
-from penstock.core.position import Position, Sentinel
+from penstock.core.checkpoint import ResumeCheck, check_resume, plan_iterator
+from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 from penstock.errors import DataLossError, ExpiredIterator, Throttled
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
@@ -132,6 +133,7 @@ class ShardRange:
         self._loss = loss
         self._deaggregate = deaggregate
         self._iterators = IteratorCache() if iterators is None else iterators
+        self.began_with_kept_iterator = False
         self._last_raw: str | None = None
         self._iterator: str | None = None
         self._last_call_s = float("-inf")
@@ -183,12 +185,13 @@ class ShardRange:
 
     def _open(self) -> None:
         kept = self._iterators.take(self._stream, self._shard_id, self._start, time.monotonic())
+        self.began_with_kept_iterator = kept is not None
         if kept is not None:
             self._iterator = kept
             return
         self._check_resume = self._start.is_record
         self._iterator = self._kinesis.fetch_iterator(
-            self._stream, self._shard_id, iterator_start(self._start)
+            self._stream, self._shard_id, plan_iterator(self._start)
         )
 
     def _rebuild(self) -> None:
@@ -226,10 +229,14 @@ class ShardRange:
     def _rows(self, page: RecordPage, *, is_end: bool, children: tuple[ChildShard, ...]) -> ShardPage:
         records = page.records
         after = None
-        if self._check_resume and (records or page.millis_behind_latest == 0 or is_end):
-            self._check_resume = False
-            self._check_start_is_there(page)
-            after = self._start
+        if self._check_resume:
+            first = records[0].sequence_number if records else None
+            found = check_resume(self._start, first, at_end=is_end or page.millis_behind_latest == 0)
+            if found is ResumeCheck.TRIMMED:
+                self._on_trimmed()
+            if found is not ResumeCheck.UNDECIDED:
+                self._check_resume = False
+                after = self._start
         if records:
             self._last_raw = records[-1].sequence_number
         rows = records_to_batch(
@@ -242,10 +249,7 @@ class ShardRange:
         )
         return ShardPage(rows, page.millis_behind_latest, is_end, children)
 
-    def _check_start_is_there(self, page: RecordPage) -> None:
-        records = page.records
-        if records and int(records[0].sequence_number) <= int(self._start.sequence_number or "0"):
-            return
+    def _on_trimmed(self) -> None:
         seen_ms = self._loss.tip_seen_ms
         if seen_ms is not None and seen_ms > time.time() * 1000 - self._loss.retention_ms:
             return
@@ -271,18 +275,3 @@ class ShardRange:
             for shard in shards
             if self._shard_id in shard.parents
         )
-
-
-def iterator_start(position: Position) -> IteratorStart:
-    """Say how the service starts behind a position.
-
-    A record's position starts AT it: the record must be there, which shows that nothing was trimmed, and an
-    aggregate may have more user records behind the position.
-    """
-    if position.sequence_number is not None:
-        return IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
-    if position.timestamp_ms is not None:
-        return IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=position.timestamp_ms)
-    if position.sentinel is Sentinel.LATEST:
-        return IteratorStart(IteratorType.LATEST)
-    return IteratorStart(IteratorType.TRIM_HORIZON)

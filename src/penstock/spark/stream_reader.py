@@ -24,12 +24,11 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from penstock.core.offsets import INITIAL_OFFSET, parse_offset
-from penstock.ports.metrics import NoMetrics
 from penstock.spark.border import exit_on_termination, explained, explained_rows
 from penstock.spark.claimed_read import Bounds, ClaimedRead
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner, ShardTask
-from penstock.spark.process import open_kinesis_for, open_table_for, shard_iterators
+from penstock.spark.process import open_kinesis_for, open_metrics_for, open_table_for, shard_iterators
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
 from penstock.wiring import SystemClock
 
@@ -59,7 +58,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             exit_on_termination()
             kinesis = open_kinesis_for(self._options.connection)
             table = open_table_for(self._options.lease_table, self._options.connection)
-            self._planner = Planner(self._options, kinesis, table, SystemClock(), NoMetrics())
+            self._planner = Planner(self._options, kinesis, table, SystemClock(), open_metrics_for)
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:

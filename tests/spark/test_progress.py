@@ -1,0 +1,76 @@
+"""What a user sees of a running query: its lag, its leases, and the columns' event time."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.spark import StreamLag, lag
+from spark_support import numbered, put, wait_until
+
+REPORT = {
+    "bytes": 800,
+    "claims": 2,
+    "keptIterators": 1,
+    "leases": {"held": 2, "lost": 1, "taken": 3, "total": 6},
+    "maxMillisBehindLatest": 70,
+    "millisBehindLatest": {"shardId-0": 0, "shardId-1": 70},
+    "records": 100,
+    "stream": "orders",
+}
+LAG = StreamLag(
+    stream="orders",
+    millis_behind_latest={"shardId-0": 0, "shardId-1": 70},
+    record_count=100,
+    bytes_count=800,
+    held_leases=2,
+    total_leases=6,
+    taken_leases=3,
+    lost_leases=1,
+)
+
+
+@pytest.mark.parametrize("shape", ["json", "object", "text"])
+def test_the_lag_is_read_from_whatever_shape_spark_gives_the_progress(shape):
+    report = json.dumps(REPORT) if shape == "text" else REPORT
+    progress = {"sources": [{"latestOffset": report}]}
+    if shape == "object":
+        progress = SimpleNamespace(sources=[SimpleNamespace(latestOffset=report)])
+    assert lag(SimpleNamespace(lastProgress=progress)) == [LAG]
+    assert LAG.max_millis_behind_latest == 70
+
+
+def test_there_is_no_lag_before_the_first_progress_and_none_of_other_sources():
+    others = [{"latestOffset": offset} for offset in (None, "12", "not json", {"topic": {"0": 5}})]
+    assert lag(SimpleNamespace(lastProgress=None)) == []
+    assert lag(SimpleNamespace(lastProgress={"sources": others})) == []
+
+
+def test_a_running_query_tells_its_lag_its_claims_and_its_leases(job, client):
+    put(client, job.stream, numbered(0, 100))
+    run = job.start(maxRecordsPerTrigger="40")
+    run.wait_for(100)
+    wait_until(lambda: lag(run.query) and lag(run.query)[0].held_leases == 2, "the lag to be told")
+    found = lag(run.query)[0]
+    assert (found.stream, found.total_leases, found.lost_leases) == (job.stream, 2, 0)
+    assert set(found.millis_behind_latest) == {"shardId-000000000000", "shardId-000000000001"}
+    wait_until(lambda: lag(run.query)[0].max_millis_behind_latest == 0, "the query to be at the tip")
+    assert set(reports_of(run.query)[-1]) == set(REPORT)
+
+
+def test_a_task_goes_on_with_the_iterator_that_its_process_kept(job, client):
+    run = job.start()
+    for turn in range(1, 6):
+        put(client, job.stream, numbered((turn - 1) * 20, turn * 20))
+        run.wait_for(turn * 20)
+    wait_until(
+        lambda: sum(report["keptIterators"] for report in reports_of(run.query)) >= 1,
+        "an iterator that was kept",
+    )
+
+
+def reports_of(query):
+    found = [progress["sources"][0]["latestOffset"] for progress in query.recentProgress]
+    return [json.loads(report) for report in found if report]
