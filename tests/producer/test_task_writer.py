@@ -32,7 +32,10 @@ def test_every_record_is_acknowledged_when_it_ends(server, kinesis, stream, aggr
         assert firsts_by_key(seen) == given
     assert report.user_record_count == 3000
     assert report.bytes_count >= sum(len(data) for _, data in seen)
-    assert sum(report.by_shard.values()) == report.kinesis_record_count
+    assert (
+        sum(counts.kinesis_record_count for counts in report.by_shard.values()) == report.kinesis_record_count
+    )
+    assert sum(counts.user_record_count for counts in report.by_shard.values()) == report.user_record_count
     assert (report.refused_count, report.possible_duplicate_count, report.pause_s) == (0, 0, 0.0)
     assert pickle.loads(pickle.dumps(report)) == report
 

@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         done = writer.report.user_record_count
         raise type(error)(f"{error}; {done} records were acknowledged before") from error
     if args.json:
-        print(json.dumps({"acknowledged": report.user_record_count, "bytes": report.bytes_count, "refused": report.refused_count, "possible_duplicates": report.possible_duplicate_count, "shards": report.by_shard}))  # fmt: skip
+        print(json.dumps({"acknowledged": report.user_record_count, "bytes": report.bytes_count, "refused": report.refused_count, "possible_duplicates": report.possible_duplicate_count, "shards": {shard_id: counts.kinesis_record_count for shard_id, counts in report.by_shard.items()}}))  # fmt: skip
     else:
         print(f"acknowledged: {report} in {time.monotonic() - began_s:.1f} s")
     return 0

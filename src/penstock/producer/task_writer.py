@@ -69,8 +69,17 @@ class TaskWriterOptions:
 
 
 @dataclass(slots=True)
+class ShardCounts:
+    """What one shard acknowledged."""
+
+    user_record_count: int = 0
+    kinesis_record_count: int = 0
+    bytes_count: int = 0
+
+
+@dataclass(slots=True)
 class WriteReport:
-    """What a writer did.
+    """What a writer did, or several together.
 
     Args:
         user_record_count: Acknowledged user records.
@@ -81,7 +90,8 @@ class WriteReport:
         possible_duplicate_count: User records that were sent again after a request without an answer, or to another
             shard after a reshard.
         pause_s: Time in which nothing could be sent because of refusals.
-        by_shard: Acknowledged Kinesis records of each shard.
+        refused_by_reason: The refused entries by the service's code.
+        by_shard: What each shard acknowledged.
     """
 
     user_record_count: int = 0
@@ -91,7 +101,37 @@ class WriteReport:
     refused_count: int = 0
     possible_duplicate_count: int = 0
     pause_s: float = 0.0
-    by_shard: dict[str, int] = field(default_factory=dict)
+    refused_by_reason: dict[str, int] = field(default_factory=dict)
+    by_shard: dict[str, ShardCounts] = field(default_factory=dict)
+
+    def add(self, other: WriteReport) -> None:
+        """Add what another writer did."""
+        self.user_record_count += other.user_record_count
+        self.kinesis_record_count += other.kinesis_record_count
+        self.bytes_count += other.bytes_count
+        self.request_count += other.request_count
+        self.refused_count += other.refused_count
+        self.possible_duplicate_count += other.possible_duplicate_count
+        self.pause_s += other.pause_s
+        for reason, count in other.refused_by_reason.items():
+            self.refused_by_reason[reason] = self.refused_by_reason.get(reason, 0) + count
+        for shard_id, counts in other.by_shard.items():
+            self._count(shard_id, counts.user_record_count, counts.kinesis_record_count, counts.bytes_count)
+
+    def note_acknowledged(self, shard_id: str, user_record_count: int, bytes_count: int) -> None:
+        """Count one Kinesis record that a shard acknowledged."""
+        self.user_record_count += user_record_count
+        self.kinesis_record_count += 1
+        self.bytes_count += bytes_count
+        self._count(shard_id, user_record_count, 1, bytes_count)
+
+    def _count(
+        self, shard_id: str, user_record_count: int, kinesis_record_count: int, bytes_count: int
+    ) -> None:
+        counts = self.by_shard.setdefault(shard_id, ShardCounts())
+        counts.user_record_count += user_record_count
+        counts.kinesis_record_count += kinesis_record_count
+        counts.bytes_count += bytes_count
 
     def __str__(self) -> str:
         """Say it in a line."""
@@ -286,11 +326,10 @@ class TaskWriter:
     def _count(self, settled: Settled) -> None:
         report = self.report
         for each in settled.delivered:
-            report.user_record_count += len(each.parcel.records)
-            report.kinesis_record_count += 1
-            report.bytes_count += len(each.parcel.packed.data)
-            report.by_shard[each.shard_id] = report.by_shard.get(each.shard_id, 0) + 1
-        report.refused_count += sum(settled.retried.values())
+            report.note_acknowledged(each.shard_id, len(each.parcel.records), len(each.parcel.packed.data))
+        for reason, count in settled.retried.items():
+            report.refused_count += count
+            report.refused_by_reason[reason] = report.refused_by_reason.get(reason, 0) + count
         report.possible_duplicate_count += settled.possible_duplicate_count
         for refused in settled.refused:
             raise self._failed(

@@ -7,20 +7,30 @@ discovery does not reach (an old session, an archive on the workers' path) regis
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
-
-from penstock.spark.progress import StreamLag, lag
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.spark.align import align_to_shards
+    from penstock.spark.progress import StreamLag, lag
+    from penstock.spark.sink_figures import SinkReport, sink_report
     from penstock.spark.source import KinesisDataSource
 
-__all__ = ["KinesisDataSource", "StreamLag", "lag"]
+__all__ = ["KinesisDataSource", "SinkReport", "StreamLag", "align_to_shards", "lag", "sink_report"]
+
+_HOMES: Final = {
+    "KinesisDataSource": "source",
+    "SinkReport": "sink_figures",
+    "StreamLag": "progress",
+    "align_to_shards": "align",
+    "lag": "progress",
+    "sink_report": "sink_figures",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """Load the data source when it is asked for: the option table is read without Spark."""
-    if name == "KinesisDataSource":
-        from penstock.spark.source import KinesisDataSource
-
-        return KinesisDataSource
-    raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
+    """Load a name when it is asked for: Spark imports this in every session, and the option table needs no Spark."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
+    return getattr(import_module(f"penstock.spark.{home}"), name)

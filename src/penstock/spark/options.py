@@ -71,6 +71,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("rateLimit", whole_number(1, 1000), None, "Percent of a shard's write capacity that each task may use; nothing is limited until the service refuses when not given.", _SINK),
     Option("maxRecordsPerBatch", whole_number(1, 500), 500, "Kinesis records in one PutRecords call.", _SINK),
     Option("bufferBytes", SIZE, 32 * 2**20, "Memory that one task may hold in records that are not acknowledged yet.", _SINK),
+    Option("onError", one_of("fail", "deadLetter"), "fail", "What happens to a row that the service can never accept (too large, a key that is none, null): `fail` the task, or put it aside with `deadLetterPath` or `deadLetterStream`. Errors of the service always fail the task.", _SINK),
+    Option("deadLetterPath", TEXT, None, "Folder (local, or a URI that pyarrow opens, as s3://bucket/folder) for rows put aside: JSON lines, a file per task.", _SINK),
+    Option("deadLetterStream", TEXT, None, "Stream for rows put aside, as JSON.", _SINK),
     Option("writeDeadline", duration(1, 86400), 600.0, "Time without any acknowledgement after which a task gives up and fails.", _SINK),
 )  # fmt: skip
 
@@ -199,6 +202,14 @@ class SinkOptions:
     request_record_count_max: int
     buffer_bytes_max: int
     write_deadline_s: float
+    dead_letter_path: str | None
+    dead_letter_stream: str | None
+    checkpoint_location: str | None
+
+    @property
+    def keeps_dead_letters(self) -> bool:
+        """Whether rows that can never be accepted are put aside."""
+        return self.dead_letter_path is not None or self.dead_letter_stream is not None
 
 
 def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ...]]:
@@ -296,9 +307,12 @@ def parse_sink(given: Mapping[str, str]) -> tuple[SinkOptions, tuple[str, ...]]:
         OptionError: Anything unknown or out of range.
     """
     values, notes = _parse(given, "sink")
+    stream = _stream(values, required=False)
+    _check_dead_letters(values, stream)
+    location = next((text for key, text in given.items() if key.lower() == "checkpointlocation"), None)
     return (
         SinkOptions(
-            stream=_stream(values, required=False),
+            stream=stream,
             connection=_connection(values),
             aggregation=values["aggregation"],
             ordering=values["ordering"],
@@ -306,9 +320,31 @@ def parse_sink(given: Mapping[str, str]) -> tuple[SinkOptions, tuple[str, ...]]:
             request_record_count_max=values["maxRecordsPerBatch"],
             buffer_bytes_max=values["bufferBytes"],
             write_deadline_s=values["writeDeadline"],
+            dead_letter_path=values["deadLetterPath"],
+            dead_letter_stream=values["deadLetterStream"],
+            checkpoint_location=location,
         ),
         notes,
     )
+
+
+def _check_dead_letters(values: Mapping[str, Any], stream: str | None) -> None:
+    path, target = values["deadLetterPath"], values["deadLetterStream"]
+    if values["onError"] == "fail":
+        if path is not None or target is not None:
+            name = "deadLetterPath" if path is not None else "deadLetterStream"
+            raise OptionError(
+                f"option {name} has no effect with onError=fail; set onError=deadLetter, or remove it"
+            )
+        return
+    if (path is None) == (target is None):
+        raise OptionError(
+            "option onError=deadLetter: say where to, with either deadLetterPath or deadLetterStream"
+        )
+    if target is not None and target in (stream, "" if stream is None else stream.rpartition("/")[2]):
+        raise OptionError(
+            f"option deadLetterStream={target} is the stream that is written to; name another one"
+        )
 
 
 def _parse(given: Mapping[str, str], scope: str) -> tuple[dict[str, Any], tuple[str, ...]]:

@@ -8,6 +8,7 @@ at-least-once: a task that Spark repeats sends its rows again.
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -21,8 +22,10 @@ from pyspark.sql.datasource import (
 from penstock.errors import OptionError, RecordError
 from penstock.producer.task_writer import TaskWriter, TaskWriterOptions, WriteReport
 from penstock.spark.border import explained
+from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.options import SinkOptions
 from penstock.spark.process import open_kinesis_for
+from penstock.spark.sink_figures import merge, record_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,9 +90,10 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
 
 @dataclass
 class KinesisCommitMessage(WriterCommitMessage):
-    """What one task tells the driver: a report for each stream that it wrote to."""
+    """What one task tells the driver: a report for each stream that it wrote to, and how many rows it put aside."""
 
     reports: dict[str, WriteReport] = field(default_factory=dict)
+    dead_letter_count: int = 0
 
 
 class RowWriter:
@@ -103,6 +107,7 @@ class RowWriter:
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._options = options
         self._columns = columns
+        self._write_id = uuid.uuid4().hex
 
     @explained
     def write(self, batches: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
@@ -113,6 +118,7 @@ class RowWriter:
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
         writers: dict[str, TaskWriter] = {}
+        dead = DeadLetters(self._options, self._write_id) if self._options.keeps_dead_letters else None
         row_number = 0
         for batch in batches:
             names = batch.schema.names
@@ -122,10 +128,18 @@ class RowWriter:
                 writer = writers.get(stream)
                 if writer is None:
                     writer = writers[stream] = self._open(stream)
-                self._send(writer, stream, row_number, data[index], keys[index], hash_keys[index])
+                row = (data[index], keys[index], hash_keys[index])
+                try:
+                    self._send(writer, stream, row_number, row)
+                except RecordError as error:
+                    if dead is None:
+                        raise
+                    dead.add(stream, row_number, row, str(error))
                 row_number += 1
         reports = {stream: writer.finish() for stream, writer in writers.items()}
-        return KinesisCommitMessage(reports)
+        if dead is not None:
+            dead.finish()
+        return KinesisCommitMessage(reports, 0 if dead is None else dead.count)
 
     def _open(self, stream: str) -> TaskWriter:
         options = self._options
@@ -152,11 +166,13 @@ class RowWriter:
         return self._options.stream
 
     @staticmethod
-    def _send(writer: TaskWriter, stream: str, row_number: int, data: Any, key: Any, hash_key: Any) -> None:  # noqa: PLR0917 - one row
+    def _send(writer: TaskWriter, stream: str, row_number: int, row: tuple[Any, Any, Any]) -> None:
+        data, key, hash_key = row
         if data is None or key is None:
             missing = "data" if data is None else "partitionKey"
             raise RecordError(
-                f"stream {stream}, row {row_number} of the task: the column {missing} is null; filter such rows out or give a value"
+                f"stream {stream}, row {row_number} of the task: the column {missing} is null; filter such rows out, give a "
+                "value, or put them aside with onError=deadLetter"
             )
         payload = data.encode() if isinstance(data, str) else data
         try:
@@ -169,11 +185,22 @@ def _values(batch: pa.RecordBatch, names: list[str], column: str) -> list[Any]:
     return batch.column(names.index(column)).to_pylist() if column else [None] * batch.num_rows
 
 
-def _log_reports(messages: list[WriterCommitMessage | None], what: str) -> None:
-    for message in messages:
-        if isinstance(message, KinesisCommitMessage):
-            for stream, report in message.reports.items():
-                _log.info("%s to stream %s: %s", what, stream, report)
+def _sum_up(messages: list[WriterCommitMessage | None], what: str) -> tuple[dict[str, WriteReport], int]:
+    """Add up what the tasks tell, say it in the log, and give it: by stream, and the rows that were put aside."""
+    told = [message for message in messages if isinstance(message, KinesisCommitMessage)]
+    by_stream: dict[str, list[WriteReport]] = {}
+    for message in told:
+        for stream, report in message.reports.items():
+            by_stream.setdefault(stream, []).append(report)
+    totals = {stream: merge(reports) for stream, reports in sorted(by_stream.items())}
+    dead_letters = sum(message.dead_letter_count for message in told)
+    for stream, report in totals.items():
+        _log.info("%s to stream %s: %s", what, stream, report)
+    if dead_letters:
+        _log.warning(
+            "%s: %d rows that the service can never accept went to the dead letters", what, dead_letters
+        )
+    return totals, dead_letters
 
 
 class KinesisBatchWriter(DataSourceArrowWriter):
@@ -188,11 +215,11 @@ class KinesisBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Say in the log what was written."""
-        _log_reports(messages, "batch write")
+        _sum_up(messages, "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Say in the log what stays written although the job failed: a stream takes nothing back."""
-        _log_reports(messages, "failed batch write, acknowledged before the failure")
+        _sum_up(messages, "failed batch write, acknowledged before the failure")
 
 
 class KinesisStreamWriter(DataSourceStreamArrowWriter):
@@ -200,15 +227,18 @@ class KinesisStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._rows = RowWriter(options, columns)
+        self._checkpoint_location = options.checkpoint_location
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows of a micro-batch."""
         return self._rows.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say in the log what the micro-batch wrote; may be called again for the same batch after a restart."""
-        _log_reports(messages, f"micro-batch {batchId}")
+        """Say what the micro-batch wrote, in the log and for `sink_report`; may come again for a batch after a restart."""
+        totals, dead_letters = _sum_up(messages, f"micro-batch {batchId}")
+        if self._checkpoint_location is not None:
+            record_commit(self._checkpoint_location, batchId, totals, dead_letters)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Say in the log what stays written; the batch will be written again (at-least-once)."""
-        _log_reports(messages, f"failed micro-batch {batchId}, acknowledged before the failure")
+        _sum_up(messages, f"failed micro-batch {batchId}, acknowledged before the failure")

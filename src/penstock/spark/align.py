@@ -1,0 +1,99 @@
+"""`penstock.spark.align_to_shards`: one Spark task per shard, so that a task owns a shard's write rate.
+
+Rows are placed as the service will place them: by the explicit hash key, else by the MD5 of the partition key. Only
+Spark's own expressions are used, so it works in this process, on a cluster and through Spark Connect, and no row goes
+through Python for it. Hash keys are compared as texts of one length: 32 hexadecimal digits as `md5` gives them, and 39
+decimal digits, since Spark's decimals end at 38.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from penstock.core.hash_key import HASH_KEY_MAX
+from penstock.errors import OptionError, StreamChanged
+from penstock.ports.kinesis import ShardFilter
+from penstock.spark.options import parse_sink
+from penstock.spark.process import open_kinesis_for
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    Order: TypeAlias = str | Column | Sequence[str | Column]
+
+_DECIMAL_DIGITS: Final = len(str(HASH_KEY_MAX))
+_HEX_DIGITS: Final = 32
+
+
+def align_to_shards(
+    df: DataFrame,
+    stream: str,
+    *,
+    order_by: Order | None = None,
+    **options: str,
+) -> DataFrame:
+    """Repartition rows by the shard that will take them: one partition for each open shard.
+
+    A shard's rows are then written by one task at a time, which knows its rate exactly and packs dense aggregates.
+
+    The shards are looked up once, now. When the stream is resharded later the rows still go where they belong, only no
+    longer one task per shard; in `foreachBatch` the shards are looked up for every batch.
+
+    Args:
+        df: Rows for the sink: with `partitionKey` and, if wanted, `explicitHashKey`.
+        stream: Name or ARN of the stream that they will be written to.
+        order_by: Column or columns by which each shard's rows are ordered, so that every key keeps that order. Not for a
+            streaming DataFrame, which Spark cannot sort: use it in `foreachBatch`.
+        options: How to reach the service, as the sink's options: `region="eu-west-1"`, `endpointUrl=...`.
+
+    Returns:
+        The same rows and columns, in as many partitions as the stream has open shards.
+
+    Raises:
+        OptionError: A column is missing, an option is unknown, or a streaming DataFrame is to be ordered.
+        NotFound, AccessDenied: The stream cannot be looked at (ListShards).
+    """
+    from pyspark.sql import functions as f
+
+    columns = {name.lower(): name for name in df.columns}
+    if "partitionkey" not in columns:
+        raise OptionError("align_to_shards: the column partitionKey is missing")
+    if order_by is not None and df.isStreaming:
+        raise OptionError(
+            "align_to_shards: Spark cannot sort a streaming DataFrame; call align_to_shards(..., order_by=...) in "
+            "foreachBatch, or leave order_by out"
+        )
+    starts = _fetch_range_starts(stream, options)
+    hex_starts = f.array(*[f.lit(f"{start:0{_HEX_DIGITS}x}") for start in starts])
+    shard = _count_up_to(hex_starts, f.md5(f.col(columns["partitionkey"]).cast("binary")))
+    if "explicithashkey" in columns:
+        given = f.col(columns["explicithashkey"])
+        decimal_starts = f.array(*[f.lit(f"{start:0{_DECIMAL_DIGITS}d}") for start in starts])
+        by_hash_key = _count_up_to(decimal_starts, f.lpad(given, _DECIMAL_DIGITS, "0"))
+        shard = f.when(given.isNotNull(), by_hash_key).otherwise(shard)
+    # A row without a key is refused by the sink, which names it; here it only needs some place.
+    place = f.greatest(f.coalesce(shard, f.lit(1)) - 1, f.lit(0)).cast("int")
+    aligned = df.repartitionById(len(starts), place)
+    if order_by is None:
+        return aligned
+    order: list[str | Column] = list(order_by) if isinstance(order_by, list | tuple) else [order_by]  # type: ignore[list-item]  # one column otherwise
+    return aligned.sortWithinPartitions(*order)
+
+
+def _count_up_to(starts: Column, key: Column) -> Column:
+    """Count the ranges that begin at or before a key: the ordinal, from 1, of the range that holds it."""
+    from pyspark.sql import functions as f
+
+    return f.size(f.filter(starts, lambda start: start <= key))
+
+
+def _fetch_range_starts(stream: str, options: dict[str, str]) -> list[int]:
+    named = {"streamARN" if stream.startswith("arn:") else "streamName": stream}
+    parsed, _ = parse_sink({**options, **named})
+    kinesis = open_kinesis_for(parsed.connection)
+    listing = kinesis.fetch_shards(stream, ShardFilter("AT_LATEST"))
+    starts = sorted(shard.hash_range.start for shard in listing.shards if shard.is_open)
+    if not starts or starts[0] != 0:
+        raise StreamChanged(f"stream {stream}: the listing names no open shard for hash key 0; try again")
+    return starts

@@ -1,0 +1,122 @@
+"""Where rows go that the service can never accept, with `onError=deadLetter`: a folder, or another stream.
+
+Such a row (too large, a key that is none, null data) would fail its task however often Spark repeats it. Errors of the
+service are no matter for dead letters: they fail the task, which Spark repeats.
+
+A folder gets one file of JSON lines per task, named by query, batch and partition, so that a repeated task replaces
+what it wrote before. Each line holds all that is needed to put the record by hand: `{"stream", "partitionKey",
+"explicitHashKey", "data" (base64), "row", "reason"}`. A stream gets the same JSON as the record's data.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any, Final
+
+from penstock.errors import PenstockError, RecordError, UsageError
+from penstock.producer.task_writer import TaskWriter
+from penstock.spark.options import SinkOptions
+from penstock.spark.process import open_kinesis_for
+
+_KEY_CHARACTERS_MAX: Final = 256
+
+
+class DeadLetters:
+    """One task's dead letters. They stand when `finish` has returned.
+
+    Args:
+        options: The sink's, with a target.
+        write_id: Of the batch write, or of the streaming query's run; names files where Spark gives no batch.
+    """
+
+    def __init__(self, options: SinkOptions, write_id: str) -> None:
+        self._options = options
+        self._write_id = write_id
+        self._lines: list[str] = []
+        self._writer: TaskWriter | None = None
+        self.count = 0
+
+    def add(self, stream: str, row_number: int, row: tuple[Any, Any, Any], reason: str) -> None:
+        """Take a row.
+
+        Args:
+            stream: Where it was to go.
+            row_number: Its place in the task, from 0.
+            row: Data, partition key, explicit hash key, as the columns have them.
+            reason: Why the service can never accept it.
+
+        Raises:
+            RecordError: The other stream cannot take it either.
+        """
+        data, key, hash_key = row
+        payload = data.encode() if isinstance(data, str) else data
+        letter = json.dumps(
+            {
+                "stream": stream,
+                "partitionKey": key,
+                "explicitHashKey": hash_key,
+                "data": None if payload is None else base64.b64encode(payload).decode(),
+                "row": row_number,
+                "reason": reason,
+            }
+        )
+        self.count += 1
+        if self._options.dead_letter_path is not None:
+            self._lines.append(letter)
+            return
+        self._send(letter, str(key or "")[:_KEY_CHARACTERS_MAX] or "dead-letter", row_number)
+
+    def _send(self, letter: str, key: str, row_number: int) -> None:
+        target = self._options.dead_letter_stream or ""
+        if self._writer is None:
+            self._writer = TaskWriter(open_kinesis_for(self._options.connection), target)
+        try:
+            self._writer.write(letter.encode(), key)
+        except RecordError as error:
+            raise RecordError(
+                f"row {row_number} of the task: its dead letter does not fit into stream {target} either ({error}); use "
+                "option deadLetterPath, which takes every size"
+            ) from None
+
+    def finish(self) -> None:
+        """Write what was taken; every letter stands afterwards.
+
+        Raises:
+            PenstockError: The folder cannot be written.
+            DeliveryFailed: The other stream did not take them.
+        """
+        if self._writer is not None:
+            self._writer.finish()
+        if self._lines:
+            self._write_file()
+
+    def _write_file(self) -> None:
+        import pyarrow as pa
+        from pyarrow import fs
+
+        folder = self._options.dead_letter_path or ""
+        name = _file_name(self._write_id)
+        try:
+            system, path = (
+                fs.FileSystem.from_uri(folder) if "://" in folder else (fs.LocalFileSystem(), folder)
+            )
+            system.create_dir(path, recursive=True)
+            with system.open_output_stream(f"{path}/{name}") as file:
+                file.write("".join(f"{line}\n" for line in self._lines).encode())
+        except (OSError, pa.ArrowException) as error:
+            raise PenstockError(
+                f"option deadLetterPath={folder}: {len(self._lines)} dead letters cannot be written to {name}: {error}"
+            ) from error
+
+
+def _file_name(write_id: str) -> str:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    if context is None:
+        raise UsageError("dead letters are written by Spark tasks, and this is none")
+    query = context.getLocalProperty("sql.streaming.queryId")
+    batch = context.getLocalProperty("streaming.sql.batchId")
+    what = write_id if query is None else f"{query}-batch-{batch}"
+    return f"dead-letters-{what}-part-{context.partitionId():05d}.jsonl"

@@ -1,0 +1,175 @@
+"""`penstock.spark.sink_report(query)`: what the sink has written, by stream and shard.
+
+Spark ends the sink's Python process after each commit and lets nothing through to its progress, so the commit leaves its
+figures in a small file in the query's checkpoint location, which outlives the query and is reachable from wherever the
+checkpoint is. The file is for people, never read by the query: when it cannot be written, the log says so once per
+batch and the query goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, Final
+
+from penstock.errors import UsageError
+from penstock.producer.task_writer import ShardCounts, WriteReport
+
+_log: Final = logging.getLogger("penstock.spark")
+FILE_NAME: Final = "penstock-sink.json"
+_VERSION: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class SinkReport:
+    """What a streaming query's sink has written.
+
+    Args:
+        batch: Spark's number of the last batch that was committed.
+        last: What that batch wrote, by stream.
+        total: What all batches wrote since the checkpoint location was begun, by stream.
+        dead_letters: Rows of the last batch that went to the dead letters.
+        dead_letters_total: The same over all batches.
+    """
+
+    batch: int
+    last: Mapping[str, WriteReport] = field(default_factory=dict)
+    total: Mapping[str, WriteReport] = field(default_factory=dict)
+    dead_letters: int = 0
+    dead_letters_total: int = 0
+
+
+def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkReport | None:
+    """Say what a streaming query has written to Kinesis.
+
+    Args:
+        query: A `StreamingQuery`, running or ended. May be None when the location is given.
+        checkpoint_location: The query's checkpoint location. Needed through Spark Connect, where the query does not tell
+            it, and when this process reaches it under another name.
+
+    Returns:
+        The report of the last committed batch and of all of them; None before the first.
+
+    Raises:
+        UsageError: The location is not known, or not reachable from here.
+    """
+    location = checkpoint_location or _location_of(query)
+    known = _read(location)
+    return None if known is None else _from_json(known)
+
+
+def _location_of(query: Any) -> str:
+    try:
+        # The classic session's own handle; Spark Connect has none.
+        return str(query._jsq.streamingQuery().resolvedCheckpointRoot())  # noqa: SLF001 - nothing public tells it
+    except AttributeError:
+        raise UsageError(
+            "this query does not tell its checkpoint location (Spark Connect): give it, "
+            "sink_report(query, checkpoint_location=...)"
+        ) from None
+
+
+def merge(reports: Iterable[WriteReport]) -> WriteReport:
+    """Add up what several writers did to one stream."""
+    total = WriteReport()
+    for report in reports:
+        total.add(report)
+    return total
+
+
+def record_commit(location: str, batch: int, reports: Mapping[str, WriteReport], dead_letters: int) -> None:
+    """Add a committed batch to the file; a batch that is committed again replaces itself. Never raises."""
+    try:
+        known = _read(location)
+        before = SinkReport(-1) if known is None else _from_json(known)
+        _write(location, _add(before, batch, reports, dead_letters))
+    except Exception as error:  # noqa: BLE001 - a report is never worth a batch
+        _log.warning(
+            "batch %d: what the sink has written could not be noted in %s/%s, and sink_report does not show it: %s",
+            batch,
+            location,
+            FILE_NAME,
+            error,
+        )
+
+
+def _add(before: SinkReport, batch: int, reports: Mapping[str, WriteReport], dead_letters: int) -> SinkReport:
+    if batch <= before.batch:
+        return before  # Spark commits a batch again after a restart; it was counted
+    total = {
+        stream: merge(
+            report for report in (before.total.get(stream), reports.get(stream)) if report is not None
+        )
+        for stream in {**before.total, **reports}
+    }
+    return SinkReport(
+        batch=batch,
+        last=dict(reports),
+        total=total,
+        dead_letters=dead_letters,
+        dead_letters_total=before.dead_letters_total + dead_letters,
+    )
+
+
+# --- the file -----------------------------------------------------------------------------------------------------
+
+
+def _to_json(report: SinkReport) -> dict[str, Any]:
+    return {"v": _VERSION, **asdict(report)}
+
+
+def _from_json(document: Mapping[str, Any]) -> SinkReport:
+    if document.get("v") != _VERSION:
+        raise UsageError(f"{FILE_NAME} has format {document.get('v')!r}, and this version reads {_VERSION}")
+    return SinkReport(
+        batch=document["batch"],
+        last={stream: _report_of(entry) for stream, entry in document["last"].items()},
+        total={stream: _report_of(entry) for stream, entry in document["total"].items()},
+        dead_letters=document["dead_letters"],
+        dead_letters_total=document["dead_letters_total"],
+    )
+
+
+def _report_of(entry: Mapping[str, Any]) -> WriteReport:
+    report = WriteReport(**{key: value for key, value in entry.items() if key != "by_shard"})
+    return replace(
+        report, by_shard={shard: ShardCounts(**counts) for shard, counts in entry["by_shard"].items()}
+    )
+
+
+def _open(location: str) -> tuple[Any, str]:
+    from pyarrow import fs
+
+    if location.startswith("file:"):
+        location = "/" + location.removeprefix("file:").lstrip("/")
+    if "://" not in location:
+        return fs.LocalFileSystem(), location
+    # Hadoop's names of S3; pyarrow knows the plain one.
+    for scheme in ("s3a://", "s3n://"):
+        location = location.replace(scheme, "s3://", 1) if location.startswith(scheme) else location
+    system, path = fs.FileSystem.from_uri(location)
+    return system, path
+
+
+def _read(location: str) -> Any:
+    import pyarrow as pa
+
+    try:
+        system, path = _open(location)
+        with system.open_input_stream(f"{path}/{FILE_NAME}") as file:
+            return json.loads(file.read())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, pa.ArrowException) as error:
+        raise UsageError(f"{location}/{FILE_NAME} cannot be read from here: {error}") from error
+
+
+def _write(location: str, report: SinkReport) -> None:
+    system, path = _open(location)
+    draft, final = f"{path}/.{FILE_NAME}.draft", f"{path}/{FILE_NAME}"
+    system.create_dir(path, recursive=True)
+    with system.open_output_stream(draft) as file:
+        file.write(json.dumps(_to_json(report)).encode())
+    system.move(draft, final)
