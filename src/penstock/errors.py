@@ -22,6 +22,7 @@
     ├── LeaseLost                    another worker owns the lease now
     ├── BufferFull                   a producer has no room; nothing was taken: put again later, or more slowly
     ├── DeliveryFailed               records were not acknowledged; says which and why
+    │   └── RecordExpired            its time to live was over first; put it again if it still matters
     └── HandlerFailed                the user's handler raised, and the policy says stop
 """
 
@@ -128,6 +129,10 @@ class BufferFull(PenstockError):
 
 class DeliveryFailed(PenstockError):
     """Records were not acknowledged by the service."""
+
+
+class RecordExpired(DeliveryFailed):
+    """A record's time to live was over before the service acknowledged it."""
 
 
 class HandlerFailed(PenstockError):

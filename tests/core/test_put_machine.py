@@ -248,6 +248,44 @@ def test_without_permission_to_list_records_go_plain_through_one_lane():
     assert len(settled.delivered) == 2
 
 
+@settings(max_examples=150, deadline=None)
+@given(seed=st.integers(0, 2**32), trouble=troubles, aggregates=st.booleans(), keeps_key_order=st.booleans())
+def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
+    seed, trouble, aggregates, keeps_key_order
+):
+    chance = random.Random(seed)
+    world = World(chance, trouble, shard_count=chance.randint(1, 3))
+    machine = PutMachine(
+        PutSettings(
+            aggregates=aggregates,
+            keeps_key_order=keeps_key_order,
+            request_record_count_max=3,
+            no_progress_deadline_s=1e9,
+        )
+    )
+    driver = Driver(machine, world)
+    put, expired = [], []
+    for number in range(chance.randint(1, 80)):
+        record = (f"key-{chance.randrange(5)}", b"%d" % number)
+        put.append(record)
+        machine.add(record[1], record[0], None, driver.now_s, record)
+        for _ in range(chance.randrange(3)):
+            driver.step(flushes=False)
+        if chance.random() < 0.1:
+            moment_s = driver.now_s - chance.choice([0.0, 0.5, 5.0])
+            dropped = machine.drop_expired(moment_s)
+            assert all(waiting.came_s < moment_s for waiting in dropped)
+            assert [waiting.number for waiting in dropped] == sorted(waiting.number for waiting in dropped)
+            expired += [waiting.ticket for waiting in dropped]
+    driver.finish()
+    assert sorted(driver.delivered + expired) == sorted(put)
+    assert (machine.waiting_count, machine.waiting_bytes) == (0, 0)
+    if keeps_key_order:
+        for key in {key for key, _ in put}:
+            delivered = [data for its_key, data in put if its_key == key and (its_key, data) not in expired]
+            assert [data for data in firsts(world.log, key) if (key, data) not in expired] == delivered
+
+
 def test_a_dropped_request_is_its_owners_once():
     machine = make()
     request = machine.plan_step(0.0)

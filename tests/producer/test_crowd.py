@@ -9,6 +9,7 @@ import pytest
 
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
+from penstock.errors import Throttled
 from penstock.local import LocalKinesisProcess
 from penstock.producer import Producer
 from stream_reading import firsts_by_key, kcl_reads
@@ -17,24 +18,40 @@ SHARDS, WRITERS, RECORD_BYTES = 4, 8, 10_000
 CAPACITY_BYTES_PER_S = SHARDS * 2**20
 
 
-class Requests:
-    """Counts entries: answered, and sent again."""
+class Watched:
+    """The service, and for each request its moment and whether anything in it was refused."""
+
+    def __init__(self, kinesis, begin_s):
+        self._kinesis = kinesis
+        self._begin_s = begin_s
+        self.requests = []
+
+    def __getattr__(self, name):
+        return getattr(self._kinesis, name)
+
+    def put_records(self, stream, entries):
+        try:
+            answers = self._kinesis.put_records(stream, entries)
+        except Throttled:
+            self.requests.append((time.monotonic() - self._begin_s, True))
+            raise
+        is_refused = any(answer.error_code is not None for answer in answers)
+        self.requests.append((time.monotonic() - self._begin_s, is_refused))
+        return answers
+
+
+class Figures:
+    """When how many bytes were accepted, and when a writer paused."""
 
     def __init__(self, begin_s):
         self.begin_s = begin_s
-        self.accepted = []
         self.accepted_bytes = []
-        self.refused = []
         self.pauses = []
 
     def count(self, name, value=1, labels=None):
         now_s = time.monotonic() - self.begin_s
-        if name == "kinesis_records_put":
-            self.accepted.append((now_s, value))
-        elif name == "bytes_put":
+        if name == "bytes_put":
             self.accepted_bytes.append((now_s, value))
-        elif name == "put_retries":
-            self.refused.append((now_s, value))
         elif name == "throttle_pause_s":
             self.pauses.append((now_s, value))
 
@@ -60,7 +77,8 @@ def test_eight_writers_at_three_times_capacity_use_it_and_are_rarely_refused(loa
             )
         )
         begin_s = time.monotonic()
-        figures = Requests(begin_s)
+        figures = Figures(begin_s)
+        kinesis = Watched(kinesis, begin_s)
         given = {}
         threads = [
             threading.Thread(target=push, args=(kinesis, figures, begin_s + load_s, writer, given))
@@ -76,11 +94,12 @@ def test_eight_writers_at_three_times_capacity_use_it_and_are_rarely_refused(loa
     settled_s = min(10.0, load_s / 2)
     used_bytes = sum(size for moment_s, size in figures.accepted_bytes if moment_s < load_s)
     used = used_bytes / (load_s * CAPACITY_BYTES_PER_S)
-    refused = sum(count for moment_s, count in figures.refused if settled_s < moment_s < load_s)
-    accepted = sum(count for moment_s, count in figures.accepted if settled_s < moment_s < load_s)
-    told = f"used {used:.3f}, refused {refused / (refused + accepted):.3f}"
-    assert used > 0.9, told
-    assert refused / (refused + accepted) < 0.1, told
+    late = [is_refused for moment_s, is_refused in kinesis.requests if settled_s < moment_s < load_s]
+    refused = sum(late) / len(late)
+    print(f"{load_s:g} s: {used:.1%} of the capacity used, {refused:.1%} of {len(late)} requests refused")  # noqa: T201 - what a long run is for
+    assert used > 0.9
+    # In the short run chance rules: a dozen refusals more or less.
+    assert refused <= (0.05 if load_s >= 60 else 0.1)
     assert not [moment_s for moment_s, _ in figures.pauses if moment_s > load_s + 10]
 
 

@@ -13,7 +13,15 @@ import time
 import pytest
 
 from penstock.core.aggregation import deaggregate
-from penstock.errors import BufferFull, DeliveryFailed, NotFound, OptionError, RecordError, UsageError
+from penstock.errors import (
+    BufferFull,
+    DeliveryFailed,
+    NotFound,
+    OptionError,
+    RecordError,
+    RecordExpired,
+    UsageError,
+)
 from penstock.producer import AsyncProducer, Producer, ProducerOptions
 from stream_reading import firsts_by_key, kcl_reads, raw_records
 
@@ -193,6 +201,27 @@ def test_a_shard_that_stays_silent_fails_what_waits_and_flush_says_so(server, ki
     server.faults.clear()
     producer.put(b"y", "k").result(20)
     producer.close()
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_a_record_whose_time_is_over_fails_and_later_ones_go_on(server, kinesis, stream, aggregation):
+    server.faults.throttle("PutRecords", count=None, stream=stream)
+    tally = Tally()
+    with Producer(
+        stream, kinesis=kinesis, aggregation=aggregation, linger_s=0.01, record_ttl_s=0.5, metrics=tally
+    ) as producer:
+        late, _ = put_numbered(producer, 30)
+        for future in late:
+            with pytest.raises(
+                RecordExpired, match=r"not acknowledged within record_ttl_s=0.5; .*Provisioned"
+            ):
+                future.result(20)
+        server.faults.clear()
+        assert producer.put(b"fresh", "k").result(20).sequence_number
+        with pytest.raises(DeliveryFailed, match="30 records"):
+            producer.flush(20)
+    assert tally.counts["records_expired",] == 30
+    assert [data for _, data in kcl_reads(server.client(), stream)] == [b"fresh"]
 
 
 def test_what_can_never_work_fails_at_once(server, kinesis, stream):

@@ -361,6 +361,27 @@ class PutMachine:
             self.waiting_bytes -= record.memory_bytes
         return records
 
+    def drop_expired(self, came_before_s: float) -> list[Waiting]:
+        """Give up what has waited since before a moment (not what is in flight), in the order of arrival.
+
+        Every record that waits is looked at, so ask at ease.
+        """
+        kept: list[Waiting] = []
+        expired: list[Waiting] = []
+        progress_s = {shard_id: lane.progress_s for shard_id, lane in self._active.items()}
+        waits_since_s = {shard_id: lane.waits_since_s for shard_id, lane in self._active.items()}
+        for record in self._drain():
+            (expired if record.came_s < came_before_s else kept).append(record)
+        for record in kept:
+            self._place(record, record.came_s)
+        for shard_id, lane in self._active.items():
+            lane.progress_s = progress_s.get(shard_id, lane.progress_s)
+            lane.waits_since_s = waits_since_s.get(shard_id, lane.waits_since_s)
+        for record in expired:
+            self.waiting_count -= 1
+            self.waiting_bytes -= record.memory_bytes
+        return expired
+
     def _on_entry_error(self, parcel: Parcel, answer: Answer, tally: _Tally, settled: Settled) -> None:
         code = answer.error_code or "NoAnswer"
         self.last_error = f"{code} {answer.error_message}".strip()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.put_machine import PutMachine
 from penstock.core.put_steps import FetchMap, Request, Settled, Stuck, Wait
-from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, ServiceError
+from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordExpired, ServiceError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from penstock.core.packing import Parcel, Waiting
 
 _log: Final = logging.getLogger("penstock.producer")
+_EXPIRY_INTERVAL_MIN_S: Final = 0.05
 
 
 class Acknowledgement(NamedTuple):
@@ -62,6 +63,18 @@ class _Flush:
         self.left = left
 
 
+class _Expired:
+    """Records whose time to live was over; false when there are none."""
+
+    __slots__ = ("records",)
+
+    def __init__(self, records: list[Waiting]) -> None:
+        self.records = records
+
+    def __bool__(self) -> bool:
+        return bool(self.records)
+
+
 @dataclass(frozen=True, slots=True)
 class EnginePorts:
     """What an engine stands on."""
@@ -82,6 +95,7 @@ class Engine:
         fetch_placement: Asks how the stream places records.
         thread_count: Requests that may be under way at once.
         buffer_bytes_max: Memory for records that are not acknowledged.
+        record_ttl_s: After so long a record that waits is given up; None for never.
     """
 
     def __init__(
@@ -93,7 +107,10 @@ class Engine:
         fetch_placement: Callable[[], Placement],
         thread_count: int,
         buffer_bytes_max: int,
+        record_ttl_s: float | None = None,
     ) -> None:
+        self._record_ttl_s = record_ttl_s
+        self._expiry_due_s = float("-inf")
         self._stream = stream
         self._machine = machine
         self._ports = ports
@@ -204,21 +221,36 @@ class Engine:
                 if isinstance(step, Request):
                     self._fail_request(step, error)
 
-    def _next_step(self) -> Request | FetchMap | Stuck | None:
+    def _next_step(self) -> Request | FetchMap | Stuck | _Expired | None:
         clock = self._ports.clock
         with self._lock:
             while not self._is_closing:
                 now_s = clock.monotonic_s()
+                expired = self._take_expired(now_s)
+                if expired:
+                    return expired
                 step = self._machine.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, Wait):
                     self._work.notify()  # another sender may find more to do
                     return step
-                self._work.wait(None if step.until_s is None else max(1e-4, step.until_s - now_s))
+                until_s = step.until_s
+                if self._record_ttl_s is not None and self._machine.waiting_count:
+                    until_s = self._expiry_due_s if until_s is None else min(until_s, self._expiry_due_s)
+                self._work.wait(None if until_s is None else max(1e-4, until_s - now_s))
         return None
 
-    def _do(self, step: Request | FetchMap | Stuck) -> None:
+    def _take_expired(self, now_s: float) -> _Expired | None:
+        ttl_s = self._record_ttl_s
+        if ttl_s is None or now_s < self._expiry_due_s:
+            return None
+        self._expiry_due_s = now_s + max(_EXPIRY_INTERVAL_MIN_S, ttl_s / 20)
+        return _Expired(self._machine.drop_expired(now_s - ttl_s)) if self._machine.waiting_count else None
+
+    def _do(self, step: Request | FetchMap | Stuck | _Expired) -> None:
         if isinstance(step, Request):
             self._send(step)
+        elif isinstance(step, _Expired):
+            self._fail_expired(step)
         elif isinstance(step, FetchMap):
             self._fetch_map(step)
         else:
@@ -297,6 +329,16 @@ class Engine:
             )
         self._close([record for each in settled.delivered for record in each.parcel.records])
         self._measure(settled, now_s)
+
+    def _fail_expired(self, expired: _Expired) -> None:
+        self._ports.metrics.count("records_expired", len(expired.records))
+        self._fail(
+            expired.records,
+            RecordExpired(
+                f"stream {self._stream}: not acknowledged within record_ttl_s={self._record_ttl_s}; a record that was sent "
+                f"without an answer may still have been stored. Last word of the service: {self._machine.last_error or 'none'}"
+            ),
+        )
 
     def _fail_request(self, request: Request, error: BaseException) -> None:
         with self._lock:

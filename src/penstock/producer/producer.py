@@ -59,6 +59,8 @@ class ProducerOptions:
         buffer_bytes_max: Bytes of memory that records may take while they are not acknowledged.
         put_timeout_s: How long `put` waits for room when they take more; 0 raises at once.
         no_progress_deadline_s: When a shard acknowledged nothing for so long, what waits fails.
+        record_ttl_s: A record that is not acknowledged after so long is given up, and its future fails with
+            `RecordExpired`; what is under way is waited for. None: no record is given up because time passed.
         request_count_max: Requests under way at once, each on a thread of its own.
         request_record_count_max: Kinesis records in one request, 1 to 500.
         aggregate_bytes_max: Size of one aggregate.
@@ -74,6 +76,7 @@ class ProducerOptions:
     buffer_bytes_max: int = 64 * 2**20
     put_timeout_s: float = 60.0
     no_progress_deadline_s: float = 300.0
+    record_ttl_s: float | None = None
     request_count_max: int = 4
     request_record_count_max: int = 500
     aggregate_bytes_max: int = AGGREGATE_BYTES_DEFAULT
@@ -86,6 +89,8 @@ class ProducerOptions:
         check_range("put_timeout_s", self.put_timeout_s, 0, 86_400)
         check_range("request_count_max", self.request_count_max, 1, 64)
         check_range("map_age_max_s", self.map_age_max_s, 1, 86_400)
+        if self.record_ttl_s is not None:
+            check_range("record_ttl_s", self.record_ttl_s, 0.01, 604_800)
 
 
 class Producer:
@@ -306,6 +311,7 @@ class Producer:
                 fetch_placement=self._fetch_placement,
                 thread_count=options.request_count_max,
                 buffer_bytes_max=options.buffer_bytes_max,
+                record_ttl_s=options.record_ttl_s,
             )
             return self._engine
 
