@@ -1,0 +1,253 @@
+"""Runs the program while records are put, shards are split and merged, and processes are killed by a seeded plan."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from checks import History, Row
+
+from penstock.cli.demo.processes import Kind, find_processes, kill_process, kill_session
+from penstock.cli.demo.shards import merge_shards, open_shards, split_shard
+from penstock.core.aggregation import AggregateBuilder
+from penstock.local import LocalKinesisProcess
+from stream_reading import raw_records
+
+PROGRAM = Path(__file__).with_name("program.py")
+KEYS = 60
+GROUP = 5
+"""User records of one key that go into one aggregate, every other time."""
+START_S = 120.0
+KINDS = {
+    "driver": lambda process: process.kind is Kind.JVM,
+    "planner": lambda process: process.kind is Kind.PLANNER,
+    "worker": lambda process: process.kind is Kind.WORKER,
+    "executor": lambda process: "CoarseGrainedExecutorBackend" in process.command,
+}
+"""What may be killed: Spark's driver, the process that plans beside it, a task's Python, an executor of its own."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a run goes.
+
+    Attributes:
+        seed: Chance for everything.
+        records: How many are put, evenly over the kills.
+        shards: At the beginning.
+        reshards: Splits and merges.
+        kills: Processes that are killed; `weights` says how often each of `KINDS`.
+        master: Spark's.
+    """
+
+    seed: int
+    records: int
+    kills: int
+    shards: int = 8
+    reshards: int = 6
+    weights: tuple[int, ...] = (1, 2, 4, 0)
+    master: str = "local[2,8]"
+    finish_s: float = 240.0
+
+
+@dataclass
+class Run:
+    """One run; `history` is what came of it."""
+
+    plan: Plan
+    folder: Path
+    killed: Counter = field(default_factory=Counter)
+    restarts: int = 0
+    history: History = field(default_factory=History)
+    program: subprocess.Popen | None = None
+    listener: threading.Thread | None = None
+
+    def play(self):
+        """Do everything, and gather the history."""
+        chance = random.Random(self.plan.seed)
+        with LocalKinesisProcess(limits=False, settle_s=0) as server:
+            client = server.client()
+            server.create_stream("numbers", shards=self.plan.shards)
+            server.create_stream("copy", shards=4)
+            self.start(server)
+            try:
+                self.disturb(client, chance, server)
+                self.finish(server)
+            finally:
+                self.bury()
+            self.gather(client)
+        return self.history
+
+    # --- the program's lives ---------------------------------------------------------------------------------
+
+    def start(self, server):
+        with (self.folder / "spark.log").open("a") as log:
+            self.program = self.launch(server, log)
+        started = threading.Event()
+
+        def listen(lines=self.program.stdout):
+            with suppress(ValueError):  # closed meanwhile
+                if lines.readline().strip() == b"started":
+                    started.set()
+
+        self.listener = threading.Thread(target=listen, daemon=True)
+        self.listener.start()
+        assert started.wait(START_S), f"the program did not start:\n{self.log()}"
+
+    def launch(self, server, log):
+        return subprocess.Popen(
+            [sys.executable, str(PROGRAM), str(self.folder), server.endpoint_url, self.plan.master],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            env={
+                **os.environ,
+                **server.environ(),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            start_new_session=True,
+        )
+
+    def bury(self):
+        """End what is left of a life; the listener has read to the end then."""
+        if self.program is None:
+            return
+        kill_session(self.program.pid)
+        self.program.wait()
+        self.program.stdin.close()
+        self.listener.join(10)
+        self.program.stdout.close()
+
+    def restart_if_dead(self, server):
+        if self.program.poll() is None and find_processes(self.program.pid):
+            return
+        self.bury()
+        self.restarts += 1
+        self.start(server)
+
+    def log(self):
+        return "".join(
+            (self.folder / "spark.log").read_text(errors="replace").splitlines(keepends=True)[-40:]
+        )
+
+    # --- disturbing ----------------------------------------------------------------------------------------------
+
+    def disturb(self, client, chance, server):
+        """Put, reshard and kill, all from one plan, one after the other."""
+        plan = self.plan
+        reshard_turns = set(chance.sample(range(plan.kills), min(plan.kills, plan.reshards)))
+        sent = Counter()
+        for turn in range(plan.kills):
+            self.put(client, plan.records * turn // plan.kills, plan.records * (turn + 1) // plan.kills, sent)
+            if turn in reshard_turns:
+                self.reshard(client, chance)
+            time.sleep(chance.uniform(0.0, 1.0))
+            (kind,) = chance.choices(list(KINDS), plan.weights)
+            self.kill(kind, chance)
+            if kind == "driver":
+                self.program.wait(60)
+            self.restart_if_dead(server)
+
+    def put(self, client, start, end, sent):
+        entries, number = [], start
+        while number < end:
+            key = f"key-{number % KEYS}"
+            group = min(GROUP, end - number) if number // GROUP % 2 else 1
+            datas = []
+            for _ in range(group):
+                datas.append(f"{key}/{sent[key]}")
+                sent[key] += 1
+            number += group
+            self.history.put += [(key, data) for data in datas]
+            entries.append({"PartitionKey": key, "Data": packed(key, datas)})
+        for place in range(0, len(entries), 500):
+            answer = client.put_records(StreamName="numbers", Records=entries[place : place + 500])
+            assert answer["FailedRecordCount"] == 0
+
+    @staticmethod
+    def reshard(client, chance):
+        count = len(open_shards(client, "numbers"))
+        if chance.random() < 0.5 and count > 4:
+            merge_shards(client, "numbers", chance.randrange(count - 1))
+        else:
+            split_shard(client, "numbers", chance.randrange(count))
+
+    def kill(self, kind, chance):
+        """Kill one process of a kind, as soon as there is one."""
+        end_s = time.monotonic() + 20
+        while time.monotonic() < end_s:
+            found = [each for each in find_processes(self.program.pid) if KINDS[kind](each)]
+            if found and kill_process(chance.choice(sorted(found, key=lambda each: each.pid)).pid):
+                self.killed[kind] += 1
+                return
+            if self.program.poll() is not None:
+                return
+            time.sleep(0.02)
+
+    def finish(self, server):
+        """Let the program read to the end."""
+        (self.folder / "stop").touch()
+        end_s = time.monotonic() + self.plan.finish_s
+        while self.program.poll() is None:
+            assert time.monotonic() < end_s, f"the program did not come to its end:\n{self.log()}"
+            time.sleep(0.1)
+            if not any(each.kind is Kind.JVM for each in find_processes(self.program.pid)):
+                self.program.wait(30)
+        if self.program.returncode != 0:
+            # The last kill may have hit just before: one more life comes to the end.
+            self.bury()
+            self.restarts += 1
+            self.start(server)
+            assert self.program.wait(self.plan.finish_s) == 0, self.log()
+
+    # --- what came of it -----------------------------------------------------------------------------------------
+
+    def gather(self, client):
+        import pyarrow.dataset as ds
+
+        history = self.history
+        table = ds.dataset(
+            str(self.folder / "parquet"), format="parquet", partitioning=ds.partitioning(flavor="hive")
+        ).to_table()
+        for row in table.to_pylist():
+            history.rows.append(
+                Row(
+                    row["batch"],
+                    row["shardId"],
+                    int(row["sequenceNumber"]),
+                    row["subSequenceNumber"],
+                    row["partitionKey"],
+                    row["data"],
+                )
+            )
+        for line in (self.folder / "executions.jsonl").read_text().splitlines():
+            with suppress(ValueError):  # cut off by a kill
+                told = json.loads(line)
+                history.executions.setdefault(told["batch"], []).append((told["count"], told["hash"]))
+        for shard in client.list_shards(StreamName="numbers")["Shards"]:
+            parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+            history.parents[shard["ShardId"]] = tuple(parent for parent in parents if parent)
+        for file in (self.folder / "checkpoints" / "parquet" / "offsets").iterdir():
+            if file.name.isdigit():
+                history.offsets[int(file.name)] = file.read_text().splitlines()[2]
+        for _, records in raw_records(client, "copy"):
+            history.copied += [(record["PartitionKey"], record["Data"].decode()) for record in records]
+
+
+def packed(key, datas):
+    if len(datas) == 1:
+        return datas[0].encode()
+    builder = AggregateBuilder()
+    for data in datas:
+        builder.add(data.encode(), key, None)
+    return builder.build().data

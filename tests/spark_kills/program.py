@@ -1,0 +1,149 @@
+"""The program that is killed: two queries on one stream, each to be started again as often as it dies.
+
+`python program.py FOLDER ENDPOINT MASTER` reads the stream `numbers` with two applications: `parquet` writes each batch to
+a folder of its own, after an action that hashes the same rows, and notes each execution; `copy` writes to the stream
+`copy` with the Kinesis sink. When FOLDER/stop appears, both read to the end and the program ends with status 0.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+
+BATCH_RECORDS = 1500
+RESTARTS_MAX = 200
+
+folder, endpoint, master = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+
+
+def end_with_parent():
+    """End when the harness is gone, however it went."""
+
+    def wait():
+        while os.read(sys.stdin.fileno(), 1024):
+            pass
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+def open_session():
+    from pyspark.sql import SparkSession
+
+    return (
+        SparkSession.builder.master(master)
+        .appName("penstock kills")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "1g")
+        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.local.dir", f"{folder}/spark-local")
+        .config("spark.sql.warehouse.dir", f"{folder}/spark-warehouse")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+
+
+def read(spark, application):
+    return (
+        spark.readStream.format("kinesis")
+        .option("streamName", "numbers")
+        .option("endpointUrl", endpoint)
+        .option("region", "us-east-1")
+        .option("applicationName", application)
+        .option("workerId", application)
+        .option("leaseDuration", "5s")
+        .option("startingPosition", "TRIM_HORIZON")
+        .option("maxRecordsPerTrigger", str(BATCH_RECORDS))
+        .option("fetchInterval", "0ms")
+        .option("probeInterval", "200ms")
+        .load()
+    )
+
+
+def start_parquet(spark):
+    from pyspark.sql import functions as f
+
+    def write(batch, batch_id):
+        rows = batch.select(
+            "shardId",
+            "sequenceNumber",
+            "subSequenceNumber",
+            "partitionKey",
+            f.col("data").cast("string").alias("data"),
+        )
+        # Two actions on one batch, and nothing cached: they must see the same rows. The first one is noted at once, so that
+        # an execution that dies later is compared too.
+        told = rows.agg(
+            f.count("*").alias("count"),
+            f.coalesce(f.sum(f.xxhash64(*rows.columns).cast("decimal(38,0)")), f.lit(0)).alias("hash"),
+        ).first()
+        line = json.dumps({"batch": batch_id, "count": told["count"], "hash": str(told["hash"])}) + "\n"
+        with (folder / "executions.jsonl").open("a") as file:
+            file.write(line)
+            file.flush()
+            os.fsync(file.fileno())
+        rows.write.mode("overwrite").parquet(f"{folder}/parquet/batch={batch_id}")
+
+    return (
+        read(spark, "parquet")
+        .writeStream.queryName("parquet")
+        .foreachBatch(write)
+        .option("checkpointLocation", str(folder / "checkpoints" / "parquet"))
+        .start()
+    )
+
+
+def start_copy(spark):
+    return (
+        read(spark, "copy")
+        .select("partitionKey", "data")
+        .writeStream.queryName("copy")
+        .format("kinesis")
+        .option("streamName", "copy")
+        .option("endpointUrl", endpoint)
+        .option("region", "us-east-1")
+        .option("checkpointLocation", str(folder / "checkpoints" / "copy"))
+        .start()
+    )
+
+
+STARTS = {"parquet": start_parquet, "copy": start_copy}
+
+
+def main():
+    end_with_parent()
+    spark = open_session()
+    spark.sparkContext.setLogLevel("ERROR")
+    queries = {name: start(spark) for name, start in STARTS.items()}
+    sys.stdout.write("started\n")
+    sys.stdout.flush()
+    restarts = 0
+    while True:
+        is_to_stop = (folder / "stop").exists()
+        for name, query in list(queries.items()):
+            if query.isActive:
+                continue
+            restarts += 1
+            if restarts > RESTARTS_MAX:
+                raise SystemExit(f"{name} died for the {restarts}. time: {query.exception()}")
+            with (folder / "failures.log").open("a") as file:
+                file.write(f"{name}: {str(query.exception()).splitlines()[0]}\n")
+            queries[name] = STARTS[name](spark)
+        if is_to_stop:
+            break
+        time.sleep(0.1)
+    for query in queries.values():
+        query.processAllAvailable()
+        query.stop()
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main()
