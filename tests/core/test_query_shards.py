@@ -1,0 +1,276 @@
+"""A query's shards between batches: where each goes on, what is given back, what becomes a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.claims import ClaimNote
+from penstock.core.coordination import (
+    ReaderProgress,
+    ReaderStopped,
+    ShardDrained,
+    StartReader,
+    StopReader,
+    StopWhy,
+)
+from penstock.core.hash_key import FULL_RANGE
+from penstock.core.lease import Lease, Promote
+from penstock.core.offsets import Limit, StreamOffset
+from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.query_shards import QueryShards, Surprise, state_after
+from penstock.core.shard import ChildShard
+from penstock.core.starting import pin_latest
+from penstock.core.task_split import plan_tasks
+
+ME, OTHER = "me", "other"
+AT5, AT7, AT9, AT12 = (at_record(number) for number in ("5", "7", "9", "12"))
+CHILD = ChildShard("child", ("a",), FULL_RANGE)
+
+
+def lease(key="a", **changes):
+    return Lease(key, **{"counter": 3, "owner": ME, "checkpoint": AT5, **changes})
+
+
+def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
+    note = ClaimNote(start=start, **{"record_count": 4, "bytes_count": 2048, "at_tip": True, **note})
+    return lease(
+        key, checkpoint=start, pending=end, pending_state=note.to_bytes(), claim_batch=batch, claim_worker=ME
+    )
+
+
+def holding(*keys, position=AT5):
+    shards = QueryShards(ME)
+    for epoch, key in enumerate(keys, start=1):
+        shards.start(StartReader(key, epoch, position, lease(key), 0.0), 1000)
+    return shards
+
+
+def done(batch=1, shards=("a",), **more):
+    return StreamOffset(batch=batch, worker=ME, shards=dict.fromkeys(shards, AT5), **more)
+
+
+def settle(shards, start, *rows, now_s=10.0):
+    return shards.settle(start, {row.key: row for row in rows}, 1000, now_s)
+
+
+def positions(shards):
+    return {key: state.position for key, state in shards.states.items()}
+
+
+def test_a_shard_goes_on_where_its_batch_claimed():
+    shards = holding("a")
+    told = settle(shards, done(), claimed())
+    assert positions(shards) == {"a": AT9}
+    assert (told.record_count, told.bytes_count, told.claim_count, told.kept_iterator_count) == (
+        4,
+        2048,
+        1,
+        0,
+    )
+    assert told.surprises == ()
+    assert told.progress == (ReaderProgress("a", 1, str(AT9), 0, None),)
+    state = shards.states["a"]
+    assert (state.has_news, state.is_whole, state.tip_seen_ms) == (False, True, 1000)
+
+
+def test_throughput_counts_from_settlement_to_settlement():
+    shards = holding("a")
+    settle(shards, done(), claimed(), now_s=10.0)
+    told = settle(shards, done(2), claimed(start=AT5, batch=2), now_s=14.0)
+    assert told.progress[0].throughput_kbps == 0.5
+
+
+def test_a_shard_that_came_during_the_batch_starts_at_its_checkpoint():
+    shards = holding("a", "b", position=AT7)
+    settle(shards, done(), claimed(), lease("b", checkpoint=AT7))
+    assert positions(shards) == {"a": AT9, "b": AT7}
+
+
+def test_a_shard_that_came_with_a_last_word_ahead_of_its_row_starts_there():
+    shards = holding("a", position=AT12)
+    settle(shards, done(shards=()), lease(checkpoint=AT7))
+    assert positions(shards) == {"a": AT12}
+
+
+def test_a_shard_that_starts_before_its_rows_sentinel_starts_where_the_coordinator_says():
+    shards = holding("a", position=TRIM_HORIZON)
+    settle(shards, done(shards=()), lease(checkpoint=pin_latest(LATEST, 7)))
+    assert positions(shards) == {"a": TRIM_HORIZON}
+
+
+def test_a_claim_of_an_earlier_batch_that_nobody_promoted_still_counts():
+    shards = holding("a", position=AT5)
+    settle(shards, done(4, shards=()), claimed(batch=2))
+    assert positions(shards) == {"a": AT9}
+
+
+def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
+    shards = holding("b")
+    settle(shards, done(shards=("a", "b")), claimed("b"))
+    shards.start(StartReader("a", 9, AT5, claimed("a"), 0.0), 1000)
+    assert positions(shards) == {"a": AT9, "b": AT9}
+
+
+def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
+    shards = holding("b")
+    settle(shards, done(shards=("a", "b")), claimed("b"))
+    shards.start(StartReader("a", 9, AT5, replace(lease(), owner=OTHER), 0.0), 1000)
+    assert positions(shards) == {"b": AT9}
+
+
+@pytest.mark.parametrize(
+    ("row", "limit", "expected"),
+    [
+        (claimed(batch=5), None, Surprise.REWOUND),
+        (lease(), None, Surprise.NOT_READ),
+        (lease(), Limit(10, None, ("a",)), Surprise.NOT_READ),
+        (lease(), Limit(10, None, ("b",)), None),
+        (None, None, Surprise.LEASE_GONE),
+    ],
+)
+def test_what_a_user_should_hear_of_is_told(row, limit, expected):
+    shards = holding("a")
+    told = settle(shards, done(limit=limit), *([] if row is None else [row]))
+    assert told.surprises == (() if expected is None else (("a", expected),))
+    assert positions(shards) == {"a": AT5}
+
+
+def test_a_finished_shard_is_drained_with_its_children():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(end=SHARD_END, children=(CHILD,)), claimed("b"))
+    assert shards.drained() == [ShardDrained("a", 1, (CHILD,))]
+    assert shards.drained() == []
+    assert (shards.held, positions(shards)) == ({"b"}, {"b": AT9})
+
+
+def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
+    shards.batch_begins()
+    shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
+    assert (shards.hand_back(), shards.hand_back_all(), shards.is_settled) == ([], [], False)
+    settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT12)]
+    assert shards.held == {"b"}
+    assert shards.hand_back_all() == [ReaderStopped("b", 2, AT9)]
+    assert shards.held == frozenset()
+
+
+def test_a_stop_for_an_earlier_ownership_or_an_unknown_shard_means_nothing():
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.stop(StopReader("a", 7, StopWhy.HANDOVER))
+    shards.stop(StopReader("z", 1, StopWhy.HANDOVER))
+    assert shards.hand_back() == []
+
+
+def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9)]
+
+
+def test_a_robbed_shard_is_given_back_with_its_claim_where_the_robber_left_it():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9), ReaderStopped("b", 2, None)]
+
+
+def test_where_nothing_is_done_yet_nothing_is_said():
+    shards = holding("a", position=TRIM_HORIZON)
+    settle(shards, done(shards=()), lease(checkpoint=TRIM_HORIZON))
+    assert shards.hand_back_all() == [ReaderStopped("a", 1, None)]
+
+
+def test_claims_are_promoted_once_and_only_forwards():
+    shards = holding("a", "b", "c")
+    behind = replace(claimed("b"), checkpoint=AT12)
+    ended = claimed("c", end=SHARD_END)
+    settle(shards, done(shards=("a", "b", "c")), claimed(), behind, ended)
+    assert shards.promotions() == [Promote("a", ME, 1, AT9)]
+    shards.note_promoted([""])
+    assert shards.promotions() == [Promote("a", ME, 1, AT9)]
+    shards.note_promoted(["a"])
+    assert shards.promotions() == []
+
+
+def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), replace(lease("b"), claim_batch=6, claim_worker=OTHER))
+    offset = shards.next_offset(
+        done(), ["b", "a"], stream=("arn", 77), record_count_max=10, bytes_max=None, until_ms=None
+    )
+    assert offset == StreamOffset(
+        batch=7,
+        worker=ME,
+        stream_arn="arn",
+        stream_created_ms=77,
+        shards={"a": AT9, "b": AT5},
+        limit=Limit(10, None, ("b", "a")),
+    )
+    following = shards.next_offset(
+        StreamOffset(), ["a"], stream=("arn", 77), record_count_max=None, bytes_max=None, until_ms=None
+    )
+    assert (following.batch, following.worker, following.limit) == (8, ME, None)
+
+
+def test_a_batch_is_settled_until_the_next_one_begins():
+    shards = holding("a")
+    assert not shards.is_settled
+    settle(shards, done(3), claimed(batch=3))
+    assert (shards.is_settled_for(3), shards.is_settled_for(2)) == (True, False)
+    shards.batch_begins()
+    assert not shards.is_settled_for(3)
+
+
+def test_a_state_without_a_note_knows_nothing():
+    assert state_after(AT5, None, 5).is_whole is False
+    assert state_after(TRIM_HORIZON, None, 5).is_whole is True
+    behind = state_after(AT5, ClaimNote(AT5, at_tip=False, millis_behind_latest=70), 5)
+    assert (behind.has_news, behind.tip_seen_ms, behind.millis_behind_latest) == (True, None, 70)
+
+
+# --- which shards share a task ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "per_task", "tasks_max", "expected"),
+    [
+        ({}, 1, None, []),
+        ({"b": 1, "a": 2}, 1, None, [["a"], ["b"]]),
+        ({"a": 100, "b": 1, "c": 1, "d": 1}, 2, None, [["a"], ["b", "c", "d"]]),
+        ({"a": 0, "b": 0, "c": 0, "d": 0}, 2, None, [["a", "c"], ["b", "d"]]),
+        ({"a": 5, "b": 4, "c": 3}, 1, 2, [["a"], ["b", "c"]]),
+        ({"a": 5, "b": 4, "c": 3}, 9, None, [["a", "b", "c"]]),
+        ({"a": 5}, 1, 9, [["a"]]),
+    ],
+)
+def test_busy_shards_are_read_alone_and_quiet_ones_together(weights, per_task, tasks_max, expected):
+    assert plan_tasks(weights, per_task, tasks_max) == expected
+
+
+# --- size ---------------------------------------------------------------------------------------------------------
+
+
+def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_once():
+    keys = [f"shardId-{number:012d}" for number in range(5000)]
+    shards = holding(*keys)
+
+    class Rows(dict):
+        asked = 0
+
+        def get(self, key, default=None):
+            Rows.asked += 1
+            return super().get(key, default)
+
+    rows = Rows((key, claimed(key)) for key in keys)
+    told = shards.settle(done(shards=keys), rows, 1000, 1.0)
+    assert (told.claim_count, Rows.asked) == (5000, 5000)
+    offset = shards.next_offset(
+        done(shards=keys), keys, stream=("arn", 1), record_count_max=10**6, bytes_max=None, until_ms=None
+    )
+    assert len(offset.shards) == 5000
