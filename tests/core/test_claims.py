@@ -156,18 +156,21 @@ def test_nothing_is_known_of_a_shard_without_lease_that_was_not_in_the_batch():
 
 
 @pytest.mark.parametrize(
-    ("lease", "batch", "expected"),
+    ("lease", "batch", "done", "expected"),
     [
-        (CLAIMED, 4, True),
-        (CLAIMED, 5, False),
-        (replace(CLAIMED, claim_worker=OTHER), 4, False),
-        (replace(CLAIMED, pending=None), 4, False),
-        (replace(CLAIMED, checkpoint=FURTHER), 4, False),
-        (replace(CLAIMED, pending=START), 4, False),
+        (CLAIMED, 4, END, True),
+        (CLAIMED, 5, END, True),
+        (CLAIMED, 3, END, False),
+        (CLAIMED, 4, START, False),
+        (replace(CLAIMED, claim_worker=OTHER), 4, END, False),
+        (replace(CLAIMED, claim_batch=None), 4, END, False),
+        (replace(CLAIMED, pending=None), 4, END, False),
+        (replace(CLAIMED, checkpoint=FURTHER), 4, END, False),
+        (replace(CLAIMED, pending=START), 4, END, False),
     ],
 )
-def test_a_claim_may_become_the_checkpoint(lease, batch, expected):
-    assert may_promote(lease, ME, batch) is expected
+def test_a_claim_may_become_the_checkpoint(lease, batch, done, expected):
+    assert may_promote(lease, ME, batch, done) is expected
 
 
 def test_two_executions_race_and_the_first_claim_stands():

@@ -19,7 +19,7 @@ from penstock.core.hash_key import FULL_RANGE
 from penstock.core.lease import Lease, Promote
 from penstock.core.offsets import Limit, StreamOffset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
-from penstock.core.query_shards import QueryShards, Surprise, state_after
+from penstock.core.query_shards import QueryShards, Surprise, plan_recreation, state_after
 from penstock.core.shard import ChildShard
 from penstock.core.starting import pin_latest
 from penstock.core.task_split import plan_tasks
@@ -111,6 +111,38 @@ def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
     settle(shards, done(shards=("a", "b")), claimed("b"))
     shards.start(StartReader("a", 9, AT5, claimed("a"), 0.0), 1000)
     assert positions(shards) == {"a": AT9, "b": AT9}
+    assert shards.promotions() == [Promote("b", ME, 1, AT9), Promote("a", ME, 1, AT9)]
+
+
+@pytest.mark.parametrize(("position", "expected"), [(AT5, AT9), (AT9, AT9), (AT12, AT12)])
+def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_row_is_older(
+    position, expected
+):
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9)]
+    assert shards.promotions() == []
+    shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
+    assert positions(shards) == {"a": expected}
+    assert shards.promotions() == ([] if position == AT12 else [Promote("a", ME, 1, AT9)])
+
+
+def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
+    shards = holding("a", position=AT7)
+    settle(shards, done(shards=()), lease(checkpoint=AT7))
+    shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT7)]
+    shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
+    assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
+
+
+def test_a_shard_that_was_drained_and_comes_again_is_drained_again():
+    shards = holding("a")
+    settle(shards, done(), claimed(end=SHARD_END, children=(CHILD,)))
+    assert shards.drained() == [ShardDrained("a", 1, (CHILD,))]
+    shards.start(StartReader("a", 2, AT5, lease(), 0.0), 1000)
+    assert shards.drained() == [ShardDrained("a", 2, (CHILD,))]
 
 
 def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
@@ -196,6 +228,19 @@ def test_claims_are_promoted_once_and_only_forwards():
     assert shards.promotions() == [Promote("a", ME, 1, AT9)]
     shards.note_promoted(["a"])
     assert shards.promotions() == []
+
+
+def test_a_claim_of_a_batch_before_is_promoted_too_when_nothing_was_read_since():
+    shards = holding("a")
+    settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": AT9}), claimed(batch=2))
+    assert shards.promotions() == [Promote("a", ME, 2, AT9)]
+
+
+def test_a_table_that_lacks_what_the_offset_knows_gets_it_where_the_offset_says():
+    rows = {"b": lease("b"), "d": lease("d", parents=frozenset({"c"}))}
+    known = done(shards=("a", "b", "c", "e"))
+    assert plan_recreation(rows, known, {}) == {"a": AT5, "e": AT5}
+    assert plan_recreation(rows, known, {"c": ("e", "f"), "f": ("e",)}) == {"a": AT5}
 
 
 def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
     from penstock.sim.run import SeedResult
 
-DESCRIPTION = "Prove the consumer's coordination in a simulated world: many seeds, faults, virtual time."
+DESCRIPTION = "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time."
 _TAIL_LINES = 30
 _BAR_WIDTH = 30
 
@@ -28,6 +28,11 @@ def add_parser(subparsers: Subparsers) -> None:
         "--seeds", type=int, default=300, metavar="N", help="how many seeds to run (default: 300)"
     )
     parser.add_argument("--start", type=int, default=0, metavar="S", help="the first seed (default: 0)")
+    parser.add_argument(
+        "--queries",
+        action="store_true",
+        help="fleets of Spark queries and consumers instead of consumers alone",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -47,7 +52,9 @@ def run(args: argparse.Namespace) -> int:
     began_s = time.monotonic()
     violations = 0
     virtual_s = 0.0
-    for count, result in enumerate(run_seeds(range(args.start, args.start + args.seeds)), start=1):
+    for count, result in enumerate(
+        run_seeds(range(args.start, args.start + args.seeds), queries=args.queries), start=1
+    ):
         virtual_s += result.virtual_s
         violations += result.violation is not None
         if bar is not None:
@@ -55,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(_describe(result, args.history)), flush=True)
         elif result.violation is not None:
-            _show(result, args.history)
+            _show(result, args.history, queries=args.queries)
         if bar is not None:
             bar.draw(count, violations)
     if bar is not None:
@@ -98,11 +105,12 @@ def _describe(result: SeedResult, line_count: int) -> dict[str, object]:
     return document
 
 
-def _show(result: SeedResult, line_count: int) -> None:
+def _show(result: SeedResult, line_count: int, *, queries: bool) -> None:
     print(f"seed {result.seed}: {result.violation}")
     for line in result.tail(line_count):
         print(f"  {line}")
-    print(f"  again: penstock simulate --seeds 1 --start {result.seed} --history 200")
+    kind = " --queries" if queries else ""
+    print(f"  again: penstock simulate{kind} --seeds 1 --start {result.seed} --history 200")
 
 
 class _Bar:

@@ -279,15 +279,22 @@ def _resolve_claimed(lease: Lease, planned: Position) -> Start:
     return Start(lease.pending, StartReason.CLAIMED, note)
 
 
-def may_promote(lease: Lease, worker: str, batch: int) -> bool:
-    """Whether a done batch's claim may become the checkpoint now.
+def may_promote(lease: Lease, worker: str, batch: int, done: Position) -> bool:
+    """Whether a claim that stands on a lease may become the checkpoint now.
 
-    Only forwards: after a rewind the claim lies behind the checkpoint, and the claim stays what the query
-    goes by.
+    Only forwards: after a rewind the claim lies behind the checkpoint, and the claim stays what the query goes by. A claim
+    of an earlier batch counts too: the shard had nothing to read since.
+
+    Args:
+        lease: The lease as it stands.
+        worker: The query's worker id.
+        batch: Number of the last batch that is done.
+        done: Where the shard goes on: everything up to and including it is done.
     """
     return (
         lease.claim_worker == worker
-        and lease.claim_batch == batch
+        and lease.claim_batch is not None
+        and lease.claim_batch <= batch
         and lease.pending is not None
-        and lease.checkpoint < lease.pending
+        and lease.checkpoint < lease.pending <= done
     )

@@ -51,6 +51,9 @@ class CoordinatorOptions:
         handover: Ask live owners to finish before their leases move; False takes them as KCL 2.x does.
         handover_timeout_s: How long a hand-over may last before the lease is taken.
         handover_poll_s: Mean time between two looks at a lease that is being handed over.
+        keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A heartbeat then never
+            writes a checkpoint, which would end a claim; and leases that were being handed over when the worker ended are
+            taken up again, since the batch that was under way is repeated first.
         start: Where shards start when the application starts for the first time.
         cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
         hole_confidence_rounds: A hole in the hash range must be seen in so many rounds in a row before it is
@@ -75,6 +78,7 @@ class CoordinatorOptions:
     handover: bool = True
     handover_timeout_s: float = 30.0
     handover_poll_s: float = 1.5
+    keeps_claims: bool = False
     start: StartingPosition = field(default_factory=lambda: StartingPosition(default=LATEST))
     cold_start_jitter_s: float = 5.0
     hole_confidence_rounds: int = 3

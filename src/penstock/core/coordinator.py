@@ -366,8 +366,9 @@ class Coordinator:
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
                 self._await(key, now_s)
             elif lease.reader == self.worker:
-                write: LeaseWrite = Renew(key, lease.counter, worker=self.worker)
-                if lease.owner != self.worker:  # it was being handed over when this worker stopped
+                is_leaving = lease.owner != self.worker  # it was being handed over when this worker stopped
+                write: LeaseWrite = Renew(key, lease.counter, during_handover=is_leaving, worker=self.worker)
+                if is_leaving and not self.options.keeps_claims:
                     done = self.holdings.last_words.take(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
                 self.outbox.enqueue(write, ("gain", Reason.OWN))

@@ -195,7 +195,7 @@ class Holdings:
         is_due = now_s >= holding.renew_due_s
         if not is_due and not (holding.urgent and holding.wanted is not None):
             return None
-        ahead = self._ahead(holding)
+        ahead = None if self.options.keeps_claims else self._ahead(holding)
         if ahead is not None:
             return Checkpoint(key, lease.counter, ahead)
         holding.urgent = False

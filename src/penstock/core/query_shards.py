@@ -85,6 +85,28 @@ def state_after(position: Position, note: ClaimNote | None, now_ms: int) -> Shar
     )
 
 
+def plan_recreation(
+    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+) -> dict[str, Position]:
+    """Say which leases an offset knows and the table does not, and where they start.
+
+    A shard whose child, or child's child, has a lease is done: its own was cleared away.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
+    """
+    done: set[str] = set()
+    todo = [parent for row in rows.values() for parent in row.parents]
+    while todo:
+        key = todo.pop()
+        if key not in done:
+            done.add(key)
+            todo.extend(parents_of.get(key, ()))
+    return {key: position for key, position in known.shards.items() if key not in rows and key not in done}
+
+
 class Surprise(Enum):
     """What a user should hear of when a batch is settled."""
 
@@ -138,6 +160,7 @@ class QueryShards:
         self._settled_batch: int | None = None
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}
+        self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
         self._last_batch = 0
 
     @property
@@ -160,9 +183,27 @@ class QueryShards:
         """Take a shard in. It is read from the next batch on."""
         held = self._held[effect.key] = _Held(effect.epoch, effect.position)
         if self.is_settled:
-            begin = self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.batch)
-            if begin is not None:
-                self.states[effect.key] = state_after(pin_latest(begin.position, now_ms), begin.note, now_ms)
+            state = self._begin_again(held, effect, now_ms)
+            if state is not None:
+                self.states[effect.key] = state
+
+    def _begin_again(self, held: _Held, effect: StartReader, now_ms: int) -> ShardState | None:
+        given = self._given_back.pop(effect.key, None)
+        if given is not None and not (held.position.is_record and given[0].position < held.position):
+            # It was this query's a moment ago. The row that came with the word can be older than its last claim.
+            if given[1] is not None:
+                self._promotions[effect.key] = given[1]
+            return given[0]
+        begin = (
+            Start(held.position, StartReason.CHECKPOINT)
+            if given is not None
+            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.batch)
+        )
+        if begin is None:
+            return None
+        if may_promote(effect.lease, self.worker, self._last.batch, begin.position):
+            self._plan_promotion(effect.lease)
+        return state_after(pin_latest(begin.position, now_ms), begin.note, now_ms)
 
     def stop(self, effect: StopReader) -> None:
         """Note that a shard is to go; `hand_back` answers when no batch is under way."""
@@ -183,6 +224,7 @@ class QueryShards:
         """
         self.states = {}
         self._promotions = {}
+        self._given_back = {}
         surprises: list[tuple[str, Surprise]] = []
         progress: list[ReaderProgress] = []
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
@@ -200,9 +242,8 @@ class QueryShards:
             state = self.states[key] = state_after(pin_latest(begin.position, now_ms), begin.note, now_ms)
             if begin.note is not None:
                 notes.append(begin.note)
-            end = None if row is None or not may_promote(row, self.worker, start.batch) else row.pending
-            if end is not None and end.is_record:
-                self._promotions[key] = Promote(key, self.worker, start.batch, end)
+            if row is not None and may_promote(row, self.worker, start.batch, state.position):
+                self._plan_promotion(row)
             progress.append(_progress(key, held.epoch, state, elapsed_s))
         claimed = (row.claim_batch for row in rows.values() if row.claim_batch is not None)
         self._last_batch = max(start.batch, self._last_batch, max(claimed, default=0))
@@ -229,6 +270,11 @@ class QueryShards:
             return begin
         return Start(held.position, StartReason.CHECKPOINT)
 
+    def _plan_promotion(self, row: Lease) -> None:
+        end, batch = row.pending, row.claim_batch
+        if end is not None and batch is not None and end.is_record:  # the shard's end has a write of its own
+            self._promotions[row.key] = Promote(row.key, self.worker, batch, end)
+
     # --- between batches ------------------------------------------------------------------------------
 
     def drained(self) -> list[ShardDrained]:
@@ -236,8 +282,9 @@ class QueryShards:
         events = []
         for key in sorted(key for key, state in self.states.items() if state.is_finished):
             held = self._held.pop(key)
-            events.append(ShardDrained(key, held.epoch, self.states.pop(key).children))
-            self._promotions.pop(key, None)
+            state = self.states.pop(key)
+            self._given_back[key] = (state, None)
+            events.append(ShardDrained(key, held.epoch, state.children))
         return events
 
     def hand_back(self) -> list[ReaderStopped]:
@@ -256,9 +303,11 @@ class QueryShards:
     def _give_back(self, key: str) -> ReaderStopped:
         held = self._held.pop(key)
         state = self.states.pop(key, None)
-        self._promotions.pop(key, None)
-        is_done_with = state is not None and state.position.is_record
-        return ReaderStopped(key, held.epoch, state.position if state is not None and is_done_with else None)
+        promotion = self._promotions.pop(key, None)
+        if state is None or not state.position.is_record:
+            return ReaderStopped(key, held.epoch, None)
+        self._given_back[key] = (state, promotion)
+        return ReaderStopped(key, held.epoch, state.position)
 
     def promotions(self) -> list[Promote]:
         """Give the claims of the done batch that may become checkpoints."""

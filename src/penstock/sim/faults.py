@@ -10,7 +10,7 @@ Source:
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
@@ -65,6 +65,7 @@ class Scenario:
     records_per_s: float = 3.0
     start_spread_s: float = 15.0
     with_readers: bool = True
+    queries: frozenset[str] = frozenset()
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -128,3 +129,17 @@ def draw_scenario(seed: int) -> Scenario:
         records_per_s=chance.choice((1.0, 3.0, 6.0)),
         start_spread_s=chance.choice((0.0, 0.0, 15.0, 40.0)),
     )
+
+
+def draw_query_scenario(seed: int) -> Scenario:
+    """Draw a seed's fleet of Spark queries and plain consumers; everything else as `draw_scenario` draws it."""
+    drawn = draw_scenario(seed)
+    chance = random.Random(f"queries {seed}")
+    queries = chance.choice((1, 1, 2))
+    plain = chance.choice((0, 0, 1, 2))
+    names = tuple(
+        f"{'ab'[index % 2]}/{'q' if index < queries else 'w'}{index}" for index in range(queries + plain)
+    )
+    # A hand-over waits for the batch, which takes a while when its tasks fail.
+    options = replace(drawn.options, leases_to_acquire=None)
+    return replace(drawn, workers=names, queries=frozenset(names[:queries]), options=options)

@@ -8,7 +8,8 @@ from typing import Final
 
 from penstock.sim.checkers import Suite, Violation
 from penstock.sim.facts import HistoryEntry
-from penstock.sim.faults import Scenario, draw_scenario
+from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
+from penstock.sim.query_checkers import QUERIES
 from penstock.sim.world import World, show_entry
 
 SETTLE_MAX_S: Final = 240.0
@@ -41,7 +42,7 @@ class SeedResult:
 
 def run_scenario(scenario: Scenario) -> SeedResult:
     """Run one scenario to its verdict; stops at the first violation."""
-    suite = Suite(scenario.options)
+    suite = Suite(scenario.options, QUERIES if scenario.queries else ())
     world = World(scenario, suite.see)
     world.begin()
     _run_until(world, suite, scenario.safety_s)
@@ -74,7 +75,12 @@ def run_seed(seed: int) -> SeedResult:
     return run_scenario(draw_scenario(seed))
 
 
-def run_seeds(seeds: Iterable[int]) -> Iterator[SeedResult]:
-    """Run seeds one after the other."""
+def run_query_seed(seed: int) -> SeedResult:
+    """Run the scenario with Spark queries that a seed draws."""
+    return run_scenario(draw_query_scenario(seed))
+
+
+def run_seeds(seeds: Iterable[int], *, queries: bool = False) -> Iterator[SeedResult]:
+    """Run seeds one after the other, with fleets of plain consumers or of Spark queries and consumers."""
     for seed in seeds:
-        yield run_seed(seed)
+        yield run_query_seed(seed) if queries else run_seed(seed)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock.core.coordination import (
     AuditReaders,
     CheckpointRequested,
+    CoordinatorOptions,
     Effect,
     EnsureTable,
     Event,
@@ -78,7 +79,7 @@ class SimWorker:
         self.world = world
         self.name = name
         self.who = f"{name}#{incarnation}"
-        self.coordinator = Coordinator(name, world.scenario.options)
+        self.coordinator = Coordinator(name, self.coordinator_options())
         self.is_alive = True
         self.paused_until = 0.0
         spread = world.scenario.faults.clock_rate_spread
@@ -100,6 +101,10 @@ class SimWorker:
             Report: self._report,
             Stopped: self._stopped,
         }
+
+    def coordinator_options(self) -> CoordinatorOptions:
+        """Give how this worker coordinates."""
+        return self.world.scenario.options
 
     # --- time -----------------------------------------------------------------------------------------
 

@@ -20,6 +20,7 @@ from penstock.core.reader import ListedShard, Page
 from penstock.core.shard import Shard
 from penstock.errors import ExpiredIterator, PenstockError, Throttled, UnknownOutcome
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
+from penstock.sim.query import QueryLog, SimQuery
 from penstock.sim.stream import SimRecord, SimStream
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimWorker
@@ -49,6 +50,7 @@ class World:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self._incarnations: dict[str, int] = {}
+        self._query_logs: dict[str, QueryLog] = {}
         self._throttled_until = 0.0
         self._wall_offset_ms = 0
         self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
@@ -162,10 +164,15 @@ class World:
         if name in self.workers:
             return
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        worker = SimWorker(self, name, self._incarnations[name])
+        kind = SimQuery if name in self.scenario.queries else SimWorker
+        worker = kind(self, name, self._incarnations[name])
         self.workers[name] = worker
         self.note("up", worker.who)
         worker.start()
+
+    def query_log(self, name: str) -> QueryLog:
+        """Give what a query's checkpoint location holds."""
+        return self._query_logs.setdefault(name, QueryLog())
 
     def on_worker_gone(self, worker: SimWorker, how: str) -> None:
         """Take in that a process has ended; another of the same name may come."""
@@ -245,7 +252,8 @@ class World:
     def _luck(self, rate: float) -> bool:
         return rate > 0 and self.chance.random() < rate
 
-    def _table_problem(self) -> Problem | None:
+    def table_problem(self) -> Problem | None:
+        """Draw what keeps a call to the lease table from being served, or None."""
         if self.now < self._throttled_until and self.chance.random() < 0.8:
             return Problem.THROTTLED
         if self._luck(self.faults.table_error):
@@ -254,7 +262,7 @@ class World:
 
     def serve_write(self, who: str, write: LeaseWrite) -> Applied | Refused | NotDone | Unknown:
         """Do a write, or fail on the way there or back."""
-        problem = self._table_problem()
+        problem = self.table_problem()
         if problem is not None:
             return NotDone(problem)
         faults = self.faults
@@ -284,7 +292,7 @@ class World:
 
     def serve_scan(self) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
         """Give every row; now and then as they were a moment ago."""
-        problem = self._table_problem()
+        problem = self.table_problem()
         if problem is not None:
             return problem
         if self._luck(self.faults.stale_scan):
@@ -297,7 +305,7 @@ class World:
 
     def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
         """Give one row."""
-        problem = self._table_problem()
+        problem = self.table_problem()
         return problem if problem is not None else (self.table.rows.get(key),)
 
     def serve_ensure(self) -> None:

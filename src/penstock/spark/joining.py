@@ -9,6 +9,7 @@ from typing import Final
 
 from penstock.core.lease import Create, Lease, starting_lease
 from penstock.core.offsets import StreamOffset
+from penstock.core.query_shards import plan_recreation
 from penstock.core.shard import StreamSummary
 from penstock.errors import NotFound, OptionError, StreamChanged
 from penstock.ports.kinesis import Kinesis
@@ -92,16 +93,11 @@ def recreate_missing(
     kinesis: Kinesis, table: LeaseTable, stream: str, rows: Mapping[str, Lease], start: StreamOffset
 ) -> bool:
     """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any."""
-    known_parents = {parent for row in rows.values() for parent in row.parents}
-    missing = {
-        key: position
-        for key, position in start.shards.items()
-        if key not in rows and key not in known_parents
-    }
-    if not missing:
+    if not plan_recreation(rows, start, {}):
         return False
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(stream).shards}
-    for key, position in missing.items():
+    lineage = {key: shard.parents for key, shard in shards.items()}
+    for key, position in plan_recreation(rows, start, lineage).items():
         shard = shards.get(key)
         if shard is None:
             _log.warning("shard %s left the stream (retention) and its lease was cleaned up", key)

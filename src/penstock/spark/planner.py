@@ -355,6 +355,7 @@ def coordinator_options(options: SourceOptions) -> CoordinatorOptions:
         policy=BalancePolicy(options.balance),
         max_leases=options.leases_max,
         leases_to_acquire=options.leases_to_acquire,
+        keeps_claims=True,
         start=options.starting,
         # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
         cold_start_jitter_s=min(1.0, options.lease_duration_s / 10),
