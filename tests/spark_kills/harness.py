@@ -153,10 +153,22 @@ class Run:
                 self.reshard(client, chance)
             time.sleep(chance.uniform(0.0, 1.0))
             (kind,) = chance.choices(list(KINDS), plan.weights)
+            if kind == "driver":
+                self.wait_for_a_batch_in_work()
             self.kill(kind, chance)
             if kind == "driver":
                 self.program.wait(60)
             self.restart_if_dead(server)
+
+    def wait_for_a_batch_in_work(self):
+        """Wait until a batch is past its first action, so that it must be repeated; not for long, none may be due."""
+        executions = self.folder / "executions.jsonl"
+        before = executions.stat().st_size if executions.exists() else 0
+        end_s = time.monotonic() + 6
+        while time.monotonic() < end_s:
+            if executions.exists() and executions.stat().st_size > before:
+                return
+            time.sleep(0.01)
 
     def put(self, client, start, end, sent):
         entries, number = [], start

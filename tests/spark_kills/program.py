@@ -14,7 +14,7 @@ import threading
 import time
 from pathlib import Path
 
-BATCH_RECORDS = 1500
+BATCH_RECORDS = 4000
 RESTARTS_MAX = 200
 
 folder, endpoint, master = Path(sys.argv[1]), sys.argv[2], sys.argv[3]

@@ -8,7 +8,7 @@ from harness import Plan, Run
 
 pytestmark = pytest.mark.spark
 
-DEFAULT = Plan(seed=1, records=60_000, kills=60)
+DEFAULT = Plan(seed=1, records=200_000, kills=60)
 CLUSTER = Plan(
     seed=2,
     records=12_000,
@@ -27,7 +27,7 @@ CLUSTER = Plan(
     [
         pytest.param(DEFAULT, id="sixty kills"),
         pytest.param(
-            Plan(seed=3, records=200_000, kills=150, reshards=20, finish_s=900.0),
+            Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
             id="long",
             marks=[pytest.mark.soak, pytest.mark.timeout(3600)],
         ),
@@ -39,7 +39,10 @@ def test_no_kill_loses_repeats_or_reorders_a_record(tmp_path, plan):
     assert everything_wrong(history) == {}
     assert sum(run.killed.values()) >= plan.kills * 0.9
     assert set(run.killed) == {"driver", "planner", "worker"}
-    assert len(history.executions) >= 5
+    assert len(history.executions) >= 20
+    assert any(
+        len(told) > 1 for told in history.executions.values()
+    )  # batches were repeated, and held the same
     assert any(history.parents.values())
 
 
