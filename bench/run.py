@@ -12,6 +12,7 @@ BENCHES = {
     "producer.py": "writing: the producer",
     "flow.py": "writing: flow control under quotas",
     "planning.py": "planning a batch over many shards",
+    "latency.py": "from PutRecord to foreachBatch",
 }
 
 
