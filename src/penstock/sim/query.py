@@ -323,6 +323,7 @@ class SimTask:
 
     def begin(self) -> None:
         """Look at the lease."""
+        self.world.note("attempt", self.driver.name, self.offset.batch, self.key)
         self._fetch(self._on_lease)
 
     def _later(self, action: Any, *args: Any) -> None:

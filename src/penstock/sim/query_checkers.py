@@ -11,11 +11,12 @@ from penstock.sim.facts import Facts, name_of
 
 
 class _Followed(Checker):
-    """Follows since when a shard has been one query's without a break."""
+    """Follows whether a shard was one query's without a break, from the first attempt of a batch on."""
 
     def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
         super().__init__(facts, options)
         self._changes: dict[str, list[str]] = {}
+        self._begun: dict[tuple[str, int, str], int] = {}
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Note every change of hands that could cost the claim."""
@@ -23,25 +24,39 @@ class _Followed(Checker):
         if isinstance(write, Take | Release | Create):
             self._changes.setdefault(write.key, []).append(name_of(who))
 
-    def mark(self, key: str, name: str) -> int:
+    def on_attempt(self, name: str, batch: int, key: str) -> None:
+        """Remember how things stood when the batch was first begun."""
+        self._begun.setdefault((name, batch, key), self._mark(key, name))
+
+    def _mark(self, key: str, name: str) -> int:
         """Give a number that rises whenever the shard was in other hands than `name`'s, or came anew."""
         return sum(1 for other in self._changes.get(key, ()) if other != name)
 
+    def was_kept(self, name: str, batch: int, key: str) -> bool:
+        """Whether the shard was the query's alone since that batch was begun, and nobody damaged its row."""
+        begun = self._begun.get((name, batch, key), self._mark(key, name))
+        return begun == self._mark(key, name) and not self.facts.is_forgiven(key)
+
 
 class SameReplays(_Followed):
-    """Q1: every execution of a batch holds the same records of a shard, as long as the shard stays the query's."""
+    """Q1: every execution of a batch, until it is committed, holds the same records of a shard that stays the query's."""
 
     invariant = "Q1"
 
     def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
         super().__init__(facts, options)
-        self._held: dict[tuple[str, int, str], tuple[tuple[int, ...], int]] = {}
+        self._held: dict[tuple[str, int, str], tuple[int, ...]] = {}
+        self._committed: dict[str, int] = {}
+
+    def on_committed(self, name: str, batch: int, _results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
+        """What ends later is the business of nobody."""
+        self._committed[name] = batch
 
     def on_executed(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
         """Compare with the first execution."""
-        mark = self.mark(key, name)
-        first, at_mark = self._held.setdefault((name, batch, key), (rows, mark))
-        if rows != first and at_mark == mark and not self.facts.is_forgiven(key):
+        first = self._held.setdefault((name, batch, key), rows)
+        is_late = batch <= self._committed.get(name, -1)
+        if rows != first and not is_late and self.was_kept(name, batch, key):
             raise Broken(f"batch {batch} of {name} held {first} of {key}, and now {rows}")
 
 
@@ -52,15 +67,14 @@ class OnceInQuery(_Followed):
 
     def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
         super().__init__(facts, options)
-        self._seen: dict[tuple[str, str, int], tuple[int, int]] = {}
+        self._seen: dict[tuple[str, str, int], int] = {}
 
     def on_committed(self, name: str, batch: int, results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
         """Look at every record."""
         for key, rows in results:
-            mark = self.mark(key, name)
             for row in rows:
-                before, at_mark = self._seen.setdefault((name, key, row), (batch, mark))
-                if before != batch and at_mark == mark and not self.facts.is_forgiven(key):
+                before = self._seen.setdefault((name, key, row), batch)
+                if before != batch and self.was_kept(name, before, key):
                     raise Broken(f"record {row} of {key} is in batches {before} and {batch} of {name}")
 
 
