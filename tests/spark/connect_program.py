@@ -1,4 +1,4 @@
-"""A user's program behind Spark Connect: `python connect_program.py FOLDER ENDPOINT STREAM COPY`; prints JSON."""
+"""A user's program behind Spark Connect: `python connect_program.py REMOTE FOLDER ENDPOINT STREAM COPY`; prints JSON."""
 
 from __future__ import annotations
 
@@ -11,18 +11,10 @@ from pyspark.sql import SparkSession
 from penstock.errors import UsageError
 from penstock.spark import align_to_shards, lag, sink_report
 
-folder, endpoint, stream, copy = sys.argv[1:5]
+remote, folder, endpoint, stream, copy = sys.argv[1:6]
 WHERE = {"endpointUrl": endpoint, "region": "us-east-1"}
 
-spark = (
-    SparkSession.builder.remote("local[2]")
-    .config("spark.ui.enabled", "false")
-    .config("spark.driver.bindAddress", "127.0.0.1")
-    .config("spark.driver.host", "127.0.0.1")
-    .config("spark.connect.grpc.binding.address", "127.0.0.1")
-    .config("spark.sql.warehouse.dir", f"{folder}/warehouse")
-    .getOrCreate()
-)
+spark = SparkSession.builder.remote(remote).getOrCreate()
 
 
 def source():
