@@ -8,17 +8,18 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
 from penstock import Consumer, Producer
-from penstock.spark.options import parse_sink
+from penstock.cli import main as cli
+from penstock.spark.batch import KinesisBatchReader
+from penstock.spark.options import parse_batch, parse_sink
 from penstock.spark.sink import RowWriter
 from reader_query import Query
-from spark_support import numbered, put
+from spark_support import numbered, put, wait_until
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "cluster.md"
 BLOCK = re.compile(
@@ -26,6 +27,19 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 SERVICES = ("kinesis", "dynamodb", "cloudwatch", "sts")
+CHECKED = {
+    "driver",
+    "reading tasks",
+    "writing tasks",
+    "aggregating tasks",
+    "producer",
+    "consumer",
+    "batch driver",
+    "batch tasks",
+    "tail",
+    "leases",
+    "lease reset",
+}
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +152,12 @@ def test_a_producer_calls_what_its_policy_allows(server):
     check("producer", called(server))
 
 
-def test_a_consumer_calls_what_its_policy_allows(server, client):
-    server.create_stream("read", shards=2)
-    put(client, "read", numbered(0, 20))
+def consume(server, stream, application, count):
+    """Run a plain consumer until it has so many records."""
     seen = []
-    server.reset_calls()
     with Consumer(
-        "read",
-        "consumer-app",
+        stream,
+        application,
         seen.extend,
         connection={
             "region": "us-east-1",
@@ -157,8 +169,84 @@ def test_a_consumer_calls_what_its_policy_allows(server, client):
         lease_duration_s=1.0,
         cold_start_jitter_s=0.0,
     ):
-        deadline_s = time.monotonic() + 20
-        while len(seen) < 20 and time.monotonic() < deadline_s:
-            time.sleep(0.02)
-    assert len(seen) == 20
+        wait_until(lambda: len(seen) >= count, "the consumer to read", 20)
+    assert len(seen) == count
+
+
+def test_a_consumer_calls_what_its_policy_allows(server, client):
+    server.create_stream("read", shards=2)
+    put(client, "read", numbered(0, 20))
+    server.reset_calls()
+    consume(server, "read", "consumer-app", 20)
     check("consumer", called(server))
+
+
+def test_every_policy_of_the_document_is_checked_here():
+    assert set(policies()) == CHECKED
+
+
+@pytest.mark.parametrize(
+    ("seen", "message"),
+    [
+        ({"kinesis:PutRecords"}, r"not called: \['kinesis:ListShards'\]"),
+        (
+            {"kinesis:PutRecords", "kinesis:ListShards", "sts:AssumeRole"},
+            r"not allowed: \['sts:AssumeRole'\]",
+        ),
+    ],
+)
+def test_the_check_tells_a_policy_that_is_too_wide_from_one_that_is_too_narrow(seen, message):
+    with pytest.raises(AssertionError, match=message):
+        check("writing tasks", seen)
+
+
+def test_a_batch_reads_driver_and_tasks_call_what_their_policies_allow(server, client):
+    server.create_stream("batch", shards=2)
+    put(client, "batch", numbered(0, 20))
+    client.split_shard(
+        StreamName="batch", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126)
+    )
+    put(client, "batch", numbered(20, 30))
+    options, _ = parse_batch(options_of(server, streamName="batch"))
+    reader = KinesisBatchReader(options)
+    server.reset_calls()
+    parts = reader.partitions()
+    check("batch driver", called(server))
+    server.reset_calls()
+    rows = sum(page.num_rows for part in parts for page in reader.read(part))
+    assert (len(parts), rows) == (4, 30)
+    check("batch tasks", called(server))
+
+
+@pytest.fixture
+def command(server, monkeypatch, capsys):
+    """Run commands and give what they called together."""
+    for name, value in server.environ().items():
+        monkeypatch.setenv(name, value)
+
+    def run(*commands):
+        server.reset_calls()
+        for arguments in commands:
+            assert cli.main(list(arguments)) == 0, capsys.readouterr().err
+        return called(server)
+
+    return run
+
+
+def test_the_commands_call_what_their_policies_allow(server, client, command, tmp_path):
+    server.create_stream("told", shards=2)
+    lines = tmp_path / "lines"
+    lines.write_text("".join(f"{number}\n" for number in range(20)), encoding="utf-8")
+    plain = policies()["producer"][0] - {"kinesis:DescribeStreamSummary"}
+    assert command(["put", "told", str(lines)]) == plain
+    check("producer", command(["put", "--aggregate", "told", str(lines)]))
+    check("tail", command(["tail", "told", "--from", "TRIM_HORIZON", "--count", "40"]))
+    assert command(["shards", "told"]) == {"kinesis:ListShards"}
+    consume(server, "told", "told-app", 40)
+    look = ["leases", "told-app", "--observe", "0"]
+    assert command(look) == {"dynamodb:Scan"}
+    check("leases", command([*look, "--stream", "told"]))
+    client.split_shard(StreamName="told", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
+    reset = [*look, "--stream", "told", "--reset-to", "LATEST", "--backup", str(tmp_path / "backup")]
+    restore = [*look, "--restore", str(tmp_path / "backup"), "--backup", str(tmp_path / "second")]
+    check("lease reset", command(reset, restore))
