@@ -204,7 +204,7 @@ def test_a_lease_is_not_handed_over_before_the_batch_that_reads_it_is_done(fleet
 
 
 def test_a_lease_that_is_robbed_in_mid_batch_costs_repeated_records_and_no_lost_ones(fleet, client):
-    one = fleet(shards=1)
+    one = fleet(shards=1, leaseDuration="60s")  # else the robber, which never renews, would lose it again
     put(client, one.stream, numbered(0, 40))
     one.drain()
     put(client, one.stream, numbered(40, 80))
@@ -221,7 +221,7 @@ def test_a_lease_that_is_robbed_in_mid_batch_costs_repeated_records_and_no_lost_
 
 
 def test_a_java_taker_leaves_the_claim_and_the_late_checkpoint_saves_it_the_batch(fleet, server, client):
-    one = fleet(shards=1, leaseDuration="20s")
+    one = fleet(shards=1, leaseDuration="60s")
     put(client, one.stream, numbered(0, 40))
     end = one.plan()
     rows = one.execute(end)
