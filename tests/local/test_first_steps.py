@@ -9,6 +9,7 @@ import pytest
 
 from penstock.errors import OptionError, Unavailable
 from penstock.local import LocalKinesis
+from penstock.local.calls import CALLERS_MAX, CallLog, caller_of
 
 
 def test_a_record_put_is_read_back():
@@ -91,3 +92,47 @@ def test_the_plugin_loads_nothing_of_ours_until_the_fixture_is_used():
         "assert not [m for m in sys.modules if m.startswith('penstock.local') or m == 'msgspec']"
     )
     subprocess.run([sys.executable, "-c", program], check=True, timeout=60)
+
+
+def test_calls_are_told_apart_by_access_key():
+    with LocalKinesis(limits=False, settle_s=0) as kinesis:
+        kinesis.create_stream("orders")
+        for key in ("reader", "writer"):
+            client = kinesis.client(aws_access_key_id=key)
+            client.list_shards(StreamName="orders")
+            if key == "writer":
+                client.put_record(StreamName="orders", Data=b"x", PartitionKey="k")
+        kinesis.client("dynamodb", aws_access_key_id="table").list_tables()
+        calls = kinesis.calls()
+    assert calls.by_caller == {
+        "reader": {"kinesis.ListShards": 1},
+        "writer": {"kinesis.ListShards": 1, "kinesis.PutRecord": 1},
+        "table": {"dynamodb.ListTables": 1},
+    }
+    assert {(call["caller"], call["operation"]) for call in calls.recent} == {
+        (caller, name) for caller, names in calls.by_caller.items() for name in names
+    }
+
+
+def test_the_callers_that_are_counted_apart_are_limited():
+    calls = CallLog()
+    for number in range(CALLERS_MAX + 5):
+        calls.add(0, "kinesis", "ListShards", resource="", shards=(), outcome="ok", caller=f"key-{number}")
+    counted = calls.describe()["by_caller"]
+    assert len(counted) == CALLERS_MAX + 1
+    assert counted["(others)"] == {"kinesis.ListShards": 5}
+
+
+@pytest.mark.parametrize(
+    ("authorization", "caller"),
+    [
+        (
+            "AWS4-HMAC-SHA256 Credential=AKIA1/20260101/us-east-1/kinesis/aws4_request, SignedHeaders=host",
+            "AKIA1",
+        ),
+        ("", ""),
+        ("Bearer x", ""),
+    ],
+)
+def test_a_caller_is_the_access_key_of_the_signature(authorization, caller):
+    assert caller_of(authorization) == caller

@@ -1,11 +1,12 @@
 """The policies in docs/cluster.md allow what each role calls, and nothing that it never calls.
 
-Every role is run against the embedded Kinesis, which counts the calls. What a role calls only now and then stands in the
+Every role is run against the embedded Kinesis with an access key of its own, by which the calls are told apart. What a role calls only now and then stands in the
 document beside its policy, in a line `<!-- now and then: ... -->`.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from pathlib import Path
@@ -72,9 +73,9 @@ def policies():
     return found
 
 
-def called(server):
-    """The actions since the last look, as a policy names them."""
-    names = {name for name in server.calls().total if name.partition(".")[0] in SERVICES}
+def called(server, key):
+    """What was called with an access key, as a policy names it."""
+    names = {name for name in server.calls().by_caller[key] if name.partition(".")[0] in SERVICES}
     return {name.replace(".", ":", 1) for name in names}
 
 
@@ -84,33 +85,29 @@ def check(role, seen):
     assert actions - rare <= seen, f"{role}: allowed and not called: {sorted(actions - rare - seen)}"
 
 
-def options_of(server, **more):
+def options_of(server, key, **more):
     return {
         "endpointUrl": server.endpoint_url,
         "region": "us-east-1",
-        "awsAccessKeyId": "local",
+        "awsAccessKeyId": key,
         "awsSecretKey": "local",
         **more,
     }
 
 
 def test_a_querys_driver_and_its_tasks_call_what_their_policies_allow(server, client):
-    query = Query(server, client)
+    query = Query(server, client, awsAccessKeyId="driver")
     put(client, query.stream, numbered(0, 40))
-    driver, tasks = set(), set()
     try:
         for _ in range(8):
-            server.reset_calls()
             end = query.plan()
-            parts = [] if end is None else query.reader.partitions(query.done or {}, end)
-            # The driver's leases are kept on threads of their own: let them come to rest.
-            assert query.reader._planner._joined[0].wait_until_at_rest(10)
-            driver |= called(server)
-            server.reset_calls()
+            if end is None:
+                continue
+            parts = query.reader.partitions(query.done or {}, end)
+            query.given["awsAccessKeyId"] = "reading-tasks"
             rows = [row for part in parts for row in query.read(part)]
-            tasks |= called(server)
-            if end is not None:
-                query.commit(end, rows)
+            query.given["awsAccessKeyId"] = "driver"
+            query.commit(end, rows)
             if len(query.rows) == 40:
                 client.split_shard(
                     StreamName=query.stream,
@@ -118,38 +115,34 @@ def test_a_querys_driver_and_its_tasks_call_what_their_policies_allow(server, cl
                     NewStartingHashKey=str(2**126),
                 )
                 put(client, query.stream, numbered(40, 60))
-        server.reset_calls()
-        query.reader.stop()
-        driver |= called(server)
+        query.drain()
     finally:
         query.stop()
     assert query.numbers() == list(range(60))
-    check("driver", driver)
-    check("reading tasks", tasks)
+    check("driver", called(server, "driver"))
+    check("reading tasks", called(server, "reading-tasks"))
 
 
 @pytest.mark.parametrize(("role", "aggregation"), [("writing tasks", "false"), ("aggregating tasks", "true")])
 def test_a_sinks_tasks_call_what_their_policies_allow(server, role, aggregation):
     stream = f"sink-{aggregation}"
     server.create_stream(stream, shards=2)
-    options, _ = parse_sink(options_of(server, streamName=stream, aggregation=aggregation))
+    options, _ = parse_sink(options_of(server, stream, streamName=stream, aggregation=aggregation))
     rows = pa.RecordBatch.from_pydict({"data": ["a", "b"], "partitionKey": ["k", "l"]})
-    server.reset_calls()
     RowWriter(options, ("data", "partitionKey", "", "")).write(iter([rows]))
-    check(role, called(server))
+    check(role, called(server, stream))
 
 
 def test_a_producer_calls_what_its_policy_allows(server):
     server.create_stream("made", shards=2)
-    server.reset_calls()
     with Producer(
         "made",
         region="us-east-1",
         endpoint_url=server.endpoint_url,
-        connection={"access_key_id": "local", "secret_access_key": "local"},
+        connection={"access_key_id": "producer", "secret_access_key": "local"},
     ) as producer:
         producer.put(b"x", "k").result(20)
-    check("producer", called(server))
+    check("producer", called(server, "producer"))
 
 
 def consume(server, stream, application, count):
@@ -162,7 +155,7 @@ def consume(server, stream, application, count):
         connection={
             "region": "us-east-1",
             "endpoint_url": server.endpoint_url,
-            "access_key_id": "local",
+            "access_key_id": application,
             "secret_access_key": "local",
         },
         starting_position="TRIM_HORIZON",
@@ -176,9 +169,8 @@ def consume(server, stream, application, count):
 def test_a_consumer_calls_what_its_policy_allows(server, client):
     server.create_stream("read", shards=2)
     put(client, "read", numbered(0, 20))
-    server.reset_calls()
     consume(server, "read", "consumer-app", 20)
-    check("consumer", called(server))
+    check("consumer", called(server, "consumer-app"))
 
 
 def test_every_policy_of_the_document_is_checked_here():
@@ -207,28 +199,33 @@ def test_a_batch_reads_driver_and_tasks_call_what_their_policies_allow(server, c
         StreamName="batch", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126)
     )
     put(client, "batch", numbered(20, 30))
-    options, _ = parse_batch(options_of(server, streamName="batch"))
-    reader = KinesisBatchReader(options)
-    server.reset_calls()
-    parts = reader.partitions()
-    check("batch driver", called(server))
-    server.reset_calls()
-    rows = sum(page.num_rows for part in parts for page in reader.read(part))
+
+    def reader(key):
+        return KinesisBatchReader(parse_batch(options_of(server, key, streamName="batch"))[0])
+
+    parts = reader("batch-driver").partitions()
+    rows = sum(page.num_rows for part in parts for page in reader("batch-tasks").read(part))
     assert (len(parts), rows) == (4, 30)
-    check("batch tasks", called(server))
+    check("batch driver", called(server, "batch-driver"))
+    check("batch tasks", called(server, "batch-tasks"))
 
 
 @pytest.fixture
-def command(server, monkeypatch, capsys):
-    """Run commands and give what they called together."""
+def command(server, monkeypatch, capsys, tmp_path):
+    """Run commands, each time with a profile and a key of their own, and give what they called together."""
+    profiles = tmp_path / "credentials"
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(profiles))
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
+    keys = (f"command-{number}" for number in itertools.count())
 
     def run(*commands):
-        server.reset_calls()
+        key = next(keys)
+        with profiles.open("a", encoding="utf-8") as file:
+            file.write(f"[{key}]\naws_access_key_id = {key}\naws_secret_access_key = local\n")
         for arguments in commands:
-            assert cli.main(list(arguments)) == 0, capsys.readouterr().err
-        return called(server)
+            assert cli.main([*arguments, "--profile", key]) == 0, capsys.readouterr().err
+        return called(server, key)
 
     return run
 

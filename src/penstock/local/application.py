@@ -13,7 +13,7 @@ from xml.sax.saxutils import escape
 import msgspec
 
 from penstock.local import moto_bridge
-from penstock.local.calls import CallLog
+from penstock.local.calls import CallLog, caller_of
 from penstock.local.clock import VirtualClock
 from penstock.local.control import PREFIX, Control
 from penstock.local.faults import Hit
@@ -96,7 +96,13 @@ class KinesisApplication:
         if outcome == "ok" and call.sending:
             outcome = "+".join(hit.fault.kind for hit in call.sending)
         self._calls.add(
-            call.now_ms, "kinesis", operation, resource=call.resource, shards=call.shards, outcome=outcome
+            call.now_ms,
+            "kinesis",
+            operation,
+            resource=call.resource,
+            shards=call.shards,
+            outcome=outcome,
+            caller=caller_of(request.headers.get("authorization", "")),
         )
         self._dated(response)
         return _sent(response, call.sending) if call.sending else response
@@ -111,7 +117,13 @@ class KinesisApplication:
             response = await self._bridge.answer(service, operation, request)
         outcome = "+".join(hit.fault.kind for hit in hits) if hits else _outcome(response)
         self._calls.add(
-            self._clock.now_ms(), service, operation, resource=",".join(tables), shards=(), outcome=outcome
+            self._clock.now_ms(),
+            service,
+            operation,
+            resource=",".join(tables),
+            shards=(),
+            outcome=outcome,
+            caller=caller_of(request.headers.get("authorization", "")),
         )
         self._dated(response)
         sending = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]

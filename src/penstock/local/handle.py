@@ -31,12 +31,15 @@ class Calls:
         by_shard: Per `service.operation`, calls per `stream/shard`.
         errors: Per `service.operation`, calls per error code or fault.
         recent: The last calls, oldest first.
+        by_caller: Per access key id, calls per `service.operation`: give each role of a test a key of its own
+            to see what its policy must allow. The server takes any key.
     """
 
     total: Mapping[str, int]
     by_shard: Mapping[str, Mapping[str, int]]
     errors: Mapping[str, Mapping[str, int]]
     recent: list[dict[str, Any]] = field(repr=False)
+    by_caller: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def count(self, operation: str, *, stream: str | None = None, shard: str | None = None) -> int:
         """How often an operation was called.
