@@ -23,11 +23,12 @@ def main() -> int:
         out = args.out or str(Path(scratch) / "sales")
         checkpoint = args.checkpoint or str(Path(scratch) / "checkpoint")
         if server is not None:
+            server.clock.advance(60 - server.clock.now_s() % 60)  # to a full minute
             for minute in range(4):
                 where.put_orders(args.stream, range(minute * 30, minute * 30 + 30))
                 server.clock.advance(60)
-            where.put_orders(args.stream, range(120, 122))
             server.clock.advance(60)
+            where.put_orders(args.stream, range(120, 122))  # moves the watermark past the fourth minute
         with where.session("windowed aggregation") as spark:
             orders = (
                 spark.readStream.format("kinesis")

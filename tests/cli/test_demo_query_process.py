@@ -193,12 +193,17 @@ def test_a_line_that_a_kill_cut_off_is_not_taken(supervised):
 def test_it_can_be_started_again_and_appends_to_its_log(supervised, tmp_path):
     process = supervised("ignores")
     first = process.session
+
+    def words():
+        return (tmp_path / "spark.log").read_text().count("trouble ahead")
+
+    wait_until(lambda: words() == 1, "the first life's words")
     process.kill()
     process.start()
     assert process.has_started.wait(DEADLINE_S)
     assert process.session != first
     assert process.start_count == 2
-    wait_until(lambda: (tmp_path / "spark.log").read_text().count("trouble ahead") == 2, "both lives' words")
+    wait_until(lambda: words() == 2, "both lives' words")
 
 
 # --- watch ----------------------------------------------------------------------------------------------------

@@ -121,7 +121,7 @@ def test_a_reset_meets_a_live_worker_and_says_how_to_go_back():
         def write(self, write):
             row = self.fetch(write.key)
             if row is not None and not isinstance(write, Renew):
-                super().write(Renew(row.key, row.counter))
+                super().write(Renew(row.key, row.counter, row.owner))
             return super().write(write)
 
     table = Busy("app")
@@ -172,7 +172,7 @@ def test_watching_tells_live_owners_from_silent_ones():
 
     def meanwhile(now_s):
         if now_s == 1.0:
-            table.write(Renew("s1", 0))
+            table.write(Renew("s1", 0, "live"))
 
     sightings, _ = watch(table, Clock(meanwhile), 4.0)
     assert [(s.lease.key, s.has_moved, s.unmoved_s) for s in sightings] == [
@@ -187,7 +187,7 @@ def test_watching_tells_live_owners_from_silent_ones():
 
 def test_watching_ends_as_soon_as_everything_was_seen_to_move():
     table = table_of([lease("s1", owner="live")])
-    clock = Clock(lambda now_s: table.write(Renew("s1", 0)))
+    clock = Clock(lambda now_s: table.write(Renew("s1", 0, "live")))
     watch(table, clock, 60.0)
     assert clock.now_s == 0.5
 

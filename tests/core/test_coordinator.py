@@ -266,7 +266,7 @@ def test_a_listing_with_a_hole_creates_nothing_and_says_so():
 def test_a_restart_under_the_same_name_renews_its_own_leases_at_once():
     bench = Bench(Lease("s", counter=9, owner="me", checkpoint=at_record("5"), hash_range=WHOLE))
     bench.start()
-    assert bench.writes(Renew) == [Renew("s", 9, worker="me")]
+    assert bench.writes(Renew) == [Renew("s", 9, "me")]
     assert [effect.position for effect in bench.of(StartReader)] == [at_record("5")]
     assert bench.machine.stats.takes == () or bench.reports(Topic.TAKEN)[0].reason == "own"
 
@@ -343,7 +343,7 @@ def test_a_hand_over_that_takes_too_long_is_taken():
     for step in range(1, 10):  # the owner lives, and does not answer
         row = bench.table.rows[asked.key]
         if row.owner == "me" and row.checkpoint_owner == "other":
-            bench.table.write(Renew(asked.key, row.counter, during_handover=True))
+            bench.table.write(Renew(asked.key, row.counter, row.reader, during_handover=True))
         bench.at(step * 1.0)
     assert [write.worker for write in bench.writes(Take)] == ["me"]
     assert [report.reason for report in bench.reports(Topic.TAKEN)] == ["handover_overdue"]
@@ -395,14 +395,14 @@ def test_checkpoints_ride_on_the_heartbeat():
     bench.run(CheckpointRequested("s", 1, at_record("8")))
     assert bench.writes(Checkpoint) == []
     bench.at(4.0)
-    assert bench.writes(Checkpoint) == [Checkpoint("s", 1, at_record("8"))]
+    assert bench.writes(Checkpoint) == [Checkpoint("s", 1, "me", at_record("8"))]
     assert bench.of(CheckpointStands) == [CheckpointStands("s", 1, at_record("8"))]
 
 
 def test_an_urgent_checkpoint_is_written_at_once():
     bench = holding()
     bench.run(CheckpointRequested("s", 1, at_record("5"), urgent=True))
-    assert bench.writes(Checkpoint) == [Checkpoint("s", 1, at_record("5"))]
+    assert bench.writes(Checkpoint) == [Checkpoint("s", 1, "me", at_record("5"))]
 
 
 def test_delivery_is_extended_from_the_moment_a_renewal_was_sent():
@@ -510,7 +510,7 @@ def test_a_checkpoint_that_the_table_is_ahead_of_is_dropped_and_the_lease_kept()
 def test_another_process_under_the_same_name_is_named_as_such():
     bench = holding()
     for _ in range(3):
-        bench.table.write(Renew("s", bench.table.rows["s"].counter))
+        bench.table.write(Renew("s", bench.table.rows["s"].counter, "me"))
     drive_renewal(bench, bench.table.write)
     (report,) = bench.reports(Topic.LOST)
     assert report.level is Level.ERROR

@@ -124,10 +124,10 @@ LEASES = st.builds(
 KEY = st.just("s1")
 UPDATES = st.one_of(
     st.builds(Take, KEY, COUNTERS, WORKERS),
-    st.builds(Renew, KEY, COUNTERS, st.none() | st.just(2.5), st.booleans()),
-    st.builds(Checkpoint, KEY, COUNTERS, POSITIONS),
+    st.builds(Renew, KEY, COUNTERS, WORKERS, st.none() | st.just(2.5), st.booleans()),
+    st.builds(Checkpoint, KEY, COUNTERS, WORKERS, POSITIONS),
     st.builds(LateCheckpoint, KEY, POSITIONS),
-    st.builds(End, KEY, COUNTERS),
+    st.builds(End, KEY, COUNTERS, WORKERS),
     st.builds(Release, KEY, COUNTERS, WORKERS, st.none() | POSITIONS, st.none() | WORKERS),
     st.builds(RequestHandover, KEY, WORKERS, WORKERS),
     st.builds(
@@ -177,6 +177,12 @@ def test_a_refusal_shows_the_row_as_it_stands(row, write):
     outcome = apply_write(row, write)
     if isinstance(outcome, Refused):
         assert outcome.row == row
+
+
+@given(LEASES, UPDATES)
+def test_only_the_reader_says_that_a_shard_is_done_or_that_its_reader_lives(row, write):
+    if isinstance(write, Renew | Checkpoint | End | Release | Claim | Promote) and row.reader != write.worker:
+        assert isinstance(apply_write(row, write), Refused)
 
 
 @given(LEASES, UPDATES)

@@ -90,7 +90,7 @@ def _take_anyway(before: Lease | None, write: Any) -> Outcome | None:
 
 def _upsert(before: Lease | None, write: Any) -> Outcome | None:
     if before is None and isinstance(write, Take | Renew | Checkpoint):
-        return apply_write(Lease(write.key, counter=write.counter), write)
+        return apply_write(Lease(write.key, counter=write.counter, owner=write.worker), write)
     return None
 
 
@@ -115,7 +115,9 @@ def _compare_as_text(self: Position) -> tuple[Any, ...]:
 
 def _fence_by_nothing(before: Lease | None, write: Any) -> Outcome | None:
     if isinstance(write, Checkpoint | Renew) and before is not None and before.counter != write.counter:
-        return apply_write(before, replace(write, counter=before.counter))
+        return apply_write(
+            replace(before, owner=write.worker, checkpoint_owner=None), replace(write, counter=before.counter)
+        )
     return None
 
 

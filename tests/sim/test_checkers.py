@@ -53,13 +53,13 @@ def checkpoint(sequence, who=A, counter=1, key="s", before=TRIM_HORIZON):
     name = who.partition("#")[0]
     old = row(key, owner=name, counter=counter, checkpoint=before)
     new = row(key, owner=name, counter=counter + 1, checkpoint=at_record(str(sequence)))
-    return ("write", who, Checkpoint(key, counter, at_record(str(sequence))), old, new)
+    return ("write", who, Checkpoint(key, counter, name, at_record(str(sequence))), old, new)
 
 
 def ended(who=A, key="s", counter=1, parents=()):
     name = who.partition("#")[0]
     old = row(key, owner=name, counter=counter, parents=frozenset(parents))
-    return ("write", who, End(key, counter), old, row(key, counter=counter + 1, checkpoint=SHARD_END))
+    return ("write", who, End(key, counter, name), old, row(key, counter=counter + 1, checkpoint=SHARD_END))
 
 
 def created(key):
@@ -88,6 +88,8 @@ def judge(*lines, start=TRIM_HORIZON, at_end=False, quiet=False, only=None, **op
 
 
 UP = [("up", A), ("up", B)]
+RELEASED_BEHIND = [*UP, *stream(5, 6), taken(), reading(), *handled(5, 6), ("gone", A, "s", 1)]
+RELEASE = ("write", A, Release("s", 1, "a"), row(owner="a", counter=1), row(counter=2))
 
 BROKEN = {
     "S1 a checkpoint passes what was not handled": (
@@ -351,6 +353,11 @@ BROKEN = {
             reading(B, position=at_record("6")),
         ],
     ),
+    "S7 a release after a stop that waited for everything": (
+        "S7",
+        [*RELEASED_BEHIND, ("report", B, "SHUTDOWN", "", None), RELEASE, taken(B, counter=3), reading(B)],
+        [*RELEASED_BEHIND, ("report", A, "SHUTDOWN", "", None), RELEASE, taken(B, counter=3), reading(B)],
+    ),
     "S7 a start before the row's checkpoint": (
         "S7",
         [
@@ -383,7 +390,7 @@ BROKEN = {
             taken(),
             reading(),
             8,
-            ("write", A, Renew("s", 1), row(owner="a", counter=1), row(owner="a", counter=2)),
+            ("write", A, Renew("s", 1, "a"), row(owner="a", counter=1), row(owner="a", counter=2)),
             11,
             *handled(5),
         ],

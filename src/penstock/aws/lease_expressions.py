@@ -112,13 +112,13 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
         case Take():
             _take(update, write, previous_owner)
         case Renew():
-            _counter(update, write.counter)
+            _fence(update, write.counter, write.worker)
             if not write.during_handover:
                 update.conditions.append(f"attribute_not_exists({update.name(codec.CHECKPOINT_OWNER)})")
             if write.throughput_kbps is not None:
                 update.set(codec.THROUGHPUT, "N", str(write.throughput_kbps))
         case Checkpoint():
-            _counter(update, write.counter)
+            _fence(update, write.counter, write.worker)
             update.conditions.append(_forward(update, write.position, or_same=True))
             update.set_checkpoint(write.position)
             update.set(codec.SWITCHES, "N", "0")
@@ -157,6 +157,11 @@ def _counter(update: Update, counter: int) -> None:
     update.set(codec.COUNTER, "N", str(counter + 1))
 
 
+def _fence(update: Update, counter: int, reader: str) -> None:
+    _counter(update, counter)
+    update.conditions.append(_reader_is(update, reader))
+
+
 def _take(update: Update, write: Take, previous_owner: str | None) -> None:
     _counter(update, write.counter)
     if previous_owner is None:
@@ -171,7 +176,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
 
 
 def _end(update: Update, write: End) -> None:
-    _counter(update, write.counter)
+    _fence(update, write.counter, write.worker)
     update.require(codec.CHECKPOINT, "<>", "S", Sentinel.SHARD_END.value)
     update.set_checkpoint(SHARD_END)
     update.set(codec.SWITCHES, "N", "0")
@@ -181,8 +186,7 @@ def _end(update: Update, write: End) -> None:
 
 
 def _release(update: Update, write: Release) -> None:
-    _counter(update, write.counter)
-    update.conditions.append(_reader_is(update, write.worker))
+    _fence(update, write.counter, write.worker)
     handed_on = write.next_owner not in (None, write.worker)
     if write.position is not None:
         update.conditions.append(_forward(update, write.position, or_same=True))

@@ -361,7 +361,7 @@ def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR091
     if isinstance(write, Take):
         return row.counter == write.counter + 1 and row.owner == write.worker
     if isinstance(write, Renew):
-        return write.worker is not None and row.counter == write.counter + 1 and row.reader == write.worker
+        return row.counter == write.counter + 1 and row.reader == write.worker
     if isinstance(write, Checkpoint):
         # A robber's take bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
         # checkpoint sets back.

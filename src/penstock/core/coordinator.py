@@ -367,7 +367,7 @@ class Coordinator:
                 self._await(key, now_s)
             elif lease.reader == self.worker:
                 is_leaving = lease.owner != self.worker  # it was being handed over when this worker stopped
-                write: LeaseWrite = Renew(key, lease.counter, during_handover=is_leaving, worker=self.worker)
+                write: LeaseWrite = Renew(key, lease.counter, self.worker, during_handover=is_leaving)
                 if is_leaving and not self.options.keeps_claims:
                     done = self.holdings.last_words.take(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
@@ -530,7 +530,7 @@ class Coordinator:
                 self.outbox.enqueue(Release(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
                 del self._awaited[key]
             else:
-                self.outbox.enqueue(Renew(key, row.counter, worker=self.worker), ("gain", Reason.HANDED_OVER))
+                self.outbox.enqueue(Renew(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
         elif self._stop_by_s is None and (
             now_s >= awaited.since_s + self.options.handover_timeout_s
             or self.view.hold(key, now_s) is Hold.EXPIRED

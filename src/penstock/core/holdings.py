@@ -191,22 +191,22 @@ class Holdings:
             next_owner = lease.owner if lease.checkpoint_owner == self.me else None
             return Release(key, lease.counter, self.me, self._ahead(holding), next_owner)
         if holding.phase is Phase.DRAINED and self.ends.children_stand(holding):
-            return End(key, lease.counter, frozenset(child.shard_id for child in holding.children))
+            return End(key, lease.counter, self.me, frozenset(child.shard_id for child in holding.children))
         is_due = now_s >= holding.renew_due_s
         if not is_due and not (holding.urgent and holding.wanted is not None):
             return None
         ahead = None if self.options.keeps_claims else self._ahead(holding)
         if ahead is not None:
-            return Checkpoint(key, lease.counter, ahead)
+            return Checkpoint(key, lease.counter, self.me, ahead)
         holding.urgent = False
         if not is_due:
             return None
         return Renew(
             key,
             lease.counter,
+            self.me,
             holding.throughput_kbps,
             during_handover=lease.checkpoint_owner == self.me,
-            worker=self.me,
         )
 
     def _ahead(self, holding: Holding) -> Position | None:

@@ -5,11 +5,12 @@ The lease table is shared with Java KCL workers, so the attributes are theirs. A
 simulator call this one, and a contract test asks both the same questions.
 
 Every write but `Create` demands that the row exists, so none can bring a deleted lease back. The checkpoint
-never moves back, whoever writes it.
+never moves back, whoever writes it. The counter is the fence, as the KCL has it, and a reader's own writes
+demand its name beside it: a row that was deleted and made again may come to a counter that somebody still knows.
 
 Source:
     The conditions of KCL 2.x's lease refresher (take, renew, checkpoint), KCL 3's hand-over fields; the
-    forward-only rule and the claim are Penstock's own.
+    forward-only rule, the reader's name in its writes and the claim are Penstock's own.
 """
 
 from __future__ import annotations
@@ -96,30 +97,30 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Say that the owner lives, if the counter is as last written and no hand-over is asked for.
+    """Say that the reader lives, if the counter is as last written and no hand-over is asked for.
 
     Args:
+        worker: Who writes; must be the reader.
         during_handover: True for the old owner that keeps reading until it has finished.
-        worker: Who writes; lets a table tell a renewal whose answer was lost from a robbery. None leaves that to
-            the caller, who gets the row with the refusal.
     """
 
     key: str
     counter: int
+    worker: str
     throughput_kbps: float | None = None
     during_handover: bool = False
-    worker: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """The owner's checkpoint, if the counter is as last written and the position does not move back.
+    """The reader's checkpoint, if the counter is as last written and the position does not move back.
 
     It is a heartbeat too, and it ends a pending checkpoint.
     """
 
     key: str
     counter: int
+    worker: str
     position: Position
 
 
@@ -137,6 +138,7 @@ class End:
 
     key: str
     counter: int
+    worker: str
     children: frozenset[str] = frozenset()
 
 
@@ -340,6 +342,8 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
         and row.counter != write.counter
     ):
         return Refusal.COUNTER
+    if isinstance(write, Renew | Checkpoint | End | Release | Claim | Promote) and row.reader != write.worker:
+        return Refusal.OWNER
     match write:
         case Take() | Reset():
             return None
@@ -354,8 +358,6 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
         case End():
             return Refusal.BACKWARDS if row.is_ended else None
         case Release():
-            if row.reader != write.worker:
-                return Refusal.OWNER
             if write.position is not None and not may_move(row.checkpoint, write.position):
                 return Refusal.BACKWARDS
             return None
@@ -364,8 +366,6 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
                 return Refusal.OWNER
             return Refusal.HANDOVER if row.checkpoint_owner is not None else None
         case Claim():
-            if row.reader != write.worker:
-                return Refusal.OWNER
             # Batches are numbered by each query for itself: what another worker claimed before it lost the lease says
             # nothing about this one's batches.
             if (
@@ -376,8 +376,6 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
                 return Refusal.CLAIMED
             return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint_seen else None
         case Promote():
-            if row.reader != write.worker:
-                return Refusal.OWNER
             stands = (row.claim_worker, row.claim_batch, row.pending)
             if stands != (write.worker, write.batch, write.position):
                 return Refusal.CLAIM_GONE

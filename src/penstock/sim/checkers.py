@@ -117,11 +117,6 @@ class OneOwner(Checker):
             if before is None:
                 raise Broken(f"{type(write).__name__} of {who} wrote {key}, which has no row")
             holder = self._holder.get(key)
-            if self.facts.is_forgiven(key):
-                # The protocol's fence is the counter alone, and a row that somebody deleted and another made
-                # again may come to a counter that an old holder still knows.
-                self._holder[key] = who if before.reader == name_of(who) else (holder or who)
-                return
             if before.reader != name_of(who):
                 raise Broken(
                     f"{type(write).__name__} of {who} was accepted on {key}, which {before.reader} reads"
@@ -273,10 +268,12 @@ class FewDuplicates(Checker):
             self._released[write.key] = (reached, who)
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A lease that was lost was not given up gracefully, whatever is released later."""
+        """A lease that was lost, or that a stop no longer waited for, was not given up gracefully."""
         del reason
         if topic == "LOST" and key is not None:
             self._last.pop((who, key), None)
+        elif topic == "SHUTDOWN":
+            self._last = {place: reached for place, reached in self._last.items() if place[0] != who}
 
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
         """Compare a start with what is known to be done."""

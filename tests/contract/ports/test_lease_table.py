@@ -92,16 +92,20 @@ WRITES = [
     Take(KEY, 7, ME),
     Take(KEY, 7, "third"),
     Take(KEY, 6, ME),
-    Renew(KEY, 7),
-    Renew(KEY, 6),
-    Renew(KEY, 7, throughput_kbps=2.25),
-    Renew(KEY, 7, during_handover=True),
-    *[Checkpoint(KEY, 7, position) for position in CHECKPOINTS],
-    Checkpoint(KEY, 6, at_record("100")),
+    Renew(KEY, 7, ME),
+    Renew(KEY, 7, OTHER),
+    Renew(KEY, 6, ME),
+    Renew(KEY, 7, ME, throughput_kbps=2.25),
+    Renew(KEY, 7, ME, during_handover=True),
+    Renew(KEY, 7, OTHER, during_handover=True),
+    *[Checkpoint(KEY, 7, ME, position) for position in CHECKPOINTS],
+    Checkpoint(KEY, 7, OTHER, at_record("11")),
+    Checkpoint(KEY, 6, ME, at_record("100")),
     *[LateCheckpoint(KEY, position) for position in CHECKPOINTS],
-    End(KEY, 7),
-    End(KEY, 7, frozenset({"x", "y"})),
-    End(KEY, 8),
+    End(KEY, 7, ME),
+    End(KEY, 7, ME, frozenset({"x", "y"})),
+    End(KEY, 7, OTHER),
+    End(KEY, 8, ME),
     *[
         Release(KEY, 7, ME, position)
         for position in (None, at_record("10", 1), at_record("10"), at_record("11"), SHARD_END, TRIM_HORIZON)
@@ -266,8 +270,8 @@ def test_attributes_that_are_not_known_stay(dynamo):
     server, table = dynamo
     for write in (
         Take(KEY, 7, "third"),
-        Checkpoint(KEY, 7, at_record("11")),
-        End(KEY, 7),
+        Checkpoint(KEY, 7, ME, at_record("11")),
+        End(KEY, 7, ME),
         Release(KEY, 7, ME),
     ):
         lay(server, table, BASE)
@@ -318,10 +322,10 @@ def test_one_of_sixteen_takers_wins(dynamo):
     "write",
     [
         Take(KEY, 7, ME),
-        Renew(KEY, 7, worker=ME),
-        Checkpoint(KEY, 7, at_record("11")),
+        Renew(KEY, 7, ME),
+        Checkpoint(KEY, 7, ME, at_record("11")),
         LateCheckpoint(KEY, at_record("11")),
-        End(KEY, 7),
+        End(KEY, 7, ME),
         Release(KEY, 7, ME, at_record("11")),
         RequestHandover(KEY, ME, OTHER),
         Claim(KEY, ME, 5, at_record("50"), b"s", BASE.checkpoint, BASE.checkpoint),
@@ -346,11 +350,11 @@ def test_a_write_whose_answer_is_lost_is_found_to_stand(dynamo, write):
     "write",
     [
         Take(KEY, 7, ME),
-        Checkpoint(KEY, 7, BASE.checkpoint),
-        Checkpoint(KEY, 7, at_record("11")),
-        Renew(KEY, 7, worker=ME),
+        Checkpoint(KEY, 7, ME, BASE.checkpoint),
+        Checkpoint(KEY, 7, ME, at_record("11")),
+        Renew(KEY, 7, ME),
         Release(KEY, 7, ME, at_record("11")),
-        End(KEY, 7),
+        End(KEY, 7, ME),
     ],
     ids=repr,
 )
@@ -384,7 +388,7 @@ def test_a_write_that_cannot_be_settled_is_unknown(dynamo):
     lay(server, table, BASE)
     server.faults.drop_before("dynamodb.UpdateItem", count=None)
     with pytest.raises(UnknownOutcome, match=f"row {KEY}: Renew was sent and could not be settled"):
-        table.write(Renew(KEY, 7, worker=ME))
+        table.write(Renew(KEY, 7, ME))
     server.faults.clear()
     assert same(table.fetch(KEY), BASE)
 
@@ -405,10 +409,10 @@ def test_a_throttled_write_is_tried_again_inside_its_bound(dynamo):
     server, table = dynamo
     lay(server, table, BASE)
     server.faults.throttle("dynamodb.UpdateItem", count=3)
-    assert isinstance(table.write(Renew(KEY, 7)), Applied)
+    assert isinstance(table.write(Renew(KEY, 7, ME)), Applied)
     server.faults.throttle("dynamodb.UpdateItem", count=None)
     with pytest.raises(ServiceError, match="ProvisionedThroughputExceeded"):
-        table.write(Renew(KEY, 8))
+        table.write(Renew(KEY, 8, ME))
     server.faults.clear()
 
 
