@@ -13,6 +13,7 @@ from botocore.exceptions import ClientError, ConnectionClosedError
 from penstock.local import LocalKinesis
 from penstock.local.moto_bridge import tables_of
 from penstock.local.moto_repairs import repaired
+from penstock.local.moto_serializer import install_serializer
 
 ROW = {"leaseKey": {"S": "shard"}}
 
@@ -260,3 +261,57 @@ def test_kinesis_is_prompt_while_dynamodb_is_busy(rig, table):
         for thread in busy:
             thread.join()
     assert len(rig.read("s")) == 20
+
+
+EVERY_KIND = {
+    "text": {"S": "ü\u0000"},
+    "empty": {"S": ""},
+    "number": {"N": "-1.5"},
+    "bytes": {"B": b"\x00\xff"},
+    "no bytes": {"B": b""},
+    "flag": {"BOOL": False},
+    "nothing": {"NULL": True},
+    "texts": {"SS": ["a", "b"]},
+    "numbers": {"NS": ["1", "2"]},
+    "blobs": {"BS": [b"\x00", b"\x01"]},
+    "list": {"L": [{"S": "x"}, {"B": b"\xfe"}, {"L": [{"N": "3"}]}, {"M": {}}]},
+    "map": {"M": {"S": {"N": "1"}, "inner": {"M": {"B": {"B": b"\x07"}}}}},
+}
+
+
+def test_every_kind_of_value_comes_back_as_it_was_put(table):
+    item = {**ROW, **EVERY_KIND}
+    table.put_item(TableName="leases", Item=item)
+    answers = [
+        table.get_item(TableName="leases", Key=ROW)["Item"],
+        table.scan(TableName="leases")["Items"][0],
+        table.update_item(
+            TableName="leases",
+            Key=ROW,
+            UpdateExpression="SET n = :n",
+            ExpressionAttributeValues={":n": {"N": "1"}},
+            ReturnValues="ALL_OLD",
+        )["Attributes"],
+    ]
+    for answer in answers:
+        for kind in answer["texts"], answer["numbers"], answer["blobs"]:
+            for members in kind.values():
+                members.sort()
+        assert answer == item
+
+
+def test_values_are_written_in_one_step_and_as_moto_writes_them(rig, table, monkeypatch):
+    from moto.core import serialize
+
+    table.put_item(TableName="leases", Item={**ROW, **EVERY_KIND})
+    ours = serialize.get_serializer_class("dynamodb", "json")
+    assert ours is not serialize.JSONSerializer
+    quick = table.get_item(TableName="leases", Key=ROW)["Item"]
+    monkeypatch.delitem(serialize.SERVICE_SPECIFIC_SERIALIZERS, "dynamodb")
+    assert serialize.get_serializer_class("dynamodb", "json") is serialize.JSONSerializer
+    assert table.get_item(TableName="leases", Key=ROW)["Item"] == quick
+
+
+def test_a_moto_without_a_place_for_serializers_does_the_work_itself(monkeypatch):
+    monkeypatch.setitem(sys.modules, "moto.core.serialize", None)
+    assert not install_serializer()

@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 from penstock.local.http import Request
+from penstock.local.moto_serializer import install_serializer
 from penstock.local.store import ACCOUNT
 
 _SERVICES = ("dynamodb", "dynamodbstreams", "cloudwatch", "sts")
@@ -48,7 +49,9 @@ class MotoAccount:
             from botocore.compat import HTTPHeaders
             from moto.core.botocore_stubber import BotocoreStubber
 
-            self._used = True
+            if not self._used:
+                install_serializer()
+                self._used = True
             sent = HTTPHeaders()
             for name, value in request.headers.items():
                 if name not in ("host", "content-length"):
