@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.core.balance import (
+from penstock.core.balance import plan_balance
+from penstock.core.coordination import BalancePolicy
+from penstock.core.fleet import (
     BalanceLimits,
     FleetLease,
     Gain,
@@ -19,10 +21,8 @@ from penstock.core.balance import (
     capacity_of,
     fleet_of,
     live_workers,
-    plan_balance,
     zone_of,
 )
-from penstock.core.coordination import BalancePolicy
 from penstock.core.lease import Lease, RequestHandover, Take
 from penstock.core.lease_view import Hold, LeaseView
 from penstock.core.position import SHARD_END

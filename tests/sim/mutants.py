@@ -13,8 +13,8 @@ from typing import Any
 from unittest.mock import patch
 
 from penstock.core import caretaker, coordinator, holdings
-from penstock.core.balance import Gain, Reason
 from penstock.core.coordination import UNKNOWN, CoordinatorOptions
+from penstock.core.fleet import Gain, Reason
 from penstock.core.holding import Holding, Phase
 from penstock.core.holdings import Holdings
 from penstock.core.lease import (

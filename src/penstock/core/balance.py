@@ -10,7 +10,8 @@ round. Free leases are taken; live ones are asked for, and their owner finishes 
   is what stands before the first "/" of a worker id (`zone/name`); ids without one form a zone of their own. The
   owner is an opaque text to Java KCL workers, so the convention costs them nothing and needs no attribute.
 - `by_throughput`: the same kilobytes per second for everybody, within a tenth, moving the fewest shards it can
-  find. A worker id that ends in `@8` says that it can do as much as eight others, and gets as much. Meant for a fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
+  find. A worker id that ends in `@8` says that it can do as much as eight others, and gets as much. Meant for a
+  fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
 - `kcl2`: see `penstock.core.balance_kcl2`.
 
 Finished leases count for nothing. A lease that waits for its parents counts when somebody holds it, but nobody takes
@@ -22,121 +23,30 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from enum import Enum
-from hashlib import blake2b
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final
 
+from penstock.core.balance_kcl2 import plan_kcl2
 from penstock.core.coordination import BalancePolicy
-from penstock.core.lease import Lease, RequestHandover, Take
-from penstock.core.lease_view import Hold, LeaseView
+from penstock.core.fleet import (
+    DEFAULT_LIMITS,
+    BalanceLimits,
+    FleetLease,
+    Gain,
+    GiveUp,
+    Move,
+    Reason,
+    capacity_of,
+    live_workers,
+    tie,
+    zone_of,
+)
+from penstock.core.lease import RequestHandover, Take
+from penstock.core.lease_view import Hold
 
 OVERSHOOT: Final = 0.10
 """Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""
 _PASSES_MAX: Final = 20
 _WEIGHT_FLOOR: Final = 0.05  # of the mean: an idle shard still costs calls and a lease
-
-
-class Reason(Enum):
-    """Why a lease moves."""
-
-    UNOWNED = "unowned"
-    EXPIRED = "expired"
-    OWN = "own"  # it bears this worker's name from before a restart
-    CHILD = "child"  # this worker ended its parent
-    SHARE = "share"  # this worker has fewer than its share
-    LEFT_OVER = "left_over"  # free for long: whoever should take it does not
-    HANDED_OVER = "handed_over"
-    HANDOVER_OVERDUE = "handover_overdue"
-    STEAL = "steal"  # kcl2: from the most loaded worker
-    VERY_OLD = "very_old"  # kcl2: nobody has renewed it for three lease durations
-    SURPLUS = "surplus"  # more leases than max_leases
-
-
-class FleetLease(NamedTuple):
-    """One unfinished lease, judged."""
-
-    lease: Lease
-    hold: Hold
-    unchanged_s: float = 0.0
-    waits: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Gain:
-    """Write this to get the lease: a `Take`, or a `RequestHandover` where somebody reads it."""
-
-    write: Take | RequestHandover
-    reason: Reason
-
-
-@dataclass(frozen=True, slots=True)
-class GiveUp:
-    """Finish, checkpoint and free this lease."""
-
-    key: str
-    reason: Reason
-
-
-Move: TypeAlias = Gain | GiveUp
-
-
-@dataclass(frozen=True, slots=True)
-class BalanceLimits:
-    """What bounds a plan.
-
-    Args:
-        max_leases: Nobody's share is larger; assumed the same for all workers.
-        leases_to_acquire: At most so many gains at a time.
-        handover: False takes live leases without asking.
-        left_over_s: A free lease that stands for so long is offered to the next worker, and so on.
-    """
-
-    max_leases: int | None = None
-    leases_to_acquire: int | None = None
-    handover: bool = True
-    left_over_s: float = 20.0
-
-
-DEFAULT_LIMITS: Final = BalanceLimits()
-
-
-def fleet_of(view: LeaseView, now_s: float) -> list[FleetLease]:
-    """Judge every unfinished lease of a view."""
-    return [
-        FleetLease(lease, hold, unchanged_s, view.waits_for_parents(lease))
-        for lease, hold, unchanged_s in view.holds(now_s)
-        if hold is not Hold.ENDED
-    ]
-
-
-def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
-    """Give everybody who renews a lease or has asked for one, and this worker."""
-    workers = {me}
-    for lease, hold, _, _ in fleet:
-        if hold is Hold.ALIVE:
-            if lease.owner is not None:
-                workers.add(lease.owner)
-            if lease.checkpoint_owner is not None:
-                workers.add(lease.checkpoint_owner)
-    return workers
-
-
-def zone_of(worker: str) -> str:
-    """Give the zone that a worker id names: what stands before the first "/", or nothing."""
-    zone, slash, _ = worker.partition("/")
-    return zone if slash else ""
-
-
-def capacity_of(worker: str) -> int:
-    """Give how much a worker can do beside others: the number after the last "@" of its id, or 1."""
-    number = worker.rpartition("@")[2] if "@" in worker else ""
-    return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
-
-
-def tie(*parts: str) -> int:
-    """Order what is otherwise equal: the same on every worker, unlike for every lease."""
-    return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")
 
 
 def plan_balance(
@@ -166,8 +76,6 @@ def plan_balance(
         left over for long.
     """
     if policy is BalancePolicy.KCL2:
-        from penstock.core.balance_kcl2 import plan_kcl2
-
         return list(plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance))
     everybody = live_workers(fleet, me) | set(workers)
     counts = dict.fromkeys(everybody, 0)

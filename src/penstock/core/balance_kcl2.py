@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.core.balance import BalanceLimits, FleetLease, Gain, Reason, tie
+from penstock.core.fleet import BalanceLimits, FleetLease, Gain, Reason, tie
 from penstock.core.lease import Take
 from penstock.core.lease_view import Hold
 

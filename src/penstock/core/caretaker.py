@@ -14,7 +14,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from typing import Final
 
-from penstock.core.balance import tie
 from penstock.core.coordination import (
     CoordinatorOptions,
     Level,
@@ -25,6 +24,7 @@ from penstock.core.coordination import (
     Topic,
     Unknown,
 )
+from penstock.core.fleet import tie
 from penstock.core.hash_key import HashRange
 from penstock.core.lease import Applied, Create, Delete, Lease, Refused
 from penstock.core.lease_view import LeaseView

@@ -32,16 +32,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.balance import (
-    BalanceLimits,
-    FleetLease,
-    Gain,
-    GiveUp,
-    Reason,
-    fleet_of,
-    live_workers,
-    plan_balance,
-)
+from penstock.core.balance import plan_balance
 from penstock.core.caretaker import Caretaker
 from penstock.core.coordination import (
     AuditReaders,
@@ -77,6 +68,7 @@ from penstock.core.coordination import (
     Unknown,
     WriteDone,
 )
+from penstock.core.fleet import BalanceLimits, FleetLease, Gain, GiveUp, Reason, fleet_of, live_workers
 from penstock.core.holding import Phase
 from penstock.core.holdings import Holdings
 from penstock.core.lease import (

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Container, Sized
 from typing import Final, Protocol
 
-from penstock.core.balance import Reason
 from penstock.core.coordination import CoordinatorOptions, Level, NotDone, StopWhy, Topic, Unknown
+from penstock.core.fleet import Reason
 from penstock.core.holding import Holding, Phase
 from penstock.core.lease import Applied, Create, Lease, Refused, Take
 from penstock.core.lease_view import LeaseView
