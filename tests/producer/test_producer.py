@@ -192,9 +192,16 @@ def test_memory_is_bounded_and_put_waits_then_raises(server, kinesis, stream):
     assert len(kcl_reads(server.client(), stream)) == 17
 
 
+class NoPauses:
+    """A chance that draws the shortest of all pauses: none."""
+
+    def random(self):
+        return 0.0
+
+
 def test_a_shard_that_stays_silent_fails_what_waits_and_flush_says_so(server, kinesis, stream):
     server.faults.error("PutRecords", count=None, stream=stream)
-    producer = Producer(stream, kinesis=kinesis, no_progress_deadline_s=0.3)
+    producer = Producer(stream, kinesis=kinesis, no_progress_deadline_s=1.5, chance=NoPauses())
     future = producer.put(b"x", "k")
     with pytest.raises(DeliveryFailed, match=r"1 records failed; first: stream .* nothing was acknowledged"):
         producer.flush()

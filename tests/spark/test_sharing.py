@@ -108,15 +108,15 @@ def test_two_queries_of_an_application_share_the_shards_and_every_record_comes_o
 
 
 def test_a_query_that_stops_leaves_its_shards_to_the_other_at_once_and_nothing_comes_twice(fleet, client):
-    one = fleet(leaseDuration="20s")
+    one = fleet(leaseDuration="60s")
     put(client, one.stream, numbered(0, 100))
     one.drain()
     one.reader.stop()
-    two = fleet(beside=one, leaseDuration="20s")
+    two = fleet(beside=one, leaseDuration="60s")
     put(client, one.stream, numbered(100, 200))
     began_s = time.monotonic()
     turn([two], lambda: len(two.rows) == 100, "the other query to have everything")
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 40
     assert sorted(one.numbers() + two.numbers()) == list(range(200))
 
 
@@ -281,7 +281,7 @@ def test_a_restarted_query_has_its_leases_back_at_once(fleet, client):
     put(client, one.stream, numbered(60, 120))
     began_s = time.monotonic()
     turn([one], lambda: len(one.rows) == 120, "the restarted query to go on")
-    assert time.monotonic() - began_s < 15
+    assert time.monotonic() - began_s < 40
     assert one.numbers() == list(range(120))
 
 
