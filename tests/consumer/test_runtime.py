@@ -1,5 +1,7 @@
 """Workers at work under a virtual clock: both machines and both loops, as in production, without a thread."""
 
+import json
+
 import pytest
 from virtual_world import HeldPool, World
 
@@ -27,6 +29,26 @@ def test_every_record_is_delivered_once_and_in_order_per_shard(world):
     assert sorted(worker.data()) == sorted(sent)
     for shard in world.kinesis.shards.values():
         assert [d for _, s, d in worker.delivered if s == shard.shard_id] == [r.data for r in shard.records]
+
+
+def test_an_application_begins_where_its_user_says_shard_by_shard(world, caplog):
+    parent = "shardId-000000000000"
+    world.put(170, "before")
+    world.kinesis.split(parent)
+    world.put(170, "after")
+    children = [shard for shard in world.kinesis.shards.values() if parent in shard.parents]
+    named, other = sorted(children, key=lambda shard: -len(shard.records))
+    place = len(named.records) // 2
+    start = {named.shard_id: named.records[place - 1].sequence_number, "shardId-000000000077": "123"}
+    worker = world.worker("a", starting_position=json.dumps(start))
+    world.run(60)
+    expected = [record.data for record in named.records[place:] + other.records]
+    for shard in world.kinesis.shards.values():
+        if shard not in children and shard.shard_id != parent:
+            expected += [record.data for record in shard.records]
+    assert place > 0
+    assert sorted(worker.data()) == sorted(expected)
+    assert "shard shardId-000000000077 is named in the starting position" in caplog.text
 
 
 def test_checkpoints_follow_the_handler_within_the_interval_or_a_heartbeat(world):

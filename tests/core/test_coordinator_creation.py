@@ -7,6 +7,7 @@ import pytest
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.lease import Lease
+from penstock.core.named_start import unknown_names
 from penstock.core.position import parse_checkpoint
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.shard_sync import (
@@ -14,6 +15,7 @@ from penstock.core.shard_sync import (
     HoleWatch,
     find_holes,
     find_vanished,
+    first_filter,
     plan_child_leases,
     plan_deletions,
     plan_first_leases,
@@ -71,7 +73,8 @@ def leases_of(case):
 
 
 def start_of(case):
-    return StartingPosition(default=position(case.get("start", "TRIM_HORIZON")))
+    named = {key: position(text) for key, text in case.get("named", {}).items()}
+    return StartingPosition(default=position(case.get("start", "TRIM_HORIZON")), by_shard=named)
 
 
 def first(case):
@@ -121,6 +124,25 @@ def test_the_first_leases_come_in_the_order_of_their_hash_ranges():
     case = {"graph": "A", "listed": ["10", "4", "9", "8"], "start": "LATEST"}
     plan = plan_first_leases(shards_of(case), start_of(case), 77)
     assert [lease.key for lease in plan] == ["8", "4", "9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("start", "asked"),
+    [
+        (StartingPosition(position("LATEST")), ("AT_LATEST", None)),
+        (StartingPosition(position("TRIM_HORIZON")), ("AT_TRIM_HORIZON", None)),
+        (StartingPosition(position("AT_TIMESTAMP@9")), ("AT_TIMESTAMP", 9)),
+        (StartingPosition(position("AT_TIMESTAMP@9"), {"a": position("5")}), ("FROM_TIMESTAMP", 9)),
+        (StartingPosition(position("LATEST"), {"a": position("5")}), (None, None)),
+    ],
+)
+def test_names_make_the_first_listing_a_whole_one(start, asked):
+    assert first_filter(start) == asked
+
+
+def test_names_that_no_shard_bears_are_told():
+    start = StartingPosition(by_shard={"4": position("5"), "no": position("5"), "nor": position("6")})
+    assert unknown_names(shards_of({"graph": "A"}), start) == ("no", "nor")
 
 
 def test_positions_by_shard_are_used_and_latest_among_them_is_pinned():

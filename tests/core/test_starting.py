@@ -53,6 +53,12 @@ def test_positions_shard_by_shard():
     ]
 
 
+@pytest.mark.parametrize("text", ['{"*": "123"}', '{"a": "1", "*": {"iteratorType": "SHARD_END"}}'])
+def test_a_place_in_one_shard_is_no_position_for_all_the_others(text):
+    with pytest.raises(PositionError, match=r'option startingPosition: "\*" stands for every shard'):
+        parse_starting(text)
+
+
 def test_shards_that_are_not_named_start_at_the_oldest_record():
     assert parse_starting('{"a": "123"}').of("b") == TRIM_HORIZON
 

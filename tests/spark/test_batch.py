@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from pyspark.errors import PySparkException
 
 from spark_support import numbered, put, wait_active, wait_for_next_second
 
@@ -58,6 +59,16 @@ def test_a_batch_read_between_two_records_of_a_shard(spark, kinesis, client):
     )
     # The start is what is done already, the end is the last one that is read.
     assert numbers(frame) == [2, 3, 4]
+
+
+def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, stream, client):
+    put(client, stream, numbered(0, 5))
+    given = {"endingPosition": '{"shardId-000000000099": "123", "*": "LATEST"}'}
+    with pytest.raises(
+        PySparkException, match=r"option endingPosition: .* does not list shardId-000000000099"
+    ):
+        read(spark, stream, **given).collect()
+    assert numbers(read(spark, stream, failOnDataLoss="false", **given)) == list(range(5))
 
 
 def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, client):

@@ -17,7 +17,7 @@ from penstock.spark.planner import coordinator_options
 from reader_query import Query
 from spark_support import numbered, put
 
-DEADLINE_S = 30.0
+DEADLINE_S = 60.0
 
 
 @pytest.fixture(scope="module")

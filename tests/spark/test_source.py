@@ -8,9 +8,11 @@ import time
 import pytest
 
 from spark_support import DEADLINE_S, numbered, put, wait_active, wait_for_next_second, wait_until
+from stream_reading import raw_records
 
 pytestmark = pytest.mark.spark
 HALF = str(2**127)
+QUARTER = str(2**126)
 
 
 def position(row):
@@ -222,6 +224,50 @@ def test_a_starting_moment_leaves_out_what_arrived_before(job, stream, client):
     run = job.start(startingPosition=f"AT_TIMESTAMP {moment_ms}")
     run.wait_for(30)
     assert run.numbers() == list(range(30, 60))
+
+
+def test_a_query_begins_where_its_user_says_shard_by_shard(job, stream, client):
+    put(client, stream, numbered(0, 60))
+    parent, neighbour = (shard["ShardId"] for shard in client.list_shards(StreamName=stream)["Shards"])
+    client.split_shard(StreamName=stream, ShardToSplit=parent, NewStartingHashKey=QUARTER)
+    wait_active(client, stream)
+
+    def put_at(hash_key, number):
+        return client.put_record(
+            StreamName=stream, PartitionKey="k", ExplicitHashKey=hash_key, Data=str(number).encode()
+        )
+
+    put_at("0", 1000)
+    done = put_at("0", 1001)
+    put_at("0", 1002)
+    put_at(QUARTER, 2000)
+    beside = [
+        int(record["Data"])
+        for shard, records in raw_records(client, stream)
+        for record in records
+        if shard["ShardId"] == neighbour
+    ]
+    run = job.start(startingPosition=json.dumps({done["ShardId"]: done["SequenceNumber"]}))
+    # Of the parent nothing: whoever is in the middle of its child has done it.
+    expected = sorted([*beside, 1002, 2000])
+    run.wait_for(len(expected))
+    assert run.numbers() == expected
+
+
+@pytest.mark.parametrize("lenient", [False, True])
+def test_a_shard_that_the_starting_position_names_and_the_stream_lacks_is_an_error(
+    job, stream, client, lenient
+):
+    put(client, stream, numbered(0, 30))
+    given = {"startingPosition": '{"shardId-000000000099": "123"}', "failOnDataLoss": str(not lenient)}
+    run = job.start(**given)
+    if lenient:
+        run.wait_for(30)
+        assert run.numbers() == list(range(30))
+    else:
+        wait_until(run.failed, "the error")
+        assert "OptionError: option startingPosition" in str(run.query.exception())
+        assert "does not list shardId-000000000099: misspelt, or gone" in str(run.query.exception())
 
 
 def test_a_new_query_goes_on_where_its_application_stopped(job, stream, client, tmp_path):

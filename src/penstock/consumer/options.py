@@ -10,7 +10,7 @@ from typing import Literal
 
 from penstock.core.calls import DeliveryOptions, FailurePolicy
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions
-from penstock.core.position import Position
+from penstock.core.position import SHARD_END, Position
 from penstock.core.reader import ReaderOptions
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.errors import OptionError
@@ -26,7 +26,8 @@ class ConsumerOptions:
         worker_id: Names this worker in the lease table; `zone/name` with `policy="by_zone"`. Give a stable one
             when a restarted process shall pick up its own leases at once. None: host name and a random part.
         starting_position: Where shards start when the application starts for the first time: `LATEST`,
-            `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>`, or a `StartingPosition`.
+            `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>`, JSON that names a position for each shard
+            (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
         max_records: Records per read, and per call of the handler; 1 to 10,000.
         idle_time_between_reads_s: Pause between reads of a quiet shard.
         prefetch_bytes_max: Bytes that may be fetched from one shard and not be done yet; one page may exceed it.
@@ -117,6 +118,11 @@ class ConsumerOptions:
         if isinstance(self.starting_position, StartingPosition):
             return self.starting_position
         if isinstance(self.starting_position, Position):
+            if self.starting_position.is_record or self.starting_position == SHARD_END:
+                raise OptionError(
+                    f"starting_position={self.starting_position} is a place in one shard; give "
+                    'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
+                )
             return StartingPosition(default=self.starting_position)
         return parse_starting(self.starting_position, "starting_position")
 

@@ -28,6 +28,7 @@ from penstock.core.fleet import tie
 from penstock.core.hash_key import HashRange
 from penstock.core.lease import Applied, Create, Delete, Lease, Refused
 from penstock.core.lease_view import LeaseView
+from penstock.core.named_start import unknown_names
 from penstock.core.outbox import Errand, Outbox
 from penstock.core.shard_sync import (
     BadSnapshot,
@@ -187,6 +188,14 @@ class Caretaker:
                 f"the listing does not cover the hash range: {plan.detail}; it is asked again",
             )
             return
+        for name in unknown_names(event.shards, self.options.start):
+            self.outbox.report(
+                Topic.SHARD_VANISHED,
+                Level.ERROR,
+                f"shard {name} is named in the starting position and the stream does not list it: it is misspelt, or it "
+                "has left the stream with every record in it",
+                name,
+            )
         self._first = deque(plan)
         self._retries = 0
         self._create_first()

@@ -254,23 +254,36 @@ class ShardGraph:
             and all(parent in done or parent not in self._shards for parent in shard.parents)
         )
 
-    def snapshot_at(self, position: Position) -> Snapshot:
+    def snapshot_at(
+        self,
+        position: Position,
+        covered: Iterable[HashRange] = (),
+        without: Collection[str] = frozenset(),
+    ) -> Snapshot:
         """Say which shards an application begins with when it has no lease yet.
 
         Args:
             position: LATEST begins with the open shards. TRIM_HORIZON and AT_TIMESTAMP begin with the oldest listed
                 shards that together cover the hash-key space: at the moment asked for, a shard that was over then gives
-                nothing and its children follow. (A listing with the filter AT_TIMESTAMP is shorter; see `ShardFilter`.)
+                nothing and its children follow from their beginning. (A listing with the filter AT_TIMESTAMP or
+                FROM_TIMESTAMP has only the shards that were open then, or later; see `ShardFilter`.)
+            covered: Hash keys that other shards, chosen already, stand for.
+            without: Shards that are not chosen whatever they cover.
 
         Raises:
             ValueError: A record's position or SHARD_END says nothing about which shards to begin with.
         """
         if position.sentinel not in (Sentinel.LATEST, Sentinel.TRIM_HORIZON, Sentinel.AT_TIMESTAMP):
             raise ValueError(f"{position} is no position to begin a stream at")
-        if position.sentinel is Sentinel.LATEST:
-            return Snapshot(self.open_shards, self.open_cover().holes)
+        is_latest = position.sentinel is Sentinel.LATEST
         holes = [(0, HASH_KEY_MAX)]
-        chosen = [shard for shard in self if _take_out(holes, shard.hash_range)]
+        for span in covered:
+            _take_out(holes, span)
+        chosen = [
+            shard
+            for shard in (self.open_shards if is_latest else self)
+            if shard.shard_id not in without and (_take_out(holes, shard.hash_range) or is_latest)
+        ]
         return Snapshot(
             tuple(sorted(chosen, key=lambda shard: shard.hash_range)),
             tuple(HashRange(start, end) for start, end in holes),

@@ -1,7 +1,8 @@
 """Which leases must exist: the first ones, children, what is missing, and what may go. All pure.
 
-- An empty table gets one snapshot of the stream at the starting position. It must cover the whole hash range
-  exactly once, else nothing is created. LATEST is pinned to the moment of the snapshot, in the row.
+- An empty table gets one snapshot of the stream at the starting position (`penstock.core.named_start` where the user
+  names shards). It must cover the whole hash range exactly once, else nothing is created. LATEST is pinned to the
+  moment of the snapshot, in the row.
 - Afterwards only children are created, at TRIM_HORIZON, by whoever has read their parent to its end.
 - The safety net: where no unfinished lease covers a part of the hash range, round after round, a listing shows
   what is missing. Children of finished shards start at TRIM_HORIZON. What no lease explains starts at the moment
@@ -26,9 +27,10 @@ from typing import Final
 
 from penstock.core.hash_key import HashRange
 from penstock.core.lease import Delete, Lease, starting_lease
+from penstock.core.named_start import plan_named_leases
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
-from penstock.core.shard_graph import cover_of
+from penstock.core.shard_graph import ShardGraph, cover_of
 from penstock.core.starting import StartingPosition, pin_latest
 
 _NO_SHARDS: Final[frozenset[str]] = frozenset()
@@ -43,9 +45,18 @@ class BadSnapshot:
     detail: str
 
 
-def first_filter(start: StartingPosition) -> tuple[str, int | None]:
-    """Give the shard filter of the first listing: its type, and the moment for AT_TIMESTAMP."""
+def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
+    """Give the shard filter of the first listing: its type, and the moment for a timestamp.
+
+    With names every shard that could be meant is asked for, and the snapshot is chosen from the listing.
+    """
     sentinel = start.default.sentinel
+    if start.by_shard:
+        return (
+            ("FROM_TIMESTAMP", start.default.timestamp_ms)
+            if sentinel is Sentinel.AT_TIMESTAMP
+            else (None, None)
+        )
     if sentinel is Sentinel.AT_TIMESTAMP:
         return ("AT_TIMESTAMP", start.default.timestamp_ms)
     return ("AT_LATEST", None) if sentinel is Sentinel.LATEST else ("AT_TRIM_HORIZON", None)
@@ -65,16 +76,17 @@ def plan_first_leases(
         Leases in the order of their hash ranges, the same for every worker: the first one decides who starts
         the application when several try. Or the reason why the listing cannot be used.
     """
-    ordered = sorted(shards, key=lambda shard: shard.hash_range)
-    cover = cover_of(shard.hash_range for shard in shards)
+    graph = ShardGraph(shards) if start.by_shard else None
+    cover = cover_of(shard.hash_range for shard in shards) if graph is None else graph.open_cover()
     for kind, spans in (("a hole", cover.holes), ("an overlap", cover.overlaps)):
         if spans:
             return BadSnapshot(f"{kind} at hash keys {spans[0].start}..{spans[0].end}")
+    if graph is not None:
+        return plan_named_leases(graph, start, moment_ms)
+    position = pin_latest(start.default, moment_ms)
     return [
-        starting_lease(
-            shard.shard_id, pin_latest(start.of(shard.shard_id), moment_ms), shard.parents, shard.hash_range
-        )
-        for shard in ordered
+        starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
+        for shard in sorted(shards, key=lambda shard: shard.hash_range)
     ]
 
 

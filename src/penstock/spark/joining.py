@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Final
 
 from penstock.core.lease import Create, Lease, starting_lease
+from penstock.core.named_start import unknown_names
 from penstock.core.offsets import StreamOffset
 from penstock.core.query_shards import plan_recreation
-from penstock.core.shard import StreamSummary
+from penstock.core.shard import Shard, StreamSummary
+from penstock.core.shard_sync import first_filter
+from penstock.core.starting import StartingPosition
 from penstock.errors import NotFound, OptionError, StreamChanged
-from penstock.ports.kinesis import Kinesis
+from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
-from penstock.spark.first_leases import plan_first_leases, snapshot_filter
 from penstock.spark.options import SourceOptions
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -79,14 +81,40 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         time.sleep(min(1.0, options.lease_duration_s / 4))
 
 
-def create_named(kinesis: Kinesis, table: LeaseTable, options: SourceOptions) -> None:
-    """Begin an application whose starting positions are given shard by shard."""
-    listing = kinesis.fetch_shards(options.stream)
-    now_ms = time.time_ns() // 1_000_000 if listing.server_ms is None else listing.server_ms
-    snapshot = kinesis.fetch_shards(options.stream, snapshot_filter(options.starting))
-    for lease in plan_first_leases(listing.shards, snapshot.shards, options.starting, now_ms):
-        table.write(Create(lease))
-    _log.info("application %s begins on stream %s", options.application, options.stream)
+def check_names(kinesis: Kinesis, options: SourceOptions) -> None:
+    """Make sure that the stream has the shards that the starting position names.
+
+    Raises:
+        OptionError: One is not listed, and failOnDataLoss is on.
+    """
+    kind, moment_ms = first_filter(options.starting)
+    listing = kinesis.fetch_shards(options.stream, None if kind is None else ShardFilter(kind, moment_ms))
+    refuse_unknown_names(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
+
+
+def refuse_unknown_names(
+    stream: str,
+    shards: Collection[Shard],
+    starting: StartingPosition,
+    *,
+    fails: bool,
+    option: str = "startingPosition",
+) -> None:
+    """Stop (or warn) where an option names shards that a listing does not have.
+
+    Raises:
+        OptionError: There are some, and `fails` is set.
+    """
+    unknown = unknown_names(shards, starting)
+    if not unknown:
+        return
+    text = (
+        f"option {option}: stream {stream} does not list {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}: "
+        "misspelt, or gone from the stream with every record in it (retention)"
+    )
+    if fails:
+        raise OptionError(f"{text}. Leave these names out, or set option failOnDataLoss=false")
+    _log.warning("%s; going on without (failOnDataLoss=false)", text)
 
 
 def recreate_missing(

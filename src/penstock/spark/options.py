@@ -38,7 +38,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("metricsInterval", duration(1, 86_400), 60.0, "Time between two reports of the metrics.", _SOURCE),
     Option("shardsPerTask", _COUNT, 1, "How many shards one Spark task reads on average; those with little traffic share a task, busy ones stay alone.", _SOURCE),
     Option("maxPartitions", _COUNT, None, "A batch has at most so many tasks.", _SOURCE),
-    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
+    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard: a sequence number is what is done already (streaming: and so are the shard's ancestors), `*` stands for the rest.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Short for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
     Option("endingTimestamp", TEXT, None, "Short for `endingPosition` AT_TIMESTAMP; records that arrived at or after it are left out.", _BATCH),

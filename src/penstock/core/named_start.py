@@ -1,0 +1,58 @@
+"""Which leases an application starts with whose user gave a position shard by shard. Pure.
+
+A named shard starts where its name says. What it descends from is taken as read, what descends from it follows at its
+end, as ever. The rest of the hash range starts at the default position, as an application without names would.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from penstock.core.lease import Lease, starting_lease
+from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
+from penstock.core.shard import Shard
+from penstock.core.shard_graph import ShardGraph
+from penstock.core.starting import StartingPosition, pin_latest
+
+
+def unknown_names(shards: Iterable[Shard], start: StartingPosition) -> tuple[str, ...]:
+    """Say which named shards a listing does not have, sorted: misspelt, or gone with their records."""
+    return tuple(sorted(start.by_shard.keys() - {shard.shard_id for shard in shards}))
+
+
+def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int) -> list[Lease]:
+    """Choose the shards to begin with, and where.
+
+    Args:
+        graph: Every shard since the default position's moment.
+        start: What the user asked for.
+        moment_ms: When the listing was answered, by the service's clock; what LATEST means from now on.
+
+    Returns:
+        Leases in the order of their hash ranges. Names that are not listed are left out: see `unknown_names`.
+    """
+    named = {key: position for key, position in start.by_shard.items() if key in graph}
+    positions = {**named, **dict.fromkeys(_ready_children(graph, named), TRIM_HORIZON)}
+    covered = [graph[key].hash_range for key in positions]
+    related = {*positions}
+    for key in positions:
+        related |= graph.ancestors(key) | graph.descendants(key)
+    rest = graph.snapshot_at(start.default, covered=covered, without=related).shards
+    positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
+    leases = [_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
+    return sorted(leases, key=lambda lease: (graph[lease.key].hash_range, lease.key))
+
+
+def _lease(shard: Shard, position: Position) -> Lease:
+    return starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
+
+
+def _ready_children(graph: ShardGraph, named: Mapping[str, Position]) -> list[str]:
+    """Give the children that nobody would create later, since all their parents begin at their end."""
+    ended = {key for key, position in named.items() if position == SHARD_END}
+    children = {child.shard_id for key in ended for child in graph.children(key)}
+    return sorted(
+        child
+        for child in children - named.keys()
+        if all(parent.shard_id in ended for parent in graph.parents(child))
+    )
