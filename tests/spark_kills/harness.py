@@ -56,7 +56,7 @@ class Plan:
     reshards: int = 6
     weights: tuple[int, ...] = (1, 2, 4, 0)
     master: str = "local[2,8]"
-    finish_s: float = 240.0
+    finish_s: float = 420.0
 
 
 @dataclass

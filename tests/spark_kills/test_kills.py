@@ -21,7 +21,7 @@ CLUSTER = Plan(
 """Executors in processes of their own; the driver lives, since its start is the dear part."""
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1500)
 @pytest.mark.parametrize(
     "plan",
     [
@@ -46,7 +46,7 @@ def test_no_kill_loses_repeats_or_reorders_a_record(tmp_path, plan):
     assert any(history.parents.values())
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_executors_of_their_own_may_die_as_well(tmp_path):
     run = Run(CLUSTER, tmp_path)
     history = run.play()
