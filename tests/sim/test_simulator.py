@@ -150,11 +150,12 @@ def test_a_politely_stopped_workers_shards_move_within_one_round():
     world.begin()
     world.run_until(40.0)
     world.is_healed = False
-    world.on_worker_gone = lambda worker, how: (
+    leaving = world.workers["a"]
+    leaving.on_gone = lambda worker, how: (
         setattr(worker, "is_alive", False),
         world.workers.pop(worker.name),
     )
-    world.workers["a"].request_stop()
+    leaving.request_stop()
     world.run_until(40.0 + 1.2 * scenario.options.interval_s + 1.0)
     assert {row.owner for row in world.table.rows.values() if not row.is_ended} == {"b", "c"}
 

@@ -9,8 +9,9 @@ zombie, and may claim. Attempts of one task race, fail and are repeated.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.core.claims import ClaimNote, ReadFreely, ReadNothing, ReadTo, Settled, plan_read, settle_claim
 from penstock.core.coordination import (
@@ -34,10 +35,8 @@ from penstock.core.offsets import StreamOffset
 from penstock.core.position import SHARD_END, Position, Sentinel, at_record
 from penstock.core.query_shards import QueryShards, plan_recreation
 from penstock.sim.stream import SimShard
+from penstock.sim.surroundings import Surroundings
 from penstock.sim.worker import SimWorker
-
-if TYPE_CHECKING:
-    from penstock.sim.world import World
 
 _PAGE_RECORDS: Final = 4
 _CLAIMS_MAX: Final = 8
@@ -77,11 +76,18 @@ def index_after(shard: SimShard, position: Position) -> int:
 
 
 class SimQuery(SimWorker):
-    """One life of a query's driver."""
+    """One life of a query's driver; `log` is its checkpoint location."""
 
-    def __init__(self, world: World, name: str, incarnation: int) -> None:
-        super().__init__(world, name, incarnation)
-        self.log = world.query_log(name)
+    def __init__(
+        self,
+        world: Surroundings,
+        name: str,
+        incarnation: int,
+        on_gone: Callable[[SimWorker, str], None],
+        log: QueryLog,
+    ) -> None:
+        super().__init__(world, name, incarnation, on_gone)
+        self.log = log
         self.shards = QueryShards(name)
         self._words: list[StartReader | StopReader] = []
         self._epochs: dict[str, int] = {}
@@ -140,7 +146,7 @@ class SimQuery(SimWorker):
     def request_stop(self) -> None:
         """Stop as Spark stops a source: politely when no batch is under way, else by ending the process."""
         if self._running is not None or not self.shards.is_settled:
-            self.world.on_worker_gone(self, "stopped in a batch")
+            self.on_gone(self, "stopped in a batch")
             return
         self._is_stopping = True
         self._listen()
@@ -285,7 +291,7 @@ class SimQuery(SimWorker):
             if key in self._results:
                 return
             if self._failures > _FAILURES_MAX * len(offset.shards):
-                self.world.on_worker_gone(self, "failed")
+                self.on_gone(self, "failed")
                 return
             self.later(self.world.chance.uniform(0.01, 0.5), self._attempt, offset, key)
             return

@@ -10,7 +10,8 @@ from penstock.sim.checkers import Suite, Violation
 from penstock.sim.facts import HistoryEntry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.query_checkers import QUERIES
-from penstock.sim.world import World, show_entry
+from penstock.sim.surroundings import show_entry
+from penstock.sim.world import World
 
 SETTLE_MAX_S: Final = 240.0
 """So long after the faults' end everything must be read and balanced: some generations of shards one after the

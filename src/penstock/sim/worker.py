@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from penstock.core.coordination import (
     AuditReaders,
@@ -61,9 +61,7 @@ from penstock.core.reader import (
     Wait,
 )
 from penstock.sim.stream import SimRecord
-
-if TYPE_CHECKING:
-    from penstock.sim.world import World
+from penstock.sim.surroundings import Surroundings
 
 _PAGE_RECORDS: Final = 50
 _BATCH_RECORDS: Final = 5
@@ -73,10 +71,20 @@ READER_OPTIONS: Final = ReaderOptions(
 
 
 class SimWorker:
-    """One process. `incarnation` names it apart from its earlier lives."""
+    """One process.
 
-    def __init__(self, world: World, name: str, incarnation: int) -> None:
+    Args:
+        world: What it sees.
+        name: Its worker id.
+        incarnation: Names it apart from its earlier lives.
+        on_gone: Called when it has ended, with how.
+    """
+
+    def __init__(
+        self, world: Surroundings, name: str, incarnation: int, on_gone: Callable[[SimWorker, str], None]
+    ) -> None:
         self.world = world
+        self.on_gone = on_gone
         self.name = name
         self.who = f"{name}#{incarnation}"
         self.coordinator = Coordinator(name, self.coordinator_options())
@@ -251,7 +259,7 @@ class SimWorker:
         self.world.note("report", self.who, effect.topic.name, effect.reason, effect.key)
 
     def _stopped(self, _: Stopped) -> None:
-        self.world.on_worker_gone(self, "stopped")
+        self.on_gone(self, "stopped")
 
     def request_stop(self) -> None:
         """Ask the process to stop politely."""
@@ -327,7 +335,7 @@ class SimReader:
                 self.worker.feed(ReaderFailed(self.key, self.epoch, self.done, str(error), release=True))
 
     @property
-    def _world(self) -> World:
+    def _world(self) -> Surroundings:
         return self.worker.world
 
     def _wake_at(self, until_s: float) -> None:
