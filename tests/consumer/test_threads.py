@@ -198,6 +198,19 @@ def test_a_handler_that_never_returns_cannot_hold_up_the_stop_beyond_its_bound(s
     never.set()
 
 
+def test_a_consumer_shows_what_it_reads_and_whether_it_runs(stream, table):
+    with consumer(stream, table, lambda batch: None, worker_id="w1") as running:
+        assert (
+            repr(running) == "Consumer(stream='orders', application='app', worker_id='w1', is_running=True)"
+        )
+    assert repr(running).endswith("is_running=False)")
+
+
+def test_where_the_service_is_does_not_go_with_ports(stream, table):
+    with pytest.raises(UsageError, match="ports are given, so endpoint_url, region would have no effect"):
+        consumer(stream, table, lambda batch: None, region="eu-west-1", endpoint_url="http://127.0.0.1:1")
+
+
 def test_run_raises_what_stopped_the_worker(stream, table):
     put(stream, 5)
 

@@ -242,6 +242,14 @@ def failure_of(future):
     return failure
 
 
+def test_a_producer_shows_its_stream_and_what_waits(kinesis, stream):
+    producer = Producer(stream, kinesis=kinesis, linger_s=60)
+    producer.put(b"x", "k")
+    assert repr(producer) == f"Producer(stream={stream!r}, waiting_count=1)"
+    producer.close()
+    assert repr(producer) == f"Producer(stream={stream!r}, closed)"
+
+
 def test_what_can_never_work_fails_at_once(server, kinesis, stream):
     with pytest.raises(NotFound, match="no-such-stream"):
         Producer("no-such-stream", kinesis=kinesis).put(b"x", "k")

@@ -73,9 +73,11 @@ class Consumer:
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
         metrics: Where figures go.
-        ports: What to stand on; None opens the service by `connection`.
-        connection: How to reach the service: `region`, `endpoint_url`, `profile` and the other fields of
-            `penstock.wiring.AwsOptions`, and `lease_table_name`.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`, and
+            `lease_table_name`.
+        ports: What to stand on; None opens the service. Given, it goes without region, endpoint_url and connection.
 
     Raises:
         OptionError: An option is unknown or out of its range.
@@ -91,9 +93,11 @@ class Consumer:
         processor_factory: ProcessorFactory | None = None,
         dead_letter: DeadLetterHandler | None = None,
         options: ConsumerOptions | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
         metrics: Metrics | None = None,
         ports: ConsumerPorts | None = None,
-        connection: dict[str, Any] | None = None,
         **single_options: Any,
     ) -> None:
         if not stream or not application:
@@ -118,10 +122,24 @@ class Consumer:
         self._dead_letter = dead_letter
         self._metrics: Metrics = metrics or NoMetrics()
         self._ports = ports
-        self._connection = dict(connection or {})
+        named = {"region": region, "endpoint_url": endpoint_url}
+        self._connection = {
+            **(connection or {}),
+            **{name: value for name, value in named.items() if value is not None},
+        }
+        if ports is not None and self._connection:
+            raise UsageError(
+                f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
+            )
         self._runtime: Runtime | None = None
         self._pull: PullQueue | None = None
         self._lock = threading.Lock()
+
+    def __repr__(self) -> str:
+        return (
+            f"Consumer(stream={self.stream!r}, application={self.application!r}, worker_id={self.worker_id!r}, "
+            f"is_running={self.is_running})"
+        )
 
     # --- starting and stopping ------------------------------------------------------------------------
 

@@ -153,6 +153,10 @@ class Producer:
         self._fork_count = _forks.count
         self._at_exit = _close_at_exit(self)
 
+    def __repr__(self) -> str:
+        state = "closed" if self._is_closed else f"waiting_count={self.waiting_count}"
+        return f"Producer(stream={self.stream!r}, {state})"
+
     # --- putting ------------------------------------------------------------------------------------------
 
     def put(
