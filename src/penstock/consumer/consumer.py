@@ -12,7 +12,6 @@
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import logging
 import random
 import signal
@@ -29,7 +28,8 @@ from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.runtime import Outside, Runtime, thread_pools
 from penstock.consumer.system_clock import SystemClock
-from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
+from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -106,7 +106,7 @@ class Consumer:
             raise UsageError("give a handler or a processor_factory, not both")
         self.stream = stream
         self.application = application
-        self.options = _merge(options or ConsumerOptions(), single_options)
+        self.options = merge_options(options or ConsumerOptions(), single_options)
         if self.options.on_failure == "dead_letter" and dead_letter is None:
             raise UsageError(
                 "on_failure='dead_letter' needs a dead_letter handler: Consumer(..., dead_letter=...)"
@@ -122,11 +122,7 @@ class Consumer:
         self._dead_letter = dead_letter
         self._metrics: Metrics = metrics or NoMetrics()
         self._ports = ports
-        named = {"region": region, "endpoint_url": endpoint_url}
-        self._connection = {
-            **(connection or {}),
-            **{name: value for name, value in named.items() if value is not None},
-        }
+        self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         if ports is not None and self._connection:
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
@@ -344,10 +340,7 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
     wiring = import_module("penstock.wiring")
     fields = dict(connection)
     table_name = fields.pop("lease_table_name", None) or application
-    known = {field.name for field in dataclasses.fields(wiring.AwsOptions)}
-    for name in fields:
-        if name not in known:
-            raise OptionError(_unknown("connection option", name, known | {"lease_table_name"}))
+    check_names(fields, field_names(wiring.AwsOptions) | {"lease_table_name"}, "connection option")
     options = wiring.AwsOptions(**fields)
     table_options = dataclasses.replace(
         options,
@@ -358,17 +351,3 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
     return ConsumerPorts(
         kinesis=wiring.open_kinesis(options), lease_table=wiring.open_lease_table(table_name, table_options)
     )
-
-
-def _unknown(what: str, name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}"
-
-
-def _merge(options: ConsumerOptions, single: dict[str, Any]) -> ConsumerOptions:
-    known = {field.name for field in dataclasses.fields(ConsumerOptions)}
-    for name in single:
-        if name not in known:
-            raise OptionError(_unknown("option", name, known))
-    return dataclasses.replace(options, **single) if single else options

@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import atexit
-import dataclasses
-import difflib
 import logging
 import os
 import random
@@ -24,9 +22,10 @@ from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Self
 
+from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
 from penstock.core.packing import check_record
 from penstock.core.put_machine import PutMachine
-from penstock.errors import BufferFull, DeliveryFailed, OptionError, UsageError
+from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
@@ -132,13 +131,8 @@ class Producer:
         if not stream:
             raise UsageError("stream must be named")
         self.stream = stream
-        self.options = _merge(options or ProducerOptions(), single_options)
-        fields = dict(connection or {})
-        fields.update(
-            (name, value)
-            for name, value in (("region", region), ("endpoint_url", endpoint_url))
-            if value is not None
-        )
+        self.options = merge_options(options or ProducerOptions(), single_options)
+        fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         if kinesis is not None and fields:
             raise UsageError(f"kinesis is given, so {', '.join(sorted(fields))} would have no effect")
         self._kinesis = kinesis or open_kinesis(fields)
@@ -402,10 +396,7 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
         OptionError: A field of `penstock.wiring.AwsOptions` is unknown or has a bad value.
     """
     wiring = import_module("penstock.wiring")
-    known = {field.name for field in dataclasses.fields(wiring.AwsOptions)}
-    for name in connection:
-        if name not in known:
-            raise OptionError(_unknown("connection option", name, known))
+    check_names(connection, field_names(wiring.AwsOptions), "connection option")
     kinesis: Kinesis = wiring.open_kinesis(wiring.AwsOptions(**connection))
     return kinesis
 
@@ -427,17 +418,3 @@ def _close_at_exit(producer: Producer) -> Any:
 
     atexit.register(close)
     return close
-
-
-def _unknown(what: str, name: str, known: set[str]) -> str:
-    near = difflib.get_close_matches(name, known, 1)
-    hint = f"did you mean {near[0]}? " if near else ""
-    return f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}"
-
-
-def _merge(options: ProducerOptions, single: dict[str, Any]) -> ProducerOptions:
-    known = {field.name for field in dataclasses.fields(ProducerOptions)}
-    for name in single:
-        if name not in known:
-            raise OptionError(_unknown("option", name, known))
-    return dataclasses.replace(options, **single) if single else options

@@ -1,0 +1,50 @@
+"""Options given by keyword: checked against the fields of a frozen dataclass, with the nearest known name in the error."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, TypeVar
+
+from penstock.errors import OptionError
+
+T = TypeVar("T")
+
+
+def field_names(kind: type) -> frozenset[str]:
+    """Give the names of a dataclass's fields."""
+    return frozenset(field.name for field in dataclasses.fields(kind))
+
+
+def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
+    """Refuse a name that nobody knows.
+
+    Args:
+        given: Names as the user wrote them.
+        known: Names that there are.
+        what: What they name, for the message.
+
+    Raises:
+        OptionError: An unknown name; the message has the nearest known one and all of them.
+    """
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise OptionError(f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}")
+
+
+def merge_options(options: T, single: Mapping[str, Any]) -> T:
+    """Give a dataclass's value with single fields replaced.
+
+    Raises:
+        OptionError: A name is no field, or the dataclass refuses a value.
+    """
+    check_names(single, field_names(type(options)), "option")
+    return dataclasses.replace(options, **single) if single else options  # type: ignore[type-var]
+
+
+def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) -> dict[str, Any]:
+    """Give the fields of a connection together with those that have a parameter of their own, where given."""
+    return {**(connection or {}), **{name: value for name, value in named.items() if value is not None}}
