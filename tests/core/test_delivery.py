@@ -236,6 +236,21 @@ def test_what_was_acknowledged_before_the_failure_does_not_come_again():
     assert (machine.low_water, machine.waiting_bytes) == (at_record("3"), 0)
 
 
+@pytest.mark.parametrize("position", [None, at_record("2")])
+def test_a_failure_after_everything_was_acknowledged_repeats_nothing_and_the_shard_goes_on(position):
+    machine = delivery(batch_records_max=2, retries_max=0)
+    machine.add(recs(1, 2, 3), 0)
+    call = taken(machine)
+    if position is None:
+        machine.acknowledge(call.records, call.ordinals, 0.0)
+    else:
+        machine.acknowledge_through(position, 0.0)
+    assert machine.on_raised(call.id, ValueError("x"), 0.0, 0.5) is None
+    assert (machine.low_water, machine.waiting_bytes) == (at_record("2"), 10)
+    following = taken(machine)
+    assert (numbers(following), following.attempt) == ([3], 1)
+
+
 @pytest.mark.parametrize(("policy", "scope"), [("stop_shard", "shard"), ("stop_worker", "worker")])
 def test_after_the_last_repetition_the_delivery_stops_and_says_where(policy, scope):
     machine = delivery(retries_max=1, on_failure=policy)
@@ -261,6 +276,16 @@ def test_a_call_that_was_never_begun_comes_first_and_counts_as_no_attempt():
     assert (numbers(again), again.attempt) == ([1], 1)
     machine.on_returned(again.id, 0.0)
     assert numbers(taken(machine)) == [2]
+
+
+def test_a_call_that_was_never_begun_is_given_up_when_the_shard_is_stopped_meanwhile():
+    machine = delivery()
+    machine.add(recs(1, 2), 0)
+    call = taken(machine)
+    machine.stop()
+    machine.on_not_begun(call.id)
+    assert (machine.is_quiet, machine.low_water, machine.waiting_bytes) == (True, TRIM_HORIZON, 0)
+    assert machine.take_call(0.0) is None
 
 
 def test_a_stop_lets_the_calls_of_other_keys_finish():
@@ -362,6 +387,15 @@ def test_a_failure_while_stopping_acknowledges_nothing_and_is_not_repeated():
     assert (machine.is_quiet, machine.low_water, machine.waiting_bytes) == (True, TRIM_HORIZON, 0)
 
 
+def test_what_is_stopped_after_it_was_lost_stays_lost():
+    machine = delivery(is_lifecycle_called=True)
+    machine.on_returned(taken(machine).id, 0.0)
+    machine.lose()
+    machine.stop()
+    assert machine.phase is Phase.LOST
+    assert kinds(machine) == ["LOST"]
+
+
 def test_records_that_arrive_after_a_loss_are_not_delivered():
     machine = delivery()
     machine.lose()
@@ -427,6 +461,85 @@ def test_a_start_that_fails_comes_again_before_any_record():
     assert machine.next_wake_s() == 1.0
     again = taken(machine, 1.0)
     assert (again.kind, again.attempt) == (CallKind.START, 2)
+
+
+def test_no_record_comes_while_the_start_is_under_way_also_with_keys_in_parallel():
+    machine = delivery(is_lifecycle_called=True, concurrency=3)
+    machine.add(recs(1, 2, keys="ab"), 0)
+    start = taken(machine)
+    assert start.kind is CallKind.START
+    assert machine.take_call(0.0) is None
+    machine.on_returned(start.id, 0.0)
+    assert [numbers(taken(machine)), numbers(taken(machine))] == [[1], [2]]
+
+
+def test_a_start_that_was_never_begun_comes_again_at_once_and_counts_as_no_attempt():
+    machine = delivery(is_lifecycle_called=True)
+    machine.add(recs(1), 0)
+    machine.on_not_begun(taken(machine).id)
+    again = taken(machine)
+    assert (again.kind, again.attempt) == (CallKind.START, 1)
+    machine.on_returned(again.id, 0.0)
+    assert kinds(machine) == ["BATCH"]
+
+
+def test_nothing_is_told_when_the_shard_was_lost_before_its_start_was_begun():
+    machine = delivery(is_lifecycle_called=True)
+    start = taken(machine)
+    machine.lose()
+    machine.on_not_begun(start.id)
+    assert kinds(machine) == []
+    assert machine.is_quiet
+
+
+@pytest.mark.parametrize(
+    ("failing", "told"),
+    [
+        ("START", []),  # not started, so there is nothing to lose
+        ("STOP", ["LOST"]),
+        ("END", ["LOST"]),
+    ],
+)
+def test_what_fails_after_the_shard_was_lost_is_not_repeated_and_lost_is_told_to_what_was_started(
+    failing, told
+):
+    machine = delivery(is_lifecycle_called=True)
+    if failing != "START":
+        machine.on_returned(taken(machine).id, 0.0)
+    if failing == "STOP":
+        machine.stop()
+    if failing == "END":
+        machine.on_shard_end((CHILD,))
+    call = taken(machine)
+    assert call.kind.name == failing
+    machine.lose()
+    assert machine.on_raised(call.id, ValueError("x"), 0.0, 0.5) is None
+    assert kinds(machine) == told
+    assert machine.is_quiet
+
+
+def test_a_lost_that_fails_is_not_told_again():
+    machine = delivery(is_lifecycle_called=True)
+    machine.on_returned(taken(machine).id, 0.0)
+    machine.lose()
+    assert machine.on_raised(taken(machine).id, ValueError("x"), 0.0, 0.5) is None
+    assert machine.is_quiet
+    assert machine.next_wake_s() is None
+    assert machine.take_call(99.0) is None
+
+
+def test_a_start_that_fails_for_good_stops_the_shard_and_says_which_call_failed():
+    machine = delivery(is_lifecycle_called=True, retries_max=1)
+    machine.add(recs(1), 0)
+    machine.on_raised(taken(machine).id, OSError("no database"), 0.0, 0.0)
+    verdict = machine.on_raised(taken(machine).id, OSError("no database"), 0.0, 0.0)
+    assert isinstance(verdict, StopDelivery)
+    assert str(verdict.error) == (
+        "shard shardId-0: user code failed 2 times on a shard begins: OSError: no database; "
+        "nothing after TRIM_HORIZON is acknowledged"
+    )
+    assert machine.is_quiet
+    assert kinds(machine) == []
 
 
 def test_the_end_without_a_checkpoint_stops_the_shard_and_says_why():

@@ -95,6 +95,10 @@ def test_an_option_of_another_scope_is_refused():
         parse("sink", maxRecords="1")
 
 
+def test_an_option_of_another_scope_gets_no_default():
+    assert parse("sink")[0] == {"streamName": None, "bufferBytes": 1, "ordering": "key", "secretKey": None}
+
+
 def test_a_secret_value_is_not_shown():
     with pytest.raises(OptionError, match=r"secretKey=\(hidden\)"):
         parse(secretKey="hunter2")

@@ -189,6 +189,73 @@ def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
     assert 3 <= len(asked_s) <= 7
 
 
+def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_asks_for_no_new_map():
+    # A listing may still show the parent open beside its children: no shard can be predicted, so records go alone.
+    machine = make((*ONE, *TWO), aggregates=True)
+    machine.add(b"low", "k", LOW, 0.0)
+    request = machine.plan_step(0.0)
+    assert sent(request) == [[b"first"], [b"low"]]
+    words = [Word("1", TWO[1].shard_id), Word("2", TWO[0].shard_id)]
+    settled = machine.on_answers(request, words, 0.0, 0.5)
+    assert [(each.shard_id, each.sequence_number) for each in settled.delivered] == [
+        (TWO[1].shard_id, "1"),
+        (TWO[0].shard_id, "2"),
+    ]
+    machine.add(b"more", "k", LOW, 0.0)
+    assert isinstance(machine.plan_step(0.0), Request)
+
+
+def test_a_stream_that_places_records_itself_since_gets_them_plain_for_good():
+    machine = make(aggregates=True)
+    machine.add(b"other", "b", None, 0.0)
+    machine.learn_shards(ONE, 0.0, aggregates=False)
+    assert not machine.aggregates
+    request = machine.plan_step(0.0)
+    assert sent(request) == [[b"first"], [b"other"]]
+    machine.on_answers(request, [Word("1", ONE[0].shard_id), Word("2", ONE[0].shard_id)], 0.0, 0.5)
+    machine.learn_shards(ONE, 1.0)
+    for key in "ab":
+        machine.add(b"later", key, None, 1.0)
+    assert sent(machine.plan_step(1.0)) == [[b"later"], [b"later"]]
+
+
+def test_a_shard_map_may_not_change_under_a_request():
+    machine = make()
+    request = machine.plan_step(0.0)
+    with pytest.raises(AssertionError, match="changed under a request"):
+        machine.learn_shards(TWO, 0.0)
+    settled = machine.on_answers(request, [Word("1", ONE[0].shard_id)], 0.0, 0.5)
+    assert len(settled.delivered) == 1
+
+
+def test_more_keys_than_are_remembered_still_go_each_to_its_shard_and_in_order():
+    driver = Driver(
+        PutMachine(PutSettings(aggregates=True)), World(random.Random(1), Troubles(), shard_count=2)
+    )
+    # Some 16,000 keys are remembered, so the first hundred are looked up again.
+    put = [(b"%d" % number, f"key {number % 17_000}") for number in range(17_100)]
+    driver.machine.add(b"before the map", "key", None, 0.0)
+    driver.finish()
+    for data, key in put:
+        driver.machine.add(data, key, None, driver.now_s, (data, key))
+    driver.finish()
+    assert sorted(driver.delivered[1:]) == sorted(put)
+    assert driver.duplicates == 0  # an aggregate that was packed for the wrong shard would count
+    for number in range(100):
+        assert firsts(driver.world.log, f"key {number}") == [b"%d" % number, b"%d" % (number + 17_000)]
+
+
+def test_shards_that_cannot_be_listed_for_too_long_end_the_wait_with_the_services_word():
+    machine = PutMachine(PutSettings(no_progress_deadline_s=10.0))
+    machine.add(b"first", "a", None, 0.0)
+    for now_s in (0.0, 5.0):
+        assert isinstance(machine.plan_step(now_s), FetchMap)
+        machine.note_map_failure("no connection", now_s, 0.5)
+    assert isinstance(machine.plan_step(10.0), FetchMap)
+    machine.note_map_failure("access denied", 10.0, 0.5)
+    assert machine.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
+
+
 def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
     machine = make(no_progress_deadline_s=10.0)
     request = machine.plan_step(0.0)

@@ -37,6 +37,7 @@ from penstock.errors import (
     NotFound,
     OptionError,
     Rejected,
+    ServiceError,
     StreamChanged,
     Throttled,
     Unavailable,
@@ -111,6 +112,18 @@ def test_reading_resumes_inside_an_aggregate():
     kept = machine.on_page(page((100, 0), (100, 1), (100, 2), (101, 0)), 0.0, 0.1)
     assert places(kept.records) == [(100, 2), (101, 0)]
     assert kept.loss is None
+
+
+@pytest.mark.parametrize("records", [[], [Rec("4")]])
+def test_reading_goes_on_after_an_aggregate_without_user_records(records):
+    machine = started()
+    kept = machine.on_page(Page(records, "4", "5", 0, "next", 0), 0.0, 0.1)
+    assert kept.records == records
+    machine.on_failure(ExpiredIterator("old"), 400.0, 0.5)
+    assert machine.plan_step(400.0) == FetchIterator(at_record("5"))
+    machine.on_iterator("second", 400.0, 1)
+    kept = machine.on_page(Page([Rec("6")], "5", "6", 0, "next", 0), 400.0, 400.1)
+    assert (places(kept.records), kept.loss) == ([(6, 0)], None)
 
 
 def test_the_resume_filter_survives_an_empty_first_page():
@@ -276,6 +289,16 @@ def test_a_position_that_the_service_refuses_says_that_the_stream_was_made_anew(
     assert "--reset-to" in str(step.error)
 
 
+def test_an_iterator_that_the_service_refuses_is_replaced_after_a_pause():
+    machine = started()
+    machine.on_page(page(7), 0.0, 0.1)
+    machine.on_failure(Rejected("not an iterator"), 10.0, 0.5)
+    assert machine.plan_step(10.0) == Wait(10.25, Pause.BACKOFF)
+    assert machine.plan_step(10.25) == FetchIterator(at_record("7"))
+    machine.on_iterator("second", 10.25, 1)
+    assert places(machine.on_page(page(7, 8), 10.25, 10.3).records) == [(8, 0)]
+
+
 def test_a_refusal_that_waiting_seldom_cures_ends_the_reading_after_ten():
     machine = started()
     for attempt in range(9):
@@ -325,6 +348,56 @@ def test_an_end_of_a_shard_that_is_listed_open_is_not_believed():
     machine.on_listing(ListedShard(is_open=True, children=()), 60.0, 0.5)
     assert isinstance(machine.plan_step(60.0), Wait)
     assert machine.plan_step(99.0) == FetchIterator(at_record("2"))
+
+
+def keeps_denying(machine: ShardReader[Rec], now_s: float) -> None:
+    machine.on_failure(NotFound("no such shard"), now_s, 0.5)
+
+
+def keeps_ending(machine: ShardReader[Rec], now_s: float) -> None:
+    for _ in range(3):
+        machine.on_page(page(2, iterator=None), now_s, now_s)
+        machine.on_iterator("again", now_s, 1)
+
+
+@pytest.mark.parametrize("mistake", [keeps_denying, keeps_ending])
+def test_a_shard_that_is_listed_open_and_cannot_be_read_is_tried_ten_times_ever_more_rarely_and_then_fails(
+    mistake,
+):
+    machine = started(at_record("2"))
+    now_s, pauses = 0.0, []
+    for _ in range(9):
+        mistake(machine, now_s)
+        now_s += 60.0
+        assert isinstance(machine.plan_step(now_s), FetchListing)
+        assert machine.on_listing(ListedShard(is_open=True, children=()), now_s, 0.5) is None
+        step = machine.plan_step(now_s)
+        assert step.reason is Pause.BACKOFF
+        pauses.append(step.until_s - now_s)
+        now_s = step.until_s
+        assert machine.plan_step(now_s) == FetchIterator(at_record("2"))
+        machine.on_iterator("again", now_s, 1)
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    mistake(machine, now_s)
+    assert machine.on_listing(ListedShard(is_open=True, children=()), now_s, 0.5) is None
+    error = machine.plan_step(now_s).error
+    assert isinstance(error, ServiceError)
+    assert str(error).startswith(
+        "stream orders, shard shardId-0: listed, yet the service keeps saying that it does not exist or has ended"
+    )
+
+
+@pytest.mark.parametrize("progress", [page(2, 3, iterator=None), page(behind=5)])
+def test_a_page_that_goes_on_starts_the_tries_on_a_shard_that_is_listed_open_anew(progress):
+    machine = started(at_record("2"))
+    for _ in range(2):
+        for _ in range(9):
+            keeps_denying(machine, 0.0)
+            machine.on_listing(ListedShard(is_open=True, children=()), 0.0, 0.5)
+        assert not machine.is_final
+        machine.on_iterator("again", 0.0, 1)
+        machine.on_page(progress, 0.0, 0.0)
+        machine.on_failure(ExpiredIterator("old"), 0.0, 0.5)
 
 
 def test_an_end_of_a_shard_that_is_listed_no_more_is_believed():

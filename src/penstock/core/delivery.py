@@ -189,6 +189,10 @@ class ShardDelivery(Generic[R]):
             return self._take_lifecycle(lifecycle, now_s)
         if self.phase is not Phase.RUNNING or len(self._under_way) >= self.options.concurrency:
             return None
+        if not self._is_started:
+            return (
+                None  # START is under way, and no record comes before it is back, also with keys in parallel
+            )
         while self._paused and self._paused[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._paused)[2])
         if not self._ready:
@@ -260,7 +264,8 @@ class ShardDelivery(Generic[R]):
             self.waiting_bytes -= sum(record.record_bytes for record in piece.records)
             return None
         if self.phase is Phase.LOST:
-            self._lifecycle[piece.kind] = "done"
+            # LOST is told once. Whatever else failed was not heard: LOST follows a STOP or an END, nothing a START.
+            self._lifecycle[piece.kind] = "done" if piece.kind is CallKind.LOST else "due"
             return None
         piece = self._without_done(piece)
         if piece.kind is CallKind.BATCH and not piece.records:
@@ -338,11 +343,16 @@ class ShardDelivery(Generic[R]):
 
     # --- inside: calls ---
 
+    @property
+    def _is_started(self) -> bool:
+        """Whether START came back, where it is called at all."""
+        return not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.START) == "done"
+
     def _owes(self, kind: CallKind) -> bool:
         """Whether user code that was started is to be told of this."""
         return (
             self.options.is_lifecycle_called
-            and self._lifecycle.get(CallKind.START) == "done"
+            and self._is_started
             and self._lifecycle.get(kind) != "done"
             and self._lifecycle.get(CallKind.END) != "done"
         )
@@ -355,7 +365,7 @@ class ShardDelivery(Generic[R]):
             owed = CallKind.LOST
         elif self.phase is Phase.STOPPING:
             owed = CallKind.STOP
-        elif self.phase is Phase.RUNNING and self._lifecycle.get(CallKind.START) != "done":
+        elif self.phase is Phase.RUNNING and not self._is_started:
             return CallKind.START
         elif self.phase is Phase.RUNNING and self._is_delivered():
             owed = CallKind.END

@@ -13,7 +13,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.backoff import Backoff
@@ -68,7 +68,7 @@ class ShardFlow:
 
     rate_max: float | None = None
     shard_count: float = 1.0
-    rate: float | None = None
+    rate: float | None = field(default=None, init=False)
     ready_s: float = float("-inf")
     pause_s: float = 0.0
     refused_streak: int = 0
@@ -81,8 +81,7 @@ class ShardFlow:
     def __post_init__(self) -> None:
         if self.rate_max is not None:
             self.rate_max *= self.shard_count
-        if self.rate is None:
-            self.rate = self.rate_max
+        self.rate = self.rate_max
 
     @property
     def is_free(self) -> bool:

@@ -81,11 +81,9 @@ class Lane:
 
     @property
     def ready_count(self) -> int:
-        """Kinesis records that a request could take now; for aggregates a lower bound."""
+        """Records that a request could take now; only for lanes without aggregation."""
         if self.in_flight and self._keeps_key_order:
             return 0
-        if self.aggregates:
-            return min(1, self.count)
         return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
 
     def due_s(self, now_s: float, linger_s: float, *, takes_all: bool) -> float:
@@ -153,15 +151,15 @@ class Lane:
     def _next(self, taken_keys: set[str]) -> Parcel | None:
         if self._returned:
             return self._returned.popleft()
+        if self._keeps_key_order and not self.aggregates:
+            return self._next_of_ready(taken_keys)
+        if not self._queue:
+            return None
         if self.aggregates:
-            if not self._queue:
-                return None
             return take_aggregate(
                 self._queue, self.shard_id, self._aggregate_bytes_max, self._aggregate_count_max
             )
-        if not self._keeps_key_order:
-            return pack_one(self._queue.popleft(), self.shard_id) if self._queue else None
-        return self._next_of_ready(taken_keys)
+        return pack_one(self._queue.popleft(), self.shard_id)
 
     def _next_of_ready(self, taken_keys: set[str]) -> Parcel | None:
         """Take the head of the next key; a key whose record is in this request already waits for the next one."""

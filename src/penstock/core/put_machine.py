@@ -196,10 +196,6 @@ class PutMachine:
         """Whether records are packed into aggregates."""
         return self._aggregates
 
-    def flows(self) -> dict[str, ShardFlow]:
-        """Give each shard's flow control, for metrics."""
-        return {lane.shard_id: lane.flow for lane in self._lanes.values()}
-
     # --- what to do next ----------------------------------------------------------------------------------
 
     def plan_step(self, now_s: float, *, flushes: bool = False) -> Step:

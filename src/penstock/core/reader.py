@@ -344,7 +344,7 @@ class ShardReader(Generic[R]):
             The records that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives
             no records, and the next step is `Failed`.
         """
-        self._failures = self._stubborn_failures = 0
+        self._failures = 0
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
         loss = self._find_loss(page, now_s)
@@ -357,6 +357,8 @@ class ShardReader(Generic[R]):
         if page.millis_behind_latest == 0:
             self._tip_s = now_s
         self._iterator = page.next_iterator
+        if records or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
+            self._stubborn_failures = 0
         if page.next_iterator is None:
             self._on_last_page(page, bool(records), now_s, chance)
         else:
@@ -431,7 +433,7 @@ class ShardReader(Generic[R]):
                     )
                 )
                 return None
-            self._back_off(now_s, chance)
+            self._back_off(now_s, chance, max(self._failures, self._stubborn_failures))
             return None
         if self._ends_unconfirmed:  # read to its end, and trimmed since
             self._final = Finished(())
