@@ -535,7 +535,7 @@ def test_a_start_that_fails_for_good_stops_the_shard_and_says_which_call_failed(
     verdict = machine.on_raised(taken(machine).id, OSError("no database"), 0.0, 0.0)
     assert isinstance(verdict, StopDelivery)
     assert str(verdict.error) == (
-        "shard shardId-0: user code failed 2 times on a shard begins: OSError: no database; "
+        "shard shardId-0: user code failed 2 times on being told that a shard begins: OSError: no database; "
         "nothing after TRIM_HORIZON is acknowledged"
     )
     assert machine.is_quiet

@@ -190,9 +190,7 @@ class ShardDelivery(Generic[R]):
         if self.phase is not Phase.RUNNING or len(self._under_way) >= self.options.concurrency:
             return None
         if not self._is_started:
-            return (
-                None  # START is under way, and no record comes before it is back, also with keys in parallel
-            )
+            return None  # no record before START is back, also with keys in parallel
         while self._paused and self._paused[0][0] <= now_s:
             self._ready.append(heapq.heappop(self._paused)[2])
         if not self._ready:
@@ -485,7 +483,7 @@ class ShardDelivery(Generic[R]):
         return StopDelivery("worker" if self.options.on_failure == "stop_worker" else "shard", self.failure)
 
     def _describe(self, piece: _Piece[R], error: BaseException) -> str:
-        what = piece.kind.value
+        what = f"being told that {piece.kind.value}"
         if piece.records:
             first, last = piece.records[0], piece.records[-1]
             what = (
