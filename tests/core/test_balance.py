@@ -180,6 +180,16 @@ def test_zones_are_even_first(owners):
     assert settle(after, workers, BalancePolicy.BY_ZONE) == after
 
 
+def test_zones_that_are_all_full_leave_the_rest_free():
+    workers = ["east/a", "west/b"]
+    fleet = fleet_from({f"s{number}": None for number in range(10)})
+    limits = BalanceLimits(max_leases=2)
+    gained = {
+        me: len(plan_balance(fleet, me, BalancePolicy.BY_ZONE, limits, workers=workers)) for me in workers
+    }
+    assert gained == {"east/a": 2, "west/b": 2}
+
+
 @given(
     rates=st.lists(st.floats(0, 1000), min_size=1, max_size=60),
     worker_count=st.integers(1, 8),
@@ -231,6 +241,58 @@ def test_a_worker_of_six_cores_gets_three_quarters_beside_one_of_two():
     ]
     gains = plan_balance(fleet, "large@6", BalancePolicy.BY_THROUGHPUT, workers=workers)
     assert 28 <= len(gains) <= 31
+
+
+def loaded(owners, **more):
+    """A fleet of live leases: (owner, kilobytes per second) by key; no owner makes a lease free."""
+    return [
+        FleetLease(
+            Lease(key, owner=owner, throughput_kbps=rate, checkpoint_owner=more.get(key)),
+            Hold.UNOWNED if owner is None else Hold.ALIVE,
+            1.0,
+        )
+        for key, (owner, rate) in owners.items()
+    ]
+
+
+def test_by_throughput_asks_for_no_lease_that_is_being_handed_over():
+    fleet = loaded({f"s{number}": ("next", 10.0) for number in range(4)}, s1="old", s2="old", s3="old")
+    moves = [
+        move
+        for me in ("me", "old")
+        for move in plan_balance(fleet, me, BalancePolicy.BY_THROUGHPUT, workers=["me"])
+    ]
+    assert [move.write.key for move in moves] == ["s0"]
+
+
+def test_by_throughput_gives_nobody_more_leases_than_it_may_have():
+    workers = ["a", "b"]
+    fleet = loaded({f"s{number}": (None, 10.0) for number in range(10)})
+    limits = BalanceLimits(max_leases=2)
+    gained = [
+        move.write.key
+        for me in workers
+        for move in plan_balance(fleet, me, BalancePolicy.BY_THROUGHPUT, limits, workers=workers)
+    ]
+    assert len(gained) == len(set(gained)) == 4
+
+
+def test_by_throughput_passes_over_an_idle_worker_that_has_as_many_leases_as_it_may():
+    fleet = loaded(
+        {
+            "h1": ("busy", 100.0),
+            "h2": ("busy", 100.0),
+            "l1": ("full", 1.0),
+            "l2": ("full", 1.0),
+            "m": ("spare", 10.0),
+        }
+    )
+    limits = BalanceLimits(max_leases=2)
+    gained = {
+        me: [move.write.owner for move in plan_balance(fleet, me, BalancePolicy.BY_THROUGHPUT, limits)]
+        for me in ("busy", "full", "spare")
+    }
+    assert gained == {"busy": [], "full": [], "spare": ["busy"]}
 
 
 @pytest.mark.parametrize(
@@ -337,6 +399,10 @@ def test_workers_are_who_renews_or_has_asked():
     assert live_workers(fleet, "me") == {"me", "new", "old"}
 
 
+def test_a_worker_that_still_reads_a_lease_without_a_next_owner_lives():
+    assert live_workers([FleetLease(Lease("a", checkpoint_owner="old"), Hold.ALIVE)], "me") == {"me", "old"}
+
+
 # --- beside Java workers ----------------------------------------------------------------------------------
 
 
@@ -426,8 +492,21 @@ def test_kcl2_takes_no_more_free_leases_than_it_needs_and_steals_none_beside_the
 
 @pytest.mark.parametrize(
     ("counts", "expected"),
-    [({"bar": 2, "baz": 2, "me": 1}, 0), ({"bar": 1, "baz": 5, "me": 0}, 1), ({"bar": 3, "me": 0}, 1)],
+    [
+        ({"bar": 2, "baz": 2, "me": 1}, 0),
+        ({"bar": 1, "baz": 5, "me": 0}, 1),
+        ({"bar": 3, "me": 0}, 1),
+        ({"bar": 2, "me": 2}, 0),
+        ({}, 0),
+    ],
 )
 def test_kcl2_steals_as_the_java_taker_does(counts, expected):
     owners = {f"{worker}{number}": worker for worker, count in counts.items() for number in range(count)}
     assert len(plan_balance(fleet_from(owners), "me", BalancePolicy.KCL2)) == expected
+
+
+@pytest.mark.parametrize(("max_leases", "expected"), [(2, 0), (3, 1)])
+def test_kcl2_steals_only_while_it_has_fewer_leases_than_it_may(max_leases, expected):
+    owners = {f"bar{number}": "bar" for number in range(8)} | {"me0": "me", "me1": "me"}
+    limits = BalanceLimits(max_leases=max_leases)
+    assert len(plan_balance(fleet_from(owners), "me", BalancePolicy.KCL2, limits)) == expected

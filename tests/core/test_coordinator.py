@@ -93,9 +93,8 @@ class Bench:
         self.table = Table(*leases)
         self.now = now
         self.seen = []
-        self.held_back = []
+        self.slow = ()  # kinds of writes that are not answered
         self.listing = ()
-        self.auto = True
 
     def feed(self, event):
         effects = self.machine.handle(event, self.now, 0.5)
@@ -119,7 +118,7 @@ class Bench:
                 return TableReady()
             case ScanTable():
                 return ScanDone(tuple(self.table.rows.values()))
-            case WriteLease(write_id, write):
+            case WriteLease(write_id, write) if not isinstance(write, self.slow):
                 return WriteDone(write_id, write, self.table.write(write))
             case FetchLease(key):
                 return LeaseFetched(key, self.table.rows.get(key))
@@ -263,6 +262,37 @@ def test_a_listing_with_a_hole_creates_nothing_and_says_so():
     assert "hole at hash keys 100.." in bench.reports(Topic.HOLE)[0].message
 
 
+def starting(**options):
+    """A bench on an empty table that has asked for the shards and has no answer yet; beside it the question."""
+    bench = Bench(**options)
+    bench.start()
+    bench.now = bench.options.cold_start_jitter_s
+    assert bench.feed(Tick()) == [ScanTable()]
+    (listing,) = [effect for effect in bench.feed(ScanDone(())) if isinstance(effect, ListShards)]
+    return bench, listing
+
+
+def test_the_shards_are_not_listed_again_while_a_listing_is_under_way():
+    bench, _ = starting()
+    bench.now = 20.0
+    assert bench.feed(Tick()) == [ScanTable()]
+    assert bench.feed(ScanDone(())) == [AuditReaders()]
+
+
+def test_a_listing_that_comes_twice_starts_the_application_once():
+    bench, listing = starting(start=StartingPosition(default=LATEST))
+    bench.listing = (Shard("a", LEFT), Shard("b", RIGHT))
+    (create,) = bench.feed(ListingDone(listing.purpose, bench.listing, 2000))
+    assert bench.feed(ListingDone(listing.purpose, bench.listing, 3000)) == []
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    bench.at(60.0)
+    assert [(write.lease.key, write.lease.checkpoint.timestamp_ms) for write in bench.writes(Create)] == [
+        ("a", 2000),
+        ("b", 2000),
+    ]
+    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+
+
 def test_a_restart_under_the_same_name_renews_its_own_leases_at_once():
     bench = Bench(Lease("s", counter=9, owner="me", checkpoint=at_record("5"), hash_range=WHOLE))
     bench.start()
@@ -378,6 +408,37 @@ def test_max_leases_is_kept():
     assert len(bench.machine.held()) == 2
 
 
+def test_a_worker_restarted_with_a_smaller_max_leases_finishes_and_frees_the_surplus():
+    bench = Bench(
+        *[Lease(f"s{number}", counter=1, owner="me", hash_range=WHOLE) for number in range(5)], max_leases=3
+    )
+    bench.start()
+    assert len(bench.of(StartReader)) == 5
+    bench.at(9.0)
+    stops = bench.of(StopReader)
+    assert [stop.why for stop in stops] == [StopWhy.SURPLUS, StopWhy.SURPLUS]
+    for stop in stops:
+        bench.run(ReaderStopped(stop.key, stop.epoch, at_record("8")))
+    freed = {key: row.checkpoint for key, row in bench.table.rows.items() if row.owner is None}
+    assert freed == {stop.key: at_record("8") for stop in stops}
+    bench.at(60.0)
+    assert len(bench.machine.held()) == 3
+
+
+def test_an_answer_that_comes_twice_counts_once():
+    bench = Bench(Lease("s", hash_range=WHOLE))
+    bench.feed(Tick())
+    bench.feed(TableReady())
+    (take,) = [
+        effect
+        for effect in bench.feed(ScanDone(tuple(bench.table.rows.values())))
+        if isinstance(effect, WriteLease)
+    ]
+    answer = WriteDone(take.write_id, take.write, bench.table.write(take.write))
+    assert [type(effect) for effect in bench.feed(answer)] == [Report, StartReader]
+    assert bench.feed(answer) == []
+
+
 # --- keeping ----------------------------------------------------------------------------------------------
 
 
@@ -468,14 +529,17 @@ def test_a_renewal_refused_although_it_was_done_is_no_loss():
     assert bench.reports(Topic.LOST) == []
 
 
-@pytest.mark.parametrize("is_done", [True, False])
-def test_a_renewal_of_unknown_outcome_is_read_back(is_done):
+@pytest.mark.parametrize(
+    ("is_done", "outcome"),
+    [(True, UNKNOWN), (False, UNKNOWN), (True, Applied(None)), (False, Refused(Refusal.COUNTER, None))],
+)
+def test_a_renewal_whose_answer_does_not_tell_what_stands_is_read_back(is_done, outcome):
     bench = holding()
 
     def answer(write):
         if is_done:
             bench.table.write(write)
-        return UNKNOWN
+        return outcome
 
     effects = drive_renewal(bench, answer)
     assert [effect for effect in effects if isinstance(effect, FetchLease)] == [FetchLease("s")]
@@ -495,6 +559,30 @@ def test_a_robbed_worker_stops_and_writes_its_last_word_forward_only():
     assert bench.writes(LateCheckpoint) == [LateCheckpoint("s", at_record("8"))]
     row = bench.table.rows["s"]
     assert (row.owner, row.checkpoint) == ("thief", at_record("8"))
+
+
+def test_a_robbed_reader_that_fails_instead_of_stopping_has_a_last_word_too():
+    bench = holding()
+    bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
+    drive_renewal(bench, bench.table.write)
+    bench.run(ReaderFailed("s", 1, at_record("8"), "the handler raised", release=True))
+    assert bench.writes(LateCheckpoint) == [LateCheckpoint("s", at_record("8"))]
+    assert bench.reports(Topic.STOPPED_SHARD) == []
+    bench.table.rows["s"] = Lease("s", counter=9, checkpoint=at_record("8"), hash_range=WHOLE)
+    bench.at(20.0)  # it is not this shard's failure: the lease may come back here at once
+    assert bench.machine.held() == {"s": Phase.READING}
+
+
+def test_a_table_that_refuses_to_be_written_is_reported_once_and_tried_on():
+    bench = holding()
+    for _ in range(3):
+        drive_renewal(bench, lambda _: NotDone(Problem.REFUSED, "AccessDeniedException"))
+    (report,) = bench.reports(Topic.CALL_FAILED)
+    assert (report.level, report.key, report.reason) == (Level.ERROR, "s", "refused")
+    assert "AccessDeniedException" in report.message
+    bench.at(30.0)
+    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.reports(Topic.LOST) == []
 
 
 def test_a_checkpoint_that_the_table_is_ahead_of_is_dropped_and_the_lease_kept():
@@ -540,6 +628,7 @@ def test_stale_events_of_an_earlier_ownership_are_ignored():
     bench = holding()
     assert bench.run(CheckpointRequested("s", 99, at_record("5"), urgent=True)) == []
     assert bench.run(ReaderStopped("s", 99, None)) == []
+    assert bench.run(ReaderFailed("s", 99, at_record("5"), "the handler raised")) == []
     assert bench.run(ShardDrained("s", 99, ())) == []
     assert bench.machine.held() == {"s": Phase.READING}
 
@@ -562,6 +651,17 @@ def test_the_loser_finishes_checkpoints_and_releases_for_the_next_owner_in_one_w
     assert bench.machine.held() == {}
 
 
+def test_a_reader_that_stops_for_a_hand_over_is_not_told_again_when_the_lease_expires():
+    bench = holding()
+    bench.table.write(RequestHandover("s", "me", "next"))
+    bench.at(4.0)
+    bench.now = 20.0
+    bench.feed(Tick())
+    assert bench.machine.held() == {}
+    assert [report.reason for report in bench.reports(Topic.LOST)] == ["expired"]
+    assert bench.of(StopReader) == [StopReader("s", 1, StopWhy.HANDOVER)]
+
+
 def test_an_interrupted_hand_over_is_completed_after_a_restart():
     bench = Bench(Lease("s", counter=5, owner="next", checkpoint_owner="me", hash_range=WHOLE))
     bench.start()
@@ -581,6 +681,15 @@ def test_children_are_created_then_the_end_is_written_then_they_are_taken():
     assert bench.table.rows["s"].children == {"a", "b"}
     assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [TRIM_HORIZON] * 3
+
+
+def test_no_more_children_are_taken_than_max_leases_allows():
+    bench = holding(max_leases=1)
+    bench.run(ShardDrained("s", 1, (child("a", "s", span=LEFT), child("b", "s", span=RIGHT))))
+    assert len(bench.machine.held()) == 1
+    bench.at(60.0)
+    assert len(bench.machine.held()) == 1
+    assert bench.of(StopReader) == []
 
 
 def test_the_end_waits_until_every_child_is_certain():
@@ -642,6 +751,20 @@ def test_a_hole_is_filled_after_three_rounds_and_two_listings_that_agree():
     assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
 
 
+def test_a_lease_that_is_being_created_is_not_created_again_while_its_hole_stays():
+    bench = Bench(Lease("a", counter=1, owner="me", checkpoint=at_record("5"), hash_range=LEFT))
+    bench.listing = (Shard("a", LEFT), Shard("b", RIGHT))
+    bench.slow = (Create,)
+    bench.start()
+    bench.at(120.0)
+    assert len(bench.of(ListShards)) > 2
+    (create,) = [
+        effect for effect in bench.seen if isinstance(effect, WriteLease) and isinstance(effect.write, Create)
+    ]
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+
+
 def test_a_hole_that_a_finished_parent_explains_is_filled_after_one_listing():
     bench = Bench(
         Lease("p", counter=1, checkpoint=SHARD_END, hash_range=WHOLE),
@@ -672,6 +795,19 @@ def test_a_finished_lease_is_deleted_when_its_children_are_under_way_and_it_has_
     assert bench.writes(Delete) == [Delete("p", 4, SHARD_END)]
 
 
+def test_finished_leases_stay_where_they_are_not_to_be_cleared_away():
+    bench = Bench(
+        Lease("p", counter=4, checkpoint=SHARD_END, hash_range=WHOLE),
+        Lease(
+            "c", counter=1, owner="me", checkpoint=at_record("5"), parents=frozenset({"p"}), hash_range=WHOLE
+        ),
+        cleanup=False,
+    )
+    bench.start()
+    bench.at(90.0)
+    assert bench.writes(Delete) == []
+
+
 def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known():
     bench = Bench(
         Lease("p", counter=4, checkpoint=SHARD_END, hash_range=WHOLE),
@@ -695,6 +831,23 @@ def test_a_deleted_table_is_reported_made_again_and_filled_with_what_was_known()
     assert bench.table.rows["s"].checkpoint == at_record("5")
     assert bench.table.rows["s"].counter > 1_000_000
     assert bench.table.rows["s"].owner == "me"
+
+
+def test_what_is_being_brought_back_is_not_started_anew():
+    bench = Bench(Lease("s", counter=3, owner="other", checkpoint=at_record("7"), hash_range=WHOLE))
+    bench.listing = (Shard("s", WHOLE),)
+    bench.start()
+    bench.table.rows.clear()
+    bench.slow = (Create,)
+    bench.at(20.0)
+    assert bench.of(ListShards) != []
+    (create,) = [
+        effect for effect in bench.seen if isinstance(effect, WriteLease) and isinstance(effect.write, Create)
+    ]
+    assert create.write.lease.checkpoint == at_record("7")
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    bench.at(30.0)
+    assert [effect.position for effect in bench.of(StartReader)] == [at_record("7")]
 
 
 def test_skipped_rows_are_reported_once():

@@ -298,10 +298,10 @@ def _assign_by_throughput(
         loads[worker] = load + weights[key] / capacity[worker]
         movable[worker].append((weights[key], key))
         heapq.heappush(idle_first, (loads[worker], order, worker))
-    for _ in range(_PASSES_MAX):
-        # Workers of unlike capacity: a move can make room for another that was of no use before.
-        if not _even_out(loads, numbers, movable, assigned, cap):
-            break
+    passes = 0
+    # Workers of unlike capacity: a move can make room for another that was of no use before.
+    while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, cap):
+        passes += 1
     return assigned
 
 

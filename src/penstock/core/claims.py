@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from penstock.core.hash_key import HashRange
 from penstock.core.lease import Lease
@@ -198,7 +198,8 @@ def settle_claim(
     Returns:
         What it means, and the end that stands (`mine` where none does).
     """
-    match plan_read(row, worker, batch, start):
+    plan = plan_read(row, worker, batch, start)
+    match plan:
         case ReadUnclaimed():
             return (Settled.GONE, mine)
         case ReadFreely():
@@ -209,6 +210,8 @@ def settle_claim(
             if end == mine:
                 return (Settled.AGREES, end)
             return (Settled.READ_ON if mine < end else Settled.REPEAT, end)
+        case _:
+            assert_never(plan)
 
 
 # --- the driver plans the next batch ---------------------------------------------------------------------

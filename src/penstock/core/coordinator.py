@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, TypeAlias, assert_never
 
 from penstock.core.balance import plan_balance
 from penstock.core.caretaker import Caretaker
@@ -90,6 +90,9 @@ _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
 _RESTING: Final = frozenset({Phase.WAITING, Phase.READING, Phase.STOPPING, Phase.PARKED})
+_Upkeep: TypeAlias = Literal[
+    "first", "create", "delete", "late"
+]  # what writes are for that look after the table
 
 
 @dataclass(slots=True)
@@ -228,6 +231,8 @@ class Coordinator:
                 self.holdings.audit(alive, now_s)
             case StopRequested():
                 self._begin_stop(now_s)
+            case _:
+                assert_never(event)
 
     def _advance(self, now_s: float) -> None:
         self.holdings.tick(now_s)
@@ -247,8 +252,7 @@ class Coordinator:
             self.outbox.emit(ScanTable())
         self._look_at_awaited(now_s)
         self.outbox.pump(now_s)
-        if self._stop_by_s is not None:
-            self._finish_stop(now_s)
+        self._finish_stop(now_s)
 
     def _report_failure(self, what: str, problem: Problem, detail: str) -> None:
         level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
@@ -429,7 +433,7 @@ class Coordinator:
             self._on_upkeep(kind, errand, outcome, now_s)
 
     def _on_upkeep(
-        self, kind: str, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float
+        self, kind: _Upkeep, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float
     ) -> None:
         match kind:
             case "first":
@@ -442,6 +446,8 @@ class Coordinator:
                 if isinstance(errand.write, LateCheckpoint) and isinstance(outcome, NotDone | Unknown):
                     retry_s = now_s + self.options.renew_interval_s * self.outbox.draw()
                     self.holdings.last_words.keep_again(errand.write, retry_s)
+            case _:
+                assert_never(kind)
 
     def _observe(
         self, outcome: Applied | Refused | NotDone | Unknown, key: str, now_s: float

@@ -17,7 +17,6 @@ from collections.abc import Iterator
 from typing import Final
 
 from penstock.core.coordination import (
-    UNKNOWN,
     CheckpointRequested,
     CheckpointStands,
     CoordinatorOptions,
@@ -100,11 +99,6 @@ class Holdings:
     def is_quiet(self) -> bool:
         """Whether nothing is held and no reader is on its way out."""
         return not self._held and not self._leaving
-
-    @property
-    def leaving(self) -> frozenset[tuple[str, int]]:
-        """Readers that were told to stop after their lease was gone."""
-        return frozenset(self._leaving.items())
 
     def deadline_s(self, holding: Holding) -> float:
         """Say until when delivery is allowed."""
@@ -241,27 +235,25 @@ class Holdings:
         holding = self._held.get(errand.write.key)
         if holding is None or holding.epoch != errand.purpose[1]:
             return
-        if isinstance(outcome, Applied):
+        if isinstance(outcome, Applied) and outcome.lease is not None:
             self._on_applied(holding, errand, outcome.lease, now_s)
         elif isinstance(outcome, NotDone):
             self._retry_later(holding, now_s)
             self._note_not_done(holding, outcome)
-        elif outcome is UNKNOWN or (outcome.row is None and outcome.reason is not Refusal.MISSING):
-            holding.doubtful = errand.write
-        else:
+        elif isinstance(outcome, Refused) and (outcome.row is not None or outcome.reason is Refusal.MISSING):
             self._on_refused(holding, errand, outcome, now_s)
+        else:  # no answer, or one that does not tell what stands there
+            holding.doubtful = errand.write
         if self._held.get(errand.write.key) is holding:
             self.drive(holding, now_s)
 
     def on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
         """Take in a row that was read back."""
         holding = self._held.get(key)
-        if holding is None or not holding.fetching:
+        if holding is None or holding.doubtful is None or not holding.fetching:
             return
-        holding.fetching = False
-        write, holding.doubtful = holding.doubtful, None
-        if write is not None:
-            self._reconcile(holding, write, lease, now_s)
+        write, holding.doubtful, holding.fetching = holding.doubtful, None, False
+        self._reconcile(holding, write, lease, now_s)
         if self._held.get(key) is holding:
             self.drive(holding, now_s)
 
@@ -290,9 +282,7 @@ class Holdings:
                 "refused",
             )
 
-    def _on_applied(self, holding: Holding, errand: Errand, lease: Lease | None, now_s: float) -> None:
-        if lease is None:
-            return
+    def _on_applied(self, holding: Holding, errand: Errand, lease: Lease, now_s: float) -> None:
         self.view.observe(lease, now_s)
         write = errand.write
         holding.failures = 0

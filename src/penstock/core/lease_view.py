@@ -123,10 +123,6 @@ class LeaseView:
         """Take in that a row does not exist."""
         self._rows.pop(key, None)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self._rows.clear()
-
     def hold(self, key: str, now_s: float) -> Hold:
         """Judge one known lease.
 

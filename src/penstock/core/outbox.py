@@ -38,7 +38,7 @@ class Outbox:
     in_flight_max: int
     effects: list[Effect] = field(default_factory=list)
     _errands: dict[int, Errand] = field(default_factory=dict)
-    _busy: dict[str, int] = field(default_factory=dict)
+    _busy: set[str] = field(default_factory=set)
     _queue: deque[tuple[LeaseWrite, Any]] = field(default_factory=deque)
     _queued: set[str] = field(default_factory=set)
     _in_flight: int = 0
@@ -108,8 +108,7 @@ class Outbox:
         errand = self._errands.pop(write_id, None)
         if errand is None:
             return None
-        if self._busy.get(errand.write.key) == write_id:
-            del self._busy[errand.write.key]
+        self._busy.remove(errand.write.key)
         if not errand.is_heartbeat:
             self._in_flight -= 1
         return errand
@@ -127,7 +126,7 @@ class Outbox:
             raise AssertionError(f"two writes for lease {write.key} at once: {write}")
         self._last_id += 1
         self._errands[self._last_id] = Errand(write, purpose, now_s, is_heartbeat)
-        self._busy[write.key] = self._last_id
+        self._busy.add(write.key)
         if not is_heartbeat:
             self._in_flight += 1
         self.effects.append(WriteLease(self._last_id, write, is_heartbeat, give_up_s))

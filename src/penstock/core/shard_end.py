@@ -84,15 +84,16 @@ class ShardEnds:
 
     def take_children(self, holding: Holding, held: _Held) -> None:
         """Take the children of a shard that this worker has just ended, those that may be read now."""
+        room = len(holding.children)
+        if self.options.max_leases is not None:
+            room = min(room, self.options.max_leases - len(held))
         for child in holding.children:
             key = child.shard_id
             row = self.view.get(key)
             if row is None or row.reader is not None or row.is_ended or key in held:
                 continue
-            if self.view.waits_for_parents(row):
-                continue
-            if self.options.max_leases is None or len(held) < self.options.max_leases:
-                self.outbox.enqueue(Take(key, row.counter, self.me), ("gain", Reason.CHILD))
+            if room > 0 and not self.view.waits_for_parents(row):
+                room -= self.outbox.enqueue(Take(key, row.counter, self.me), ("gain", Reason.CHILD))
 
 
 def report_loss(

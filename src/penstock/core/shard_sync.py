@@ -175,10 +175,6 @@ class HoleWatch:
         self._seen = seen
         return [hole for hole, count in seen.items() if count >= self.confidence_rounds]
 
-    def reset(self) -> None:
-        """Begin to count anew."""
-        self._seen = {}
-
 
 def _overlap(one: HashRange, other: HashRange) -> bool:
     return one.start <= other.end and other.start <= one.end
