@@ -90,9 +90,7 @@ _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
 _RESTING: Final = frozenset({Phase.WAITING, Phase.READING, Phase.STOPPING, Phase.PARKED})
-_Upkeep: TypeAlias = Literal[
-    "first", "create", "delete", "late"
-]  # what writes are for that look after the table
+_Upkeep: TypeAlias = Literal["first", "create", "delete", "late"]  # writes that no held lease waits for
 
 
 @dataclass(slots=True)
