@@ -212,6 +212,7 @@ def check_checkpoints_never_went_back(folder: Path) -> int:
     return sum(len(written) for written in by_key.values())
 
 
+@pytest.mark.timeout(900)
 def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused_and_shards_split_and_merge(
     kinesis, fleet, tmp_path
 ):
@@ -232,7 +233,7 @@ def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused
     for name in ("w1", "w2", "w3"):
         workers.start(name)
 
-    wait_until("three shares", lambda: sorted(holders(dynamo).values()) == [5, 5, 6], 40)
+    wait_until("three shares", lambda: sorted(holders(dynamo).values()) == [5, 5, 6], 120)
     producer = Producer(kinesis.client("kinesis"), STREAM, total)
 
     def calm() -> None:
@@ -248,7 +249,7 @@ def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused
                 since_s[0] = time.monotonic()
             return time.monotonic() - since_s[0] >= 2.0
 
-        wait_until("a small backlog", is_calm, 60)
+        wait_until("a small backlog", is_calm, 120)
 
     def kill(name: str, successor: str) -> None:
         calm()
@@ -258,7 +259,7 @@ def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused
     def pause(name: str) -> None:
         calm()
         workers.processes[name].send_signal(signal.SIGSTOP)
-        wait_until("others have its leases", lambda: name not in holders(dynamo), 30)
+        wait_until("others have its leases", lambda: name not in holders(dynamo), 90)
         workers.processes[name].send_signal(signal.SIGCONT)
 
     producer.start()
@@ -273,11 +274,11 @@ def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused
         (80_000, lambda: split(client, STREAM, 10)),
     ]
     for sent_count, act in story:
-        wait_until("the story", lambda sent_count=sent_count: producer.sent_count >= sent_count, 60)
+        wait_until("the story", lambda sent_count=sent_count: producer.sent_count >= sent_count, 120)
         act()
-    producer.join(60)
+    producer.join(120)
     assert producer.sent_count == total
-    wait_until("every record is delivered", lambda: len(workers.delivered()) == total, 60)
+    wait_until("every record is delivered", lambda: len(workers.delivered()) == total, 180)
     codes = workers.stop()
     assert codes == {"w2": 0, "w4": 0, "w5": 0}
     counts = workers.delivered()
@@ -316,7 +317,7 @@ def test_a_politely_stopped_worker_is_replaced_in_one_round_and_a_new_one_gets_i
             return sorted(Counter(owners(dynamo, "polite-app").values()).values())
         return []
 
-    wait_until("three fair shares", lambda: shares() == [4, 4, 4], 30)
+    wait_until("three fair shares", lambda: shares() == [4, 4, 4], 90)
     process = workers.processes["w2"]
     process.send_signal(signal.SIGTERM)
     stopped_s = time.monotonic()
@@ -324,7 +325,7 @@ def test_a_politely_stopped_worker_is_replaced_in_one_round_and_a_new_one_gets_i
     assert time.monotonic() - stopped_s < 10.0
     wait_until("the others have its leases", lambda: shares() == [6, 6], round_s + 4.0)
     workers.start("w4")
-    wait_until("the new worker holds a lease", lambda: "w4" in owners(dynamo, "polite-app").values(), 15)
+    wait_until("the new worker holds a lease", lambda: "w4" in owners(dynamo, "polite-app").values(), 60)
     wait_until("three fair shares again", lambda: shares() == [4, 4, 4], round_s + 4.0)
     assert set(workers.stop().values()) == {0}
     assert set(owners(dynamo, "polite-app").values()) == {None}
