@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test bench soak format docs clean
+.PHONY: help setup java demo check test bench coverage soak format docs clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ test: setup ## all tests
 
 soak: setup ## the long runs
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
+
+coverage: setup ## branches of the core that no test takes: there are none
+	@$(PY) -m pytest -q -r N --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 \
+		tests/core tests/sim tests/consumer tests/producer tests/contract/ports
 
 bench: setup ## measure speed and memory, beside peers in the same run
 	@$(PY) bench/run.py

@@ -22,7 +22,8 @@ def test_single_options_replace_those_of_the_value():
 
 def test_an_unknown_option_is_named_with_the_nearest_known_one():
     with pytest.raises(
-        OptionError, match=r"unknown option sugar_cont: did you mean sugar_count\? known are milk, sugar_count"
+        OptionError,
+        match=r"unknown option sugar_cont: did you mean sugar_count\? known are milk, sugar_count",
     ):
         merge_options(Tea(), {"sugar_cont": 1})
 

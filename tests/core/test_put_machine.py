@@ -256,6 +256,16 @@ def test_shards_that_cannot_be_listed_for_too_long_end_the_wait_with_the_service
     assert machine.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
 
 
+def test_an_old_shard_map_is_fetched_anew_and_what_waits_goes_after_it():
+    machine = PutMachine(PutSettings(linger_s=0.0, map_age_max_s=60.0))
+    machine.learn_shards(ONE, 0.0)
+    machine.add(b"first", "a", None, 60.0)
+    assert machine.plan_step(60.5) == FetchMap("the shard map is old", is_whole=False)
+    machine.learn_shards(TWO, 60.5)
+    assert isinstance(machine.plan_step(61.0), Request)
+    assert isinstance(machine.plan_step(62.0), Wait)
+
+
 def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
     machine = make(no_progress_deadline_s=10.0)
     request = machine.plan_step(0.0)

@@ -175,8 +175,8 @@ def _release_without_checkpoint(self: Holdings, holding: Holding, now_s: float) 
     return replace(write, position=None) if isinstance(write, Release) else write
 
 
-def _release_while_reading(self: Holdings, holding: Holding, why: Any, now_s: float) -> None:
-    del why, now_s
+def _release_while_reading(_: Holdings, holding: Holding, why: Any) -> None:
+    del why
     if holding.phase is not Phase.DRAINED:
         holding.phase = Phase.STOPPED
 

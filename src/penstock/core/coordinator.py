@@ -386,7 +386,7 @@ class Coordinator:
             if isinstance(move, GiveUp):
                 holding = self.holdings.get(move.key)
                 if holding is not None:
-                    self.holdings.stop(holding, StopWhy.SURPLUS, now_s)
+                    self.holdings.stop(holding, StopWhy.SURPLUS)
                     self.holdings.drive(holding, now_s)
             else:
                 self._gain(move, now_s)

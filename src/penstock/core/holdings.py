@@ -36,6 +36,14 @@ from penstock.core.coordination import (
     Unknown,
 )
 from penstock.core.holding import Holding, Phase
+from penstock.core.holding_reports import (
+    report_end,
+    report_failed_reader,
+    report_loss,
+    report_refused_call,
+    report_release,
+    report_stalls,
+)
 from penstock.core.last_words import LastWords
 from penstock.core.lease import (
     Applied,
@@ -51,7 +59,7 @@ from penstock.core.lease import (
 from penstock.core.lease_view import LeaseView
 from penstock.core.outbox import Errand, Outbox
 from penstock.core.position import Position
-from penstock.core.shard_end import ShardEnds, report_loss
+from penstock.core.shard_end import ShardEnds
 from penstock.core.shard_sync import plan_child_leases, start_reading_at
 
 _RETRY_MIN_S: Final = 0.2
@@ -274,13 +282,7 @@ class Holdings:
         if outcome.problem is Problem.TABLE_MISSING:
             self.table_missing = True
         elif outcome.problem is Problem.REFUSED and holding.failures == 1:
-            self.outbox.report(
-                Topic.CALL_FAILED,
-                Level.ERROR,
-                f"lease {holding.key}: the table refuses to be written ({outcome.detail}); the lease will be lost",
-                holding.key,
-                "refused",
-            )
+            report_refused_call(self.outbox, holding, outcome)
 
     def _on_applied(self, holding: Holding, errand: Errand, lease: Lease, now_s: float) -> None:
         self.view.observe(lease, now_s)
@@ -292,9 +294,9 @@ class Holdings:
         elif isinstance(write, End):
             self._gone_by_end(holding, now_s)
         else:
-            self._renewed(holding, lease, errand.sent_s, now_s)
+            self._renewed(holding, lease, errand.sent_s)
 
-    def _renewed(self, holding: Holding, lease: Lease, sent_s: float, now_s: float) -> None:
+    def _renewed(self, holding: Holding, lease: Lease, sent_s: float) -> None:
         holding.first_sent_s = None
         checkpoint_moved = lease.checkpoint != holding.lease.checkpoint
         holding.lease = lease
@@ -306,7 +308,7 @@ class Holdings:
         if checkpoint_moved and lease.checkpoint.is_record:
             self.outbox.emit(CheckpointStands(holding.key, holding.epoch, lease.checkpoint))
         if lease.checkpoint_owner == self.me:
-            self._begin_handover(holding, now_s)
+            self.stop(holding, StopWhy.HANDOVER)
 
     def _on_refused(self, holding: Holding, errand: Errand, outcome: Refused, now_s: float) -> None:
         row = outcome.row
@@ -314,7 +316,7 @@ class Holdings:
             self.view.observe(row, now_s)
         if row is not None and row.reader == self.me and outcome.reason is Refusal.HANDOVER:
             holding.lease = row
-            self._begin_handover(holding, now_s)
+            self.stop(holding, StopWhy.HANDOVER)
         elif row is not None and row.reader == self.me and outcome.reason is Refusal.BACKWARDS:
             # A just robbed worker's last word came after this one took the lease: what it did is done.
             self.outbox.report(
@@ -344,7 +346,7 @@ class Holdings:
         elif row.counter == counter:
             holding.lease = row  # it was not applied: the next drive writes again
             if row.checkpoint_owner == self.me:
-                self._begin_handover(holding, now_s)
+                self.stop(holding, StopWhy.HANDOVER)
         else:
             self.outbox.report(
                 Topic.READ_BACK,
@@ -353,7 +355,7 @@ class Holdings:
                 holding.key,
             )
             # An earlier write with this counter may be the one that arrived: only its moment is safe to count from.
-            self._renewed(holding, row, holding.first_sent_s or holding.renewed_s, now_s)
+            self._renewed(holding, row, holding.first_sent_s or holding.renewed_s)
 
     @staticmethod
     def _is_written(holding: Holding, row: Lease) -> bool:
@@ -369,7 +371,7 @@ class Holdings:
         if row.counter == holding.lease.counter and row.reader == self.me:
             if row.checkpoint_owner == self.me and holding.lease.checkpoint_owner is None:
                 holding.lease = row
-                self._begin_handover(holding, now_s)
+                self.stop(holding, StopWhy.HANDOVER)
                 self.drive(holding, now_s)
         elif began_s is None or holding.renewed_s < began_s:
             self.renew_now(row.key, now_s)  # perhaps an old row, perhaps a robbery: the next renewal tells
@@ -456,17 +458,7 @@ class Holdings:
             return False
         self._want(holding, event.position)
         frees = event.release or holding.phase is Phase.STOPPING
-        self.outbox.report(
-            Topic.STOPPED_SHARD,
-            Level.ERROR,
-            f"shard {event.key} has stopped: {event.reason}. "
-            + (
-                "Its lease is freed."
-                if frees
-                else "Its lease is kept, and nothing of it is read until a restart."
-            ),
-            event.key,
-        )
+        report_failed_reader(self.outbox, event, is_freed=frees)
         holding.phase = Phase.STOPPED if frees else Phase.PARKED
         holding.urgent = True
         self.drive(holding, now_s)
@@ -489,12 +481,8 @@ class Holdings:
 
     # --- giving up --------------------------------------------------------------------------------------
 
-    def _begin_handover(self, holding: Holding, now_s: float) -> None:
-        self.stop(holding, StopWhy.HANDOVER, now_s)
-
-    def stop(self, holding: Holding, why: StopWhy, now_s: float) -> None:
+    def stop(self, holding: Holding, why: StopWhy) -> None:
         """Ask a lease's reader to stop; what follows is the release. Does nothing when that is under way."""
-        del now_s
         if holding.phase is Phase.READING:
             holding.phase = Phase.STOPPING
             self.outbox.emit(StopReader(holding.key, holding.epoch, why))
@@ -505,7 +493,7 @@ class Holdings:
         """Begin a graceful stop."""
         self.is_stopping = True
         for holding in list(self._held.values()):
-            self.stop(holding, StopWhy.SHUTDOWN, now_s)
+            self.stop(holding, StopWhy.SHUTDOWN)
             self.drive(holding, now_s)
 
     def release_stragglers(self, now_s: float) -> list[str]:
@@ -540,13 +528,7 @@ class Holdings:
         del self._held[holding.key]
         if row.checkpoint.is_record and row.checkpoint != holding.lease.checkpoint:
             self.outbox.emit(CheckpointStands(holding.key, holding.epoch, row.checkpoint))
-        topic = Topic.RELEASED if row.owner is None else Topic.HANDED_OVER
-        self.outbox.report(
-            topic,
-            Level.INFO,
-            f"lease {holding.key} released at {row.checkpoint} for {row.owner or 'anybody'}",
-            holding.key,
-        )
+        report_release(self.outbox, row)
 
     # --- the end of a shard -----------------------------------------------------------------------------
 
@@ -577,10 +559,7 @@ class Holdings:
 
     def _gone_by_end(self, holding: Holding, now_s: float) -> None:
         del self._held[holding.key]
-        names = ", ".join(child.shard_id for child in holding.children) or "no children"
-        self.outbox.report(
-            Topic.ENDED, Level.INFO, f"shard {holding.key} is done; {names} follow", holding.key
-        )
+        report_end(self.outbox, holding)
         self.wake_waiting(now_s)
         if not self.is_stopping:
             self.ends.take_children(holding, self._held)
@@ -616,25 +595,4 @@ class Holdings:
 
     def watch_progress(self, now_s: float) -> None:
         """Report shards that are behind and stand still."""
-        for holding in self._held.values():
-            still_s = now_s - holding.progress_s
-            if (
-                holding.phase is Phase.READING
-                and holding.behind_ms != 0
-                and still_s >= self.options.stall_after_s
-            ):
-                holding.progress_s = now_s  # again after the same time
-                self.outbox.report(
-                    Topic.STALLED,
-                    Level.ERROR,
-                    f"shard {holding.key} is {holding.behind_ms} ms behind and has not moved for {still_s:.0f} s",
-                    holding.key,
-                )
-            elif holding.phase is Phase.PARKED and still_s >= self.options.stall_after_s:
-                holding.progress_s = now_s
-                self.outbox.report(
-                    Topic.STOPPED_SHARD,
-                    Level.ERROR,
-                    f"shard {holding.key} is still stopped after a failure",
-                    holding.key,
-                )
+        report_stalls(self.outbox, self._held.values(), self.options.stall_after_s, now_s)

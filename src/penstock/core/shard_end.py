@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Container, Sized
 from typing import Final, Protocol
 
-from penstock.core.coordination import CoordinatorOptions, Level, NotDone, StopWhy, Topic, Unknown
+from penstock.core.coordination import CoordinatorOptions, Level, NotDone, Topic, Unknown
 from penstock.core.fleet import Reason
 from penstock.core.holding import Holding, Phase
 from penstock.core.lease import Applied, Create, Lease, Refused, Take
@@ -94,40 +94,3 @@ class ShardEnds:
                 continue
             if room > 0 and not self.view.waits_for_parents(row):
                 room -= self.outbox.enqueue(Take(key, row.counter, self.me), ("gain", Reason.CHILD))
-
-
-def report_loss(
-    outbox: Outbox, me: str, key: str, why: StopWhy, row: Lease | None, *, row_gone: bool
-) -> None:
-    """Say how a lease was lost.
-
-    Args:
-        outbox: Where the report goes.
-        me: The worker that held it.
-        key: The lease.
-        why: LOST or EXPIRED.
-        row: What stands in the table, if known.
-        row_gone: Whether the row was deleted.
-    """
-    if row_gone:
-        outbox.report(
-            Topic.ROW_GONE,
-            Level.ERROR,
-            f"lease {key} was deleted while this worker held it. It is not brought back; if its part of the hash "
-            "range stays without a lease, the shard is started again from its beginning",
-            key,
-        )
-    elif why is StopWhy.EXPIRED:
-        message = (
-            f"lease {key} could not be renewed in time; delivery has stopped before another worker may begin"
-        )
-        outbox.report(Topic.LOST, Level.WARNING, message, key, "expired")
-    elif row is not None and row.owner == me:
-        message = (
-            f"lease {key} was renewed under this worker's name, {me}, but not by this worker: is another process "
-            "running under the same worker id?"
-        )
-        outbox.report(Topic.LOST, Level.ERROR, message, key, "same_name")
-    else:
-        owner = "nobody" if row is None else row.owner
-        outbox.report(Topic.LOST, Level.WARNING, f"lease {key} belongs to {owner} now", key, "taken")
