@@ -53,10 +53,15 @@ def test_from_the_oldest_record_on_only_what_the_named_shards_descend_from_is_le
 
 
 @given(STARTS)
-def test_from_the_tip_on_every_open_shard_is_read(start):
+def test_from_the_tip_on_every_open_shard_is_read_and_waits_for_nobody_who_is_not(start):
     graph, named = start
     leases = plan_named_leases(graph, StartingPosition(LATEST, named), 5)
-    assert {shard.shard_id for shard in graph.open_shards} <= read_in_the_end(graph, named, leases)
+    found = read_in_the_end(graph, named, leases)
+    assert {shard.shard_id for shard in graph.open_shards} <= found
+    # No merged shard waits for a parent that nobody reads.
+    begun = {lease.key for lease in leases}
+    waited_for = {parent.shard_id for key in found - begun for parent in graph.parents(key)}
+    assert waited_for <= found | done_by(graph, named)
 
 
 @given(STARTS)

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from penstock.core.lease import Lease, starting_lease
-from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
+from penstock.core.position import SHARD_END, TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import ShardGraph
 from penstock.core.starting import StartingPosition, pin_latest
@@ -46,6 +46,10 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
     covered = [graph[key].hash_range for key, position in positions.items() if position != SHARD_END]
     rest = graph.snapshot_at(start.default, covered=covered, without=done | followed).shards
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
+    if start.default.sentinel is Sentinel.LATEST:
+        # A merged shard waits for both its parents: the one that nobody wants to read has a lease too, and ends at once.
+        partners = {parent.shard_id for key in followed for parent in graph.parents(key)} - followed - done
+        positions |= dict.fromkeys(sorted(partners), start.default)
     leases = [_lease(graph[key], pin_latest(position, moment_ms)) for key, position in positions.items()]
     return sorted(leases, key=lambda lease: (graph[lease.key].hash_range, lease.key))
 
