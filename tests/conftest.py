@@ -1,5 +1,5 @@
 from hypothesis import settings
 
 # How long an example takes says nothing on a machine that does other things too; what is slow has a test of its own.
-settings.register_profile("core", deadline=None)
-settings.load_profile("core")
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
