@@ -266,6 +266,18 @@ def test_an_old_shard_map_is_fetched_anew_and_what_waits_goes_after_it():
     assert isinstance(machine.plan_step(62.0), Wait)
 
 
+def test_a_shard_whose_record_has_no_room_in_a_request_comes_in_the_next():
+    machine = PutMachine(PutSettings(linger_s=0.0, aggregates=False, request_bytes_max=1000))
+    machine.learn_shards(TWO, 0.0)
+    machine.add(b"x" * 600, "a", LOW, 0.0)
+    machine.add(b"y" * 600, "a", HIGH, 0.0)
+    requests = [machine.plan_step(0.0), machine.plan_step(0.0)]
+    assert [[parcel.shard_id for parcel in request.parcels] for request in requests] == [
+        [TWO[0].shard_id],
+        [TWO[1].shard_id],
+    ]
+
+
 def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
     machine = make(no_progress_deadline_s=10.0)
     request = machine.plan_step(0.0)
