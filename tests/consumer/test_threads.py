@@ -11,6 +11,8 @@ from virtual_world import TinyKinesis
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.consumer.system_clock import SystemClock
+from penstock.core.position import SHARD_END, at_record
+from penstock.core.starting import StartingPosition
 from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, UsageError
 
 FAST = {
@@ -204,6 +206,12 @@ def test_a_consumer_shows_what_it_reads_and_whether_it_runs(stream, table):
             repr(running) == "Consumer(stream='orders', application='app', worker_id='w1', is_running=True)"
         )
     assert repr(running).endswith("is_running=False)")
+
+
+@pytest.mark.parametrize("start", [at_record("5"), SHARD_END, StartingPosition(default=at_record("5"))])
+def test_a_place_in_one_shard_is_no_start_for_all(start):
+    with pytest.raises(OptionError, match=r"starting_position=.* is a place in one shard; give"):
+        ConsumerOptions(starting_position=start)
 
 
 def test_where_the_service_is_does_not_go_with_ports(stream, table):

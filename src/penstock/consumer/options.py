@@ -10,7 +10,7 @@ from typing import Literal
 
 from penstock.core.calls import DeliveryOptions, FailurePolicy
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions
-from penstock.core.position import SHARD_END, Position
+from penstock.core.position import Position
 from penstock.core.reader import ReaderOptions
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.errors import OptionError
@@ -115,16 +115,17 @@ class ConsumerOptions:
     @property
     def start(self) -> StartingPosition:
         """The starting position as a value."""
-        if isinstance(self.starting_position, StartingPosition):
-            return self.starting_position
-        if isinstance(self.starting_position, Position):
-            if self.starting_position.is_record or self.starting_position == SHARD_END:
-                raise OptionError(
-                    f"starting_position={self.starting_position} is a place in one shard; give "
-                    'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
-                )
-            return StartingPosition(default=self.starting_position)
-        return parse_starting(self.starting_position, "starting_position")
+        start = self.starting_position
+        if isinstance(start, str):
+            return parse_starting(start, "starting_position")
+        if isinstance(start, Position):
+            start = StartingPosition(default=start)
+        if start.default.is_in_shard:
+            raise OptionError(
+                f"starting_position={start.default} is a place in one shard; give "
+                'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
+            )
+        return start
 
     def reader_options(self, retention_s: float | None) -> ReaderOptions:
         """Give what each shard's reader takes."""

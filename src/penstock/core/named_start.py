@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
 from penstock.core.lease import Lease, starting_lease
-from penstock.core.position import SHARD_END, TRIM_HORIZON, Position, Sentinel
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import ShardGraph
 from penstock.core.starting import StartingPosition, pin_latest
@@ -36,14 +36,14 @@ def plan_named_leases(graph: ShardGraph, start: StartingPosition, moment_ms: int
     named = {key: position for key, position in start.by_shard.items() if key in graph}
     done = {ancestor for key in named for ancestor in graph.ancestors(key)} - named.keys()
     for key, position in named.items():
-        if position != SHARD_END:
+        if not position.is_shard_end:
             done -= graph.descendants(key)
     positions = {**named, **dict.fromkeys(_ready_children(graph, named, done), TRIM_HORIZON)}
     followed = set(positions)
     for shard in graph:  # parents come before their children
         if shard.shard_id not in done and any(parent in followed for parent in shard.parents):
             followed.add(shard.shard_id)
-    covered = [graph[key].hash_range for key, position in positions.items() if position != SHARD_END]
+    covered = [graph[key].hash_range for key, position in positions.items() if not position.is_shard_end]
     rest = graph.snapshot_at(start.default, covered=covered, without=done | followed).shards
     positions |= dict.fromkeys((shard.shard_id for shard in rest), start.default)
     if start.default.sentinel is Sentinel.LATEST:
@@ -60,7 +60,7 @@ def _lease(shard: Shard, position: Position) -> Lease:
 
 def _ready_children(graph: ShardGraph, named: Mapping[str, Position], done: AbstractSet[str]) -> list[str]:
     """Give the children that nobody would create later, since all their parents are over."""
-    ended = {key for key, position in named.items() if position == SHARD_END}
+    ended = {key for key, position in named.items() if position.is_shard_end}
     children = {child.shard_id for key in ended for child in graph.children(key)}
     return sorted(
         child

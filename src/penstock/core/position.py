@@ -102,6 +102,11 @@ class Position:
         """Whether the position names a record rather than a sentinel."""
         return self.sequence_number is not None
 
+    @property
+    def is_in_shard(self) -> bool:
+        """Whether the position is a place in one shard, rather than one at which every shard can start."""
+        return self.is_record or self.is_shard_end
+
     def _key(self) -> tuple[int, int, int]:
         if self.sequence_number is not None:
             return (_NUMBER_RANK, int(self.sequence_number), self.sub_sequence_number)

@@ -273,7 +273,7 @@ class ShardGraph:
         Raises:
             ValueError: A record's position or SHARD_END says nothing about which shards to begin with.
         """
-        if position.sentinel not in (Sentinel.LATEST, Sentinel.TRIM_HORIZON, Sentinel.AT_TIMESTAMP):
+        if position.is_in_shard:
             raise ValueError(f"{position} is no position to begin a stream at")
         is_latest = position.sentinel is Sentinel.LATEST
         holes = [(0, HASH_KEY_MAX)]

@@ -30,7 +30,7 @@ from penstock.core.lease import Delete, Lease, starting_lease
 from penstock.core.named_start import plan_named_leases
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
-from penstock.core.shard_graph import ShardGraph, cover_of
+from penstock.core.shard_graph import Cover, ShardGraph, cover_of
 from penstock.core.starting import StartingPosition, pin_latest
 
 _NO_SHARDS: Final[frozenset[str]] = frozenset()
@@ -51,14 +51,10 @@ def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
     With names every shard that could be meant is asked for, and the snapshot is chosen from the listing.
     """
     sentinel = start.default.sentinel
-    if start.by_shard:
-        return (
-            ("FROM_TIMESTAMP", start.default.timestamp_ms)
-            if sentinel is Sentinel.AT_TIMESTAMP
-            else (None, None)
-        )
     if sentinel is Sentinel.AT_TIMESTAMP:
-        return ("AT_TIMESTAMP", start.default.timestamp_ms)
+        return ("FROM_TIMESTAMP" if start.by_shard else "AT_TIMESTAMP", start.default.timestamp_ms)
+    if start.by_shard:
+        return (None, None)
     return ("AT_LATEST", None) if sentinel is Sentinel.LATEST else ("AT_TRIM_HORIZON", None)
 
 
@@ -76,18 +72,21 @@ def plan_first_leases(
         Leases in the order of their hash ranges, the same for every worker: the first one decides who starts
         the application when several try. Or the reason why the listing cannot be used.
     """
-    graph = ShardGraph(shards) if start.by_shard else None
-    cover = cover_of(shard.hash_range for shard in shards) if graph is None else graph.open_cover()
-    for kind, spans in (("a hole", cover.holes), ("an overlap", cover.overlaps)):
-        if spans:
-            return BadSnapshot(f"{kind} at hash keys {spans[0].start}..{spans[0].end}")
-    if graph is not None:
-        return plan_named_leases(graph, start, moment_ms)
+    if start.by_shard:
+        graph = ShardGraph(shards)
+        return _find_fault(graph.open_cover()) or plan_named_leases(graph, start, moment_ms)
     position = pin_latest(start.default, moment_ms)
-    return [
+    return _find_fault(cover_of(shard.hash_range for shard in shards)) or [
         starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
         for shard in sorted(shards, key=lambda shard: shard.hash_range)
     ]
+
+
+def _find_fault(cover: Cover) -> BadSnapshot | None:
+    for kind, spans in (("a hole", cover.holes), ("an overlap", cover.overlaps)):
+        if spans:
+            return BadSnapshot(f"{kind} at hash keys {spans[0].start}..{spans[0].end}")
+    return None
 
 
 def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:

@@ -81,7 +81,7 @@ def parse_starting(text: str, option: str = "startingPosition") -> StartingPosit
         if shard not in ("*", "metadata")
     }
     default = _parse_entry(document["*"], option) if "*" in document else TRIM_HORIZON
-    if default.is_record or default == SHARD_END:
+    if default.is_in_shard:
         raise PositionError(
             f'option {option}: "*" stands for every shard that is not named, and {document["*"]!r} is a place in one; '
             "use LATEST, TRIM_HORIZON or AT_TIMESTAMP <ISO 8601 moment>"

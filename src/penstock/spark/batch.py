@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.spark.border import explained, explained_rows
 from penstock.spark.cuts import count_before_ms, count_up_to
-from penstock.spark.joining import refuse_unknown_names
+from penstock.spark.joining import refuse_unknown_shards
 from penstock.spark.options import BatchOptions
 from penstock.spark.process import open_kinesis_for
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
@@ -147,7 +147,7 @@ class KinesisBatchReader(DataSourceReader):
         summary = kinesis.fetch_summary(options.stream)
         listing = kinesis.fetch_shards(options.stream)
         for option, named in (("startingPosition", options.starting), ("endingPosition", options.ending)):
-            refuse_unknown_names(
+            refuse_unknown_shards(
                 options.stream, listing.shards, named, fails=options.fail_on_data_loss, option=option
             )
         now_ms = time.time_ns() // 1_000_000

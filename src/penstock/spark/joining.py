@@ -81,7 +81,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         time.sleep(min(1.0, options.lease_duration_s / 4))
 
 
-def check_names(kinesis: Kinesis, options: SourceOptions) -> None:
+def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
     """Make sure that the stream has the shards that the starting position names.
 
     Raises:
@@ -89,10 +89,10 @@ def check_names(kinesis: Kinesis, options: SourceOptions) -> None:
     """
     kind, moment_ms = first_filter(options.starting)
     listing = kinesis.fetch_shards(options.stream, None if kind is None else ShardFilter(kind, moment_ms))
-    refuse_unknown_names(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
+    refuse_unknown_shards(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
 
 
-def refuse_unknown_names(
+def refuse_unknown_shards(
     stream: str,
     shards: Collection[Shard],
     starting: StartingPosition,

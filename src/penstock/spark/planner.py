@@ -30,7 +30,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.fleet import Fleet
 from penstock.spark.joining import (
-    check_names,
+    check_named_shards,
     check_stream,
     recreate_missing,
     refuse_hidden_sharing,
@@ -237,7 +237,7 @@ class Planner:
         refuse_hidden_sharing(self._table, worker, options)
         rows = scan_leases(self._table)
         if not rows and not known.shards and options.starting.by_shard:
-            check_names(self._kinesis, options)
+            check_named_shards(self._kinesis, options)
         recreate_missing(self._kinesis, self._table, options.stream, rows, known)
         self._metrics = self._open_metrics(options, worker)
         fleet = Fleet(
