@@ -109,7 +109,7 @@ def _launch_kinesis_local(folder: Path, port: int) -> tuple[list[str], dict[str,
     changes = ("CREATE_STREAM", "DELETE_STREAM", "SPLIT_SHARD", "MERGE_SHARDS", "UPDATE_SHARD_COUNT")
     return ["node", "-r", str(ROOT / "tools" / "bind_loopback.cjs"), str(program)], {
         "KINESIS_MOCK_PLAIN_PORT": str(port),
-        "KINESIS_MOCK_TLS_PORT": str(free_port()),
+        "KINESIS_MOCK_TLS_PORT": str(free_port(other_than=port)),
         "KINESIS_MOCK_CERT_PATH": str(program.with_name("server.json")),
         "SHARD_LIMIT": "1000",
         "ON_DEMAND_STREAM_COUNT_LIMIT": "100",
@@ -161,11 +161,12 @@ def install(peer: Peer) -> None:
 # --- running ----------------------------------------------------------------------------------------------
 
 
-def free_port() -> int:
+def free_port(other_than: int | None = None) -> int:
     """Give a loopback port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+        port = int(listener.getsockname()[1])
+        return free_port(other_than) if port == other_than else port  # drawn while the other one is held
 
 
 @contextlib.contextmanager

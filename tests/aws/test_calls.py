@@ -20,7 +20,7 @@ from penstock.errors import (
     UnknownOutcome,
 )
 
-QUICK = AwsOptions(retry_base_s=0.001, retry_cap_s=0.001, attempts_max=4, deadline_s=5)
+QUICK = AwsOptions(retry_base_s=0.001, retry_cap_s=0.001, attempts_max=4, deadline_s=60)
 
 
 def refusal(code, status=400):

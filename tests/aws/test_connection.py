@@ -119,8 +119,12 @@ def test_a_forked_child_has_connections_of_its_own_even_when_the_lock_was_held(s
     with connection._lock:
         child = os.fork()
         if child == 0:
-            is_own = not connection._clients and client_for("kinesis", options) is not parents
-            os._exit(0 if is_own and AwsKinesis(options).fetch_summary("s").name == "s" else 1)
+            is_good = False
+            try:
+                is_own = not connection._clients and client_for("kinesis", options) is not parents
+                is_good = is_own and AwsKinesis(options).fetch_summary("s").name == "s"
+            finally:
+                os._exit(0 if is_good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert client_for("kinesis", options) is parents
 

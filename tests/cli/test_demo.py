@@ -22,9 +22,9 @@ def run_demo(*arguments, timeout_s):
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(800)
 def test_a_small_demo_is_verified_through_a_reshard_and_a_kill():
-    done = run_demo("--records", "6000", timeout_s=390)
+    done = run_demo("--records", "6000", timeout_s=780)
     assert done.stdout.splitlines()[-1] == "verified: 6000 flights, 0 lost, 0 duplicated", (
         done.stdout + done.stderr
     )
@@ -35,9 +35,9 @@ def test_a_small_demo_is_verified_through_a_reshard_and_a_kill():
 
 
 @pytest.mark.spark
-@pytest.mark.timeout(1200)
+@pytest.mark.timeout(2400)
 def test_twenty_kills_at_random_moments_change_nothing():
-    done = run_demo("--records", "4000", "--kills", "20", "--seed", "1", timeout_s=1190)
+    done = run_demo("--records", "4000", "--kills", "20", "--seed", "1", timeout_s=2390)
     assert done.stdout.splitlines()[-1] == "verified: 4000 flights, 0 lost, 0 duplicated", (
         done.stdout + done.stderr
     )

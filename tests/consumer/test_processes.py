@@ -179,7 +179,16 @@ def open_shards(client, stream):
     return sorted(found, key=lambda s: int(s["HashKeyRange"]["StartingHashKey"]))
 
 
+def wait_active(client, stream):
+    def is_active() -> bool:
+        summary = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
+        return summary["StreamStatus"] == "ACTIVE"
+
+    wait_until("the stream is active", is_active, 60)
+
+
 def split(client, stream, place):
+    wait_active(client, stream)
     shard = open_shards(client, stream)[place]
     bounds = shard["HashKeyRange"]
     middle = (int(bounds["StartingHashKey"]) + int(bounds["EndingHashKey"])) // 2
@@ -187,6 +196,7 @@ def split(client, stream, place):
 
 
 def merge(client, stream, place):
+    wait_active(client, stream)
     left, right = open_shards(client, stream)[place : place + 2]
     client.merge_shards(
         StreamName=stream, ShardToMerge=left["ShardId"], AdjacentShardToMerge=right["ShardId"]
@@ -279,6 +289,7 @@ def test_nothing_is_lost_and_little_repeated_while_workers_are_killed_and_paused
     producer.join(120)
     assert producer.sent_count == total
     wait_until("every record is delivered", lambda: len(workers.delivered()) == total, 180)
+    wait_until("the last worker has leases", lambda: holders(dynamo)["w5"] > 0, 120)
     codes = workers.stop()
     assert codes == {"w2": 0, "w4": 0, "w5": 0}
     counts = workers.delivered()
@@ -298,7 +309,7 @@ def test_the_checker_of_checkpoints_finds_one_that_went_back(tmp_path):
 def test_a_politely_stopped_worker_is_replaced_in_one_round_and_a_new_one_gets_its_share_in_one(
     kinesis, fleet
 ):
-    lease_s = 5.0
+    lease_s = 8.0
     round_s = 0.8 * lease_s * 1.2
     kinesis.create_stream("polite", 12)
     dynamo = kinesis.client("dynamodb")

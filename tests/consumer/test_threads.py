@@ -18,7 +18,7 @@ from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockEr
 FAST = {
     "starting_position": "TRIM_HORIZON",
     "cold_start_jitter_s": 0.0,
-    "lease_duration_s": 2.0,
+    "lease_duration_s": 10.0,
     "round_interval_s": 0.1,
     "idle_time_between_reads_s": 0.1,
 }
@@ -154,10 +154,11 @@ def test_a_consumer_may_be_opened_and_then_iterated(stream, table):
 def test_a_signal_stops_run_gracefully(stream, table, number):
     sent, got = put(stream, 50), []
     before = signal.getsignal(number)
+    last_one = iter([True])  # two handlers at once may both see that all is there
 
     def handle(batch):
         got.extend(record.data for record in batch)
-        if len(got) == 50:
+        if len(got) == 50 and next(last_one, False):
             os.kill(os.getpid(), number)
 
     consumer(stream, table, handle).run()
@@ -311,4 +312,5 @@ def test_the_clock_goes_forward_and_knows_the_date():
     before = clock.monotonic_s()
     clock.sleep(0.01)
     assert clock.monotonic_s() > before
-    assert abs(clock.wall_ms() / 1000 - time.time()) < 1
+    earliest_ms = time.time_ns() // 10**6
+    assert earliest_ms <= clock.wall_ms() <= time.time_ns() // 10**6

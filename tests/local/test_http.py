@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import socket
+import sys
+import threading
+import time
+import warnings
 from urllib.parse import urlsplit
 
 import pytest
+
+from penstock.local import LocalKinesis
 
 
 def connect(rig) -> socket.socket:
@@ -137,3 +145,31 @@ def test_a_bug_in_an_operation_is_a_500_and_in_the_log(rig, monkeypatch, caplog)
     monkeypatch.setattr("penstock.local.operations.dispatch.answer", broken)
     assert rig.refused(rig.kinesis.list_streams) == ("InternalFailure", 500)
     assert "boom" in caplog.text
+
+
+def test_who_comes_while_the_server_stops_leaves_nothing_open(monkeypatch):
+    left_open = []
+    monkeypatch.setattr(sys, "unraisablehook", left_open.append)
+    port, is_over = [0], threading.Event()
+
+    def knock():
+        while not is_over.is_set():
+            with contextlib.suppress(OSError):
+                socket.create_connection(("127.0.0.1", port[0]), timeout=10).close()
+
+    knocking = [threading.Thread(target=knock) for _ in range(3)]
+    for thread in knocking:
+        thread.start()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", ResourceWarning)
+            for _ in range(10):
+                with LocalKinesis(limits=False) as server:
+                    port[0] = urlsplit(server.endpoint_url).port
+                    time.sleep(0.05)
+                gc.collect()
+    finally:
+        is_over.set()
+        for thread in knocking:
+            thread.join()
+    assert [str(entry.exc_value) for entry in left_open] == []

@@ -59,6 +59,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Consume until SIGINT or SIGTERM; gives the exit status."""
+    from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions
     from penstock.consumer.metrics_prometheus import PrometheusMetrics
@@ -88,7 +89,8 @@ def run(args: argparse.Namespace) -> int:
         connection=connection_of(args),
     )
     try:
-        consumer.run()
+        with while_output_is_read(consumer.request_stop):
+            consumer.run()
     except HandlerFailed as failure:
         if isinstance(failure.__cause__, BrokenPipeError):
             raise BrokenPipeError from failure  # nobody reads any more: what was not printed is not done

@@ -31,6 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print until SIGINT, SIGTERM or the count; gives the exit status."""
+    from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
     from penstock.consumer.memory_table import MemoryLeaseTable
@@ -49,8 +50,10 @@ def run(args: argparse.Namespace) -> int:
     )
     printer = RecordPrinter(args.json, args.count)
     ports = ConsumerPorts(kinesis=open_kinesis(args), lease_table=MemoryLeaseTable(f"tail of {args.stream}"))
-    for batch in Consumer(args.stream, "tail", options=options, ports=ports):
-        printer.print_batch(batch)
-        if printer.is_full:
-            break
+    consumer = Consumer(args.stream, "tail", options=options, ports=ports)
+    with while_output_is_read(consumer.request_stop):
+        for batch in consumer:
+            printer.print_batch(batch)
+            if printer.is_full:
+                break
     return 0

@@ -2,7 +2,7 @@
 
 Every test takes `server` (quotas off where they can be) or `limited` (quotas on) and runs once per server. What a
 server written by others is known to do differently stands in deviations.py and is expected to fail: the day it does
-not, the strict xfail says so.
+not, the strict xfail says so. moto's newest version is asked, so what it mends is told (XPASS) but is no failure of ours.
 """
 
 from __future__ import annotations
@@ -277,6 +277,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for key in keys:
             if key in KNOWN.DEVIATIONS[name]:
                 reason = f"{name} {KNOWN.DEVIATIONS[name][key]}"
-                item.add_marker(pytest.mark.xfail(reason=reason, strict=True))
+                item.add_marker(pytest.mark.xfail(reason=reason, strict=name != "moto"))
             if key in KNOWN.NOT_ASKED[name]:
                 item.add_marker(pytest.mark.skip(reason=f"{name} {KNOWN.NOT_ASKED[name][key]}"))

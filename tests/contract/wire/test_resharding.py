@@ -1,5 +1,7 @@
 """Splits and merges: lineage, where records go, how a closed shard ends."""
 
+from botocore.exceptions import ClientError
+
 HASH_KEY_MAX = 2**128 - 1
 HALF = 2**127
 FIRST = "shardId-000000000000"
@@ -134,21 +136,26 @@ def test_a_closed_shard_is_not_split_again(server, refused):
     )
 
 
-def test_a_stream_is_updating_while_it_is_resharded_and_refuses_another_change(server, refused):
-    stream = server.create(shards=2)
-    one, other = server.shards(stream)
-    middle = (span(one)[0] + span(one)[1] + 1) // 2
-    server.client.split_shard(StreamName=stream, ShardToSplit=one["ShardId"], NewStartingHashKey=str(middle))
-    assert server.status(stream) == "UPDATING"
-    middle = (span(other)[0] + span(other)[1] + 1) // 2
-    refused(
-        server.client.split_shard,
-        "ResourceInUseException",
-        StreamName=stream,
-        ShardToSplit=other["ShardId"],
-        NewStartingHashKey=str(middle),
-    )
-    server.settle(stream)
+def test_a_stream_is_updating_while_it_is_resharded_and_refuses_another_change(server):
+    def split(stream, shard):
+        start, end = span(shard)
+        server.client.split_shard(
+            StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str((start + end + 1) // 2)
+        )
+
+    for _ in range(10):  # it lasts 150 ms where it is fast: a machine that stalls for longer misses it
+        stream = server.create(shards=2)
+        one, other = server.shards(stream)
+        split(stream, one)
+        status, answer = server.status(stream), None
+        try:
+            split(stream, other)
+        except ClientError as error:
+            answer = (error.response["Error"]["Code"], error.response["ResponseMetadata"]["HTTPStatusCode"])
+        server.settle(stream)
+        if status == "UPDATING" and answer is not None:
+            break
+    assert (status, answer) == ("UPDATING", ("ResourceInUseException", 400))
 
 
 def test_a_stream_is_rescaled_evenly_with_lineage_and_loses_nothing(server):

@@ -30,7 +30,7 @@ FLIGHTS: Final = "flights"
 DELAYS: Final = "delays"
 _POLL_S: Final = 0.05
 _SHOW_S: Final = 0.25
-_STALL_S: Final = 90.0
+_STALL_S: Final = 180.0
 _QUIET_S: Final = 1.5
 _END_DEADLINE_S: Final = 120.0
 

@@ -1,0 +1,59 @@
+"""Notice that nobody reads our output any more, also while there is nothing to write."""
+
+from __future__ import annotations
+
+import contextlib
+import select
+import sys
+import threading
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_LOOK_INTERVAL_S: Final = 0.25
+
+
+@contextlib.contextmanager
+def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[None]:
+    """Ask for a stop when the other end of the pipe that is our output has gone, as in `... | head`.
+
+    A pipe says so by itself only to who writes, and a quiet stream gives nothing to write: a worker would keep its
+    leases for a reader that left.
+
+    Args:
+        request_stop: Called from a thread of its own, again and again until the body has ended.
+
+    Raises:
+        BrokenPipeError: The body has ended, and the reader had gone.
+    """
+    has_ended = threading.Event()
+    is_gone = threading.Event()
+
+    def watch() -> None:
+        while not has_ended.wait(_LOOK_INTERVAL_S):
+            if is_gone.is_set() or _is_reader_gone():
+                is_gone.set()
+                request_stop()
+
+    watcher = threading.Thread(target=watch, name="penstock-output", daemon=True)
+    watcher.start()
+    try:
+        yield
+    finally:
+        has_ended.set()
+        watcher.join()
+    if is_gone.is_set():
+        raise BrokenPipeError
+
+
+def _is_reader_gone() -> bool:
+    if not hasattr(select, "poll"):  # Windows: the next write says it
+        return False
+    try:
+        descriptor = sys.stdout.fileno()
+    except (OSError, ValueError):  # no file: whoever put it there reads it
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)  # an error is told without being asked for
+    return any(event & select.POLLERR for _, event in poll.poll(0))
