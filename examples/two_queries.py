@@ -54,7 +54,7 @@ def main() -> int:
                 .option("streamName", args.stream)
                 .option("applicationName", args.application)
                 .option("startingPosition", "TRIM_HORIZON")
-                .option("leaseDuration", "3s")
+                .option("leaseDuration", "10s")
                 .load()
             )
             writer = orders.writeStream.queryName(name).foreachBatch(note)

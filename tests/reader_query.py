@@ -28,7 +28,7 @@ class Query:
             "awsSecretKey": "local",
             "applicationName": f"app-{self.stream}",
             "startingPosition": "TRIM_HORIZON",
-            "leaseDuration": "1s",
+            "leaseDuration": "5s",
             "fetchInterval": "0ms",
             "probeInterval": "200ms",
             **options,

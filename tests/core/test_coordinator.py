@@ -1,5 +1,7 @@
 """The lease coordinator as a machine: events in, effects out, exact answers."""
 
+from dataclasses import replace
+
 import pytest
 
 from penstock.core.coordination import (
@@ -503,6 +505,37 @@ def test_a_lease_that_expired_here_and_was_taken_by_nobody_is_picked_up_again_af
     bench.run(ReaderStopped("s", 1, at_record("9")))
     assert bench.machine.held() == {"s": Phase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [TRIM_HORIZON, at_record("9")]
+
+
+def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_is():
+    bench = holding()
+    assert bench.machine.is_at_rest
+    bench.slow = (Renew,)
+    bench.now = 5.0
+    (late,) = [effect for effect in bench.run(Tick()) if isinstance(effect, WriteLease)]
+    bench.now = 9.5  # the heartbeat is still under way, and the lease is given up here
+    assert StopReader("s", 1, StopWhy.EXPIRED) in bench.run(Tick())
+    bench.run(ReaderStopped("s", 1, at_record("9")))
+    assert bench.machine.held() == {}
+    # The table shows this worker's own name, but what it sent about the lease is not answered: not ours, not another's.
+    bench.at(bench.now + 8.0)
+    assert not bench.machine.is_at_rest
+    bench.run(WriteDone(late.write_id, late.write, NotDone(Problem.THROTTLED)))
+    assert not bench.machine.is_at_rest
+    bench.slow = ()
+    bench.at(bench.now + 8.0)
+    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.is_at_rest
+
+
+def test_a_lease_that_was_lost_to_another_worker_keeps_nobody_from_rest():
+    bench = holding()
+    bench.table.rows["s"] = replace(bench.table.rows["s"], owner="other", counter=99)
+    bench.at(4.0)
+    assert bench.machine.held() == {}
+    assert not bench.machine.is_at_rest
+    bench.at(bench.now + 9.0)
+    assert bench.machine.is_at_rest
 
 
 def drive_renewal(bench, outcome_of):

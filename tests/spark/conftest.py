@@ -72,7 +72,7 @@ def job(spark, stream, tmp_path):
         {
             "startingPosition": "TRIM_HORIZON",
             "applicationName": f"app-{stream}",
-            "leaseDuration": "2s",
+            "leaseDuration": "5s",
             "fetchInterval": "0ms",
             "probeInterval": "200ms",
         },

@@ -35,7 +35,7 @@ query = (
     .option("checkpointLocation", f"{folder}/checkpoint")
     .start()
 )
-deadline_s = time.monotonic() + 90
+deadline_s = time.monotonic() + 180
 report = None
 while time.monotonic() < deadline_s and query.isActive:
     report = sink_report(query, checkpoint_location=f"{folder}/checkpoint")

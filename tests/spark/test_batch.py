@@ -19,6 +19,11 @@ def read(spark, stream, **options):
     return reader.load()
 
 
+def service_time(kinesis):
+    # Arrivals are told by its clock, in whole milliseconds; ours may be a little before it.
+    return datetime.fromtimestamp(kinesis.clock.now_s(), UTC)
+
+
 def numbers(frame):
     return sorted(int(bytes(row.data)) for row in frame.collect())
 
@@ -33,13 +38,13 @@ def test_a_batch_read_covers_the_whole_stream_also_across_a_reshard(spark, strea
     assert frame.rdd.getNumPartitions() == 4
 
 
-def test_a_batch_read_between_two_moments(spark, stream, client):
+def test_a_batch_read_between_two_moments(spark, stream, kinesis, client):
     put(client, stream, numbered(0, 20))
     wait_for_next_second()
-    begin = datetime.now(UTC)
+    begin = service_time(kinesis)
     put(client, stream, numbered(20, 40))
     wait_for_next_second()
-    end = datetime.now(UTC)
+    end = service_time(kinesis)
     put(client, stream, numbered(40, 60))
     frame = read(spark, stream, startingTimestamp=begin.isoformat(), endingTimestamp=end.isoformat())
     assert numbers(frame) == list(range(20, 40))
@@ -71,10 +76,10 @@ def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, st
     assert numbers(read(spark, stream, failOnDataLoss="false", **given)) == list(range(5))
 
 
-def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, client):
+def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, kinesis, client):
     put(client, stream, numbered(0, 30))
     wait_for_next_second()
-    moment = datetime.now(UTC)
+    moment = service_time(kinesis)
     put(client, stream, numbered(30, 40))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -18,12 +19,19 @@ from spark_support import numbered, put
 pytestmark = pytest.mark.spark
 
 
+def free_port():
+    """Give a port outside the range from which others are given free ones, since the server takes it seconds later."""
+    for port in random.sample(range(15_000, 30_000), 100):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    pytest.fail("no free port")
+
+
 @contextlib.contextmanager
 def connect_server(folder, environ):
     """Start a server on a free port of loopback; gives its address."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(
             [sys.executable, str(Path(__file__).with_name("connect_server.py")), str(folder), str(port)],
@@ -44,7 +52,7 @@ def connect_server(folder, environ):
         server.stdout.close()
 
 
-@pytest.mark.timeout(240)
+@pytest.mark.timeout(400)
 def test_source_sink_lag_report_and_alignment_work_through_connect(kinesis, stream, client, tmp_path):
     copy = f"copy-of-{stream}"
     kinesis.create_stream(copy, shards=3)
@@ -61,7 +69,7 @@ def test_source_sink_lag_report_and_alignment_work_through_connect(kinesis, stre
             [sys.executable, str(program), remote, str(tmp_path), kinesis.endpoint_url, stream, copy],
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=360,
             env=environ,
             check=False,
         )

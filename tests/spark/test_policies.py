@@ -159,10 +159,10 @@ def consume(server, stream, application, count):
             "secret_access_key": "local",
         },
         starting_position="TRIM_HORIZON",
-        lease_duration_s=1.0,
+        lease_duration_s=5.0,
         cold_start_jitter_s=0.0,
     ):
-        wait_until(lambda: len(seen) >= count, "the consumer to read", 20)
+        wait_until(lambda: len(seen) >= count, "the consumer to read")
     assert len(seen) == count
 
 

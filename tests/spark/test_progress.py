@@ -63,7 +63,7 @@ def test_a_running_query_tells_its_lag_its_claims_and_its_leases(job, client):
 def test_a_task_goes_on_with_the_iterator_that_its_process_kept(job, client):
     # Which of its Python processes gets a task is Spark's choice, so batches follow until one met its own iterator;
     # every other batch has one task, so that the processes do not take turns for ever.
-    run = job.start()
+    run = job.start(maxRecordsPerTrigger="1000")
     kept, put_count = 0, 0
     for turn in range(60):
         new = numbered(put_count, put_count + 20, keys=20 if turn % 2 else 1)

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 from dataclasses import replace
 
 import pytest
 
-from penstock.core.lease import Delete, Take
-from penstock.errors import ClaimConflict
+from penstock.core.lease import Applied, Delete, Take
+from penstock.errors import ClaimConflict, Unavailable
 from penstock.spark.stream_reader import ShardPartition
 from reader_query import Query
-from spark_support import numbered, put
+from spark_support import numbered, put, wait_until
 
 SPLIT_AT = str(2**126)
 
@@ -231,8 +232,8 @@ def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, c
     end = q.plan()
     parts = q.reader.partitions(q.done, end)
     robbed = parts[0].tasks[0].shard_id
-    row = q.table.fetch(robbed)
-    q.table.write(Take(robbed, row.counter, "robber"))
+    while not isinstance(q.table.write(Take(robbed, q.table.fetch(robbed).counter, "robber")), Applied):
+        pass  # a heartbeat came between
     assert q.read(parts[0]) == []
     q.commit(end, q.read(parts[1]))
     # The robber reads on from the checkpoint, which is the start of the batch that was robbed.
@@ -245,12 +246,54 @@ def test_a_deleted_lease_row_is_made_again_where_the_last_batch_began(query, cli
     q = query()
     put(client, q.stream, numbered(0, 40))
     q.drain()
-    row = q.table.fetch("shardId-000000000000")
-    q.table.write(Delete(row.key, row.counter, row.checkpoint))
+    while (row := q.table.fetch("shardId-000000000000")) is not None:
+        q.table.write(Delete(row.key, row.counter, row.checkpoint))  # refused when a heartbeat came between
     put(client, q.stream, numbered(40, 60))
     q.die()
     q.drain()
     assert set(q.numbers()) == set(range(60))
+
+
+def test_available_now_does_not_end_while_its_leases_are_lost(server, query, client):
+    q = query(leaseDuration="1s", maxRecordsPerTrigger="10")
+    put(client, q.stream, numbered(0, 40))
+    q.reader.prepareForTriggerAvailableNow()
+    assert q.batch()
+    server.faults.throttle("dynamodb.UpdateItem", count=None)
+    wait_until(lambda: not coordinator(q).held(), "the leases to be lost")
+    server.faults.clear()
+    list(iter(q.batch, None))
+    assert set(q.numbers()) == set(range(40))
+
+
+def test_available_now_does_not_end_while_a_shard_gives_no_answer(server, query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 20))
+    q.reader.prepareForTriggerAvailableNow()
+    server.faults.throttle("GetRecords", count=None, stream=q.stream)
+    answers_again = threading.Timer(2.0, server.faults.clear)
+    answers_again.start()
+    list(iter(q.batch, None))
+    answers_again.join()
+    assert q.numbers() == list(range(20))
+
+
+def test_available_now_says_which_shard_it_could_not_read(server, query, client, monkeypatch):
+    monkeypatch.setattr("penstock.spark.planner._AVAILABLE_NOW_WAIT_S", 0.5)
+    q = query(leaseDuration="1s")
+    put(client, q.stream, numbered(0, 20))
+    q.reader.prepareForTriggerAvailableNow()
+    server.faults.throttle("GetRecords", count=None, shard="shardId-000000000001", stream=q.stream)
+    try:
+        with pytest.raises(Unavailable, match=rf"stream {q.stream}: .*no answer from shardId-000000000001"):
+            list(iter(q.batch, None))
+    finally:
+        server.faults.clear()
+    assert len(q.numbers()) < 20
+
+
+def coordinator(q):
+    return q.reader._planner._joined[0]._loop._coordinator
 
 
 def test_children_come_in_a_batch_after_their_parents_last_records(query, client):

@@ -12,6 +12,7 @@ from stream_reading import kcl_reads
 KINDS = ("throttle", "partial", "error", "drop_before", "drop_after", "truncate", "garbage")
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "records", [pytest.param(2_000, id="short"), pytest.param(30_000, id="long", marks=pytest.mark.soak)]
 )

@@ -14,7 +14,7 @@ from penstock.producer.task_writer import ShardCounts, WriteReport
 from penstock.spark import SinkReport, sink_report
 from penstock.spark.options import parse_sink
 from penstock.spark.sink_figures import FILE_NAME, merge, record_commit
-from spark_support import numbered, put, wait_until
+from spark_support import DEADLINE_S, numbered, put, wait_until
 from stream_reading import raw_records
 
 
@@ -173,7 +173,7 @@ def test_a_streaming_query_counts_its_dead_letters_and_names_files_by_batch(
         .start()
     )
     job.running.append(query)
-    query.awaitTermination(60)
+    assert query.awaitTermination(DEADLINE_S)
     report = sink_report(query)
     assert (report.dead_letters_total, report.total[target].user_record_count) == (1, 1)
     [file] = (tmp_path / "dead").iterdir()

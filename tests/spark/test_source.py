@@ -28,6 +28,7 @@ def offsets_on_disk(job):
 
 
 def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, client):
+    before_s = time.time()
     put(client, stream, numbered(0, 300))
     run = job.start()
     run.wait_for(300)
@@ -50,7 +51,7 @@ def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, 
         "data",
     }
     assert (first.streamName, first.explicitHashKey, first.subSequenceNumber) == (stream, None, 0)
-    assert abs(first.approximateArrivalTimestamp.timestamp() - time.time()) < DEADLINE_S
+    assert before_s - 1 < first.approximateArrivalTimestamp.timestamp() <= time.time()
 
 
 def test_an_idle_query_runs_no_batches_and_asks_each_shard_at_most_as_often_as_told(
@@ -67,11 +68,15 @@ def test_an_idle_query_runs_no_batches_and_asks_each_shard_at_most_as_often_as_t
         len(run.batches),
         time.monotonic(),
     )
-    wait_until(lambda: time.monotonic() - began > 3, "three idle seconds")
-    asked = kinesis.calls().count("GetRecords", stream=stream) - before
+
+    def asked():
+        return kinesis.calls().count("GetRecords", stream=stream) - before
+
+    wait_until(lambda: time.monotonic() - began > 3 and asked() >= 2, "three idle seconds, with probes")
+    count = asked()
     assert len(run.batches) == batches
     # Two shards, one probe a second each, over the time that really passed.
-    assert 2 <= asked <= 2 * (time.monotonic() - began + 1)
+    assert count <= 2 * (time.monotonic() - began + 1)
 
 
 def test_a_batch_holds_at_most_the_records_of_the_limit(job, stream, client):
@@ -196,7 +201,7 @@ def test_latest_means_the_moment_of_the_first_start_also_after_a_restart(job, st
     put(client, stream, numbered(0, 50))
     wait_for_next_second()
     run = job.start(startingPosition="LATEST")
-    wait_until(lambda: lease_rows(job), "the leases")
+    wait_until(lambda: len(lease_rows(job)) == 2, "the leases")
     run.query.stop()
     put(client, stream, numbered(50, 70))
     run = job.start(startingPosition="LATEST")
@@ -216,10 +221,10 @@ def lease_rows(job, endpoint_url=None):
         return []
 
 
-def test_a_starting_moment_leaves_out_what_arrived_before(job, stream, client):
+def test_a_starting_moment_leaves_out_what_arrived_before(job, stream, client, kinesis):
     put(client, stream, numbered(0, 30))
     wait_for_next_second()
-    moment_ms = round(time.time() * 1000)
+    moment_ms = kinesis.clock.now_ms()
     put(client, stream, numbered(30, 60))
     run = job.start(startingPosition=f"AT_TIMESTAMP {moment_ms}")
     run.wait_for(30)
@@ -325,13 +330,21 @@ def test_a_stream_that_was_deleted_and_created_again_is_refused(job, stream, cli
     run.wait_for(10)
     run.query.stop()
     client.delete_stream(StreamName=stream)
-    wait_until(lambda: stream not in client.list_streams()["StreamNames"], "the stream to be gone")
+    wait_until(lambda: is_gone(client, stream), "the stream to be gone")
     wait_for_next_second()
     client.create_stream(StreamName=stream, ShardCount=2)
     wait_active(client, stream)
     run = job.start()
     wait_until(lambda: not run.query.isActive, "the query to refuse")
     assert "was deleted and created again" in str(run.query.exception())
+
+
+def is_gone(client, stream):
+    try:
+        client.describe_stream_summary(StreamName=stream)
+    except client.exceptions.ResourceNotFoundException:
+        return True
+    return False
 
 
 def test_a_deleted_lease_table_repeats_a_batch_and_loses_nothing(job, stream, client, kinesis):
@@ -352,7 +365,7 @@ def test_a_query_without_application_refuses_to_share_with_another(spark, stream
             spark.readStream.format("kinesis")
             .option("streamName", stream)
             .option("startingPosition", "TRIM_HORIZON")
-            .option("leaseDuration", "2s")
+            .option("leaseDuration", "6s")
             .load()
             .writeStream.foreachBatch(lambda frame, _: frame.collect())
             .option("checkpointLocation", str(tmp_path / name))

@@ -140,7 +140,10 @@ def main():
             break
         time.sleep(0.1)
     for query in queries.values():
-        query.processAllAvailable()
+        # An idle moment is not the end: children of a shard that has just ended take a moment.
+        for _ in range(3):
+            query.processAllAvailable()
+            time.sleep(2)
         query.stop()
     spark.stop()
 

@@ -21,7 +21,7 @@ CLUSTER = Plan(
 """Executors in processes of their own; the driver lives, since its start is the dear part."""
 
 
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(2400)
 @pytest.mark.parametrize(
     "plan",
     [

@@ -133,6 +133,9 @@ class Coordinator:
         self._stop_by_s: float | None = None
         self._stop_hard_s: float | None = None
         self._fleet_size = (0, 1)
+        self._losses_at_scan = 0  # when the scan under way began
+        self._losses_looked_at = 0  # followed by a whole scan
+        self._unheld_own: set[str] = set()  # this worker's by name in the last round, and not in its hands
 
     # --- the surface ----------------------------------------------------------------------------------
 
@@ -173,15 +176,22 @@ class Coordinator:
     def is_at_rest(self) -> bool:
         """Whether this worker has what it can have for now: leases were seen, and nothing is under way.
 
-        Hand-overs that other workers take their time for are not waited for.
+        After a loss the table is looked at first: the lease may be nobody's. Hand-overs that other workers take their
+        time for are not waited for.
         """
         return (
             self._fleet_size[0] > 0
             and not self._scanning
+            and self.holdings.lost_count == self._losses_looked_at
+            and not any(self._is_own_and_unheld(key) for key in self._unheld_own)
             and self.outbox.is_idle()
             and not self.caretaker.wants_round
             and all(holding.phase in _RESTING for holding in self.holdings)
         )
+
+    def _is_own_and_unheld(self, key: str) -> bool:
+        row = self.view.get(key)
+        return key not in self.holdings and row is not None and not row.is_ended and row.reader == self.worker
 
     def held(self) -> dict[str, Phase]:
         """Give every lease in this worker's hands and where it stands."""
@@ -247,6 +257,7 @@ class Coordinator:
             self._round_due_s = min(self._round_due_s, now_s)
         if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:
             self._scanning = True
+            self._losses_at_scan = self.holdings.lost_count
             self.outbox.emit(ScanTable())
         self._look_at_awaited(now_s)
         self.outbox.pump(now_s)
@@ -294,6 +305,7 @@ class Coordinator:
     def _on_scan(self, event: ScanDone, now_s: float) -> None:
         self._scanning = False
         self._scan_failures = 0
+        self._losses_looked_at = self._losses_at_scan
         self._last_round_s = now_s
         for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings):
             self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
@@ -354,8 +366,13 @@ class Coordinator:
 
     def _see_own_rows(self, now_s: float) -> None:
         """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
+        self._unheld_own.clear()
         for key, lease in self.view.rows().items():
-            if lease.is_ended or key in self.holdings or self.outbox.is_busy(key):
+            if lease.is_ended or key in self.holdings:
+                continue
+            if lease.reader == self.worker:
+                self._unheld_own.add(key)
+            if self.outbox.is_busy(key):
                 continue
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
                 self._await(key, now_s)

@@ -24,7 +24,7 @@ from penstock.core.offsets import StreamOffset
 from penstock.core.position import Position
 from penstock.core.query_shards import QueryShards, Settlement, ShardState, Surprise
 from penstock.core.task_split import plan_tasks
-from penstock.errors import ServiceError
+from penstock.errors import ServiceError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -42,6 +42,7 @@ from penstock.spark.process import ClosableMetrics
 
 _log: Final = logging.getLogger("penstock.spark")
 _STOP_S: Final = 10.0
+_AVAILABLE_NOW_WAIT_S: Final = 60.0
 _THREADS_MAX: Final = 16
 
 
@@ -123,14 +124,19 @@ class Planner:
     def latest(self, start: StreamOffset, *, with_limits: bool = True) -> StreamOffset:
         """Give the next batch's offset, or `start` itself when there is nothing to read.
 
-        Waits up to one probe interval for news.
+        Waits up to one probe interval for news. With AvailableNow nothing to read ends the query, so there it waits
+        until all shards are known to be read.
 
         Args:
             start: The offset of the batch before, which is done.
             with_limits: Whether the options' limits count for this batch.
+
+        Raises:
+            Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
         fleet, shards = self._join(start)
-        deadline_s = self._clock.monotonic_s() + self._options.probe_interval_s
+        wait_s = self._options.probe_interval_s if self._until_ms is None else self._available_now_wait_s
+        deadline_s = self._clock.monotonic_s() + wait_s
         while True:
             self._listen(fleet, shards)
             if not shards.is_settled_for(start.batch):
@@ -145,6 +151,8 @@ class Planner:
                 return start
             now_s = self._clock.monotonic_s()
             if now_s >= deadline_s:
+                if self._until_ms is not None:
+                    raise Unavailable(self._say_unread(fleet, shards, wait_s))
                 return start
             wake_s = min(deadline_s, self._prober.next_due_s(shards.states.values()))
             fleet.wait(max(0.005, wake_s - now_s))
@@ -319,6 +327,18 @@ class Planner:
         fleet.wait_until_at_rest(self._options.probe_interval_s)
         self._listen(fleet, shards)
         return before == set(shards.states) and fleet.is_at_rest
+
+    @property
+    def _available_now_wait_s(self) -> float:
+        return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
+
+    def _say_unread(self, fleet: Fleet, shards: QueryShards, wait_s: float) -> str:
+        unseen = sorted(key for key, state in shards.states.items() if state.tip_seen_ms is None)
+        why = f"no answer from {', '.join(unseen[:5])}" if unseen else "its leases did not come to rest"
+        return (
+            f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
+            f"({why}; {fleet.stats.held_leases} leases held): what was read is done, start the query again for the rest"
+        )
 
     def _next_offset(
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
