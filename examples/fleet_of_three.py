@@ -121,7 +121,7 @@ def main() -> int:
             bound_s = LEASE_S * (1 + 2 * 0.8 * 1.2) + 15.0
             print("spark-1 killed:", ", ".join(f"{name} {count}" for name, count in sorted(counts.items())))
             print(
-                f"its shards were taken {'within' if took_s <= bound_s else 'after'} a lease time and a round"
+                f"its shards were taken {'within' if took_s <= bound_s else 'after'} a lease time and two rounds"
             )
             print(f"it took {took_s:.1f} s; allowed are {bound_s:.1f} s")
             return 0 if sum(counts.values()) == SHARDS and took_s <= bound_s else 1
