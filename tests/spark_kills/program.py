@@ -117,33 +117,58 @@ def start_copy(spark):
 STARTS = {"parquet": start_parquet, "copy": start_copy}
 
 
+class Queries:
+    """Both queries, each started again whenever it died."""
+
+    def __init__(self, spark):
+        self.spark = spark
+        self.active = {name: start(spark) for name, start in STARTS.items()}
+        self.restarts = 0
+
+    def revive(self):
+        """Start what has died, and say whether anything had."""
+        dead = [name for name, query in self.active.items() if not query.isActive]
+        for name in dead:
+            self.restarts += 1
+            failure = self.active[name].exception()
+            if self.restarts > RESTARTS_MAX:
+                raise SystemExit(f"{name} died for the {self.restarts}. time: {failure}")
+            with (folder / "failures.log").open("a") as file:
+                file.write(f"{name}: {str(failure).splitlines()[0]}\n")
+            self.active[name] = STARTS[name](self.spark)
+        return bool(dead)
+
+    def read_to_the_end(self):
+        """Wait until nothing is left; a query may die of the last kill here too."""
+        from pyspark.errors import StreamingQueryException
+
+        quiet_count = 0
+        # An idle moment is not the end: children of a shard that has just ended take a moment.
+        while quiet_count < 3:
+            try:
+                for query in self.active.values():
+                    query.processAllAvailable()
+            except StreamingQueryException:  # what it died of is noted when it is started again
+                quiet_count = 0
+            else:
+                quiet_count += 1
+                time.sleep(2)
+            if self.revive():
+                quiet_count = 0
+
+
 def main():
     end_with_parent()
     spark = open_session()
     spark.sparkContext.setLogLevel("ERROR")
-    queries = {name: start(spark) for name, start in STARTS.items()}
+    queries = Queries(spark)
     sys.stdout.write("started\n")
     sys.stdout.flush()
-    restarts = 0
-    while True:
-        is_to_stop = (folder / "stop").exists()
-        for name, query in list(queries.items()):
-            if query.isActive:
-                continue
-            restarts += 1
-            if restarts > RESTARTS_MAX:
-                raise SystemExit(f"{name} died for the {restarts}. time: {query.exception()}")
-            with (folder / "failures.log").open("a") as file:
-                file.write(f"{name}: {str(query.exception()).splitlines()[0]}\n")
-            queries[name] = STARTS[name](spark)
-        if is_to_stop:
-            break
+    while not (folder / "stop").exists():
+        queries.revive()
         time.sleep(0.1)
-    for query in queries.values():
-        # An idle moment is not the end: children of a shard that has just ended take a moment.
-        for _ in range(3):
-            query.processAllAvailable()
-            time.sleep(2)
+    queries.read_to_the_end()
+    for query in queries.active.values():
         query.stop()
     spark.stop()
 
