@@ -212,6 +212,13 @@ def test_tail_ends_quietly_when_nobody_reads(kinesis, stream, reader):
     assert answer.stderr == ""
 
 
+def test_tail_has_succeeded_when_all_that_was_asked_for_was_read(kinesis, stream):
+    put(kinesis, stream, 20)
+    command = f"{sys.executable} -m penstock tail {stream} --from TRIM_HORIZON --count 5 | head -n 5"
+    for _ in range(4):  # the reader goes while tail is stopping, sometimes before a look and sometimes after
+        subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, check=True)
+
+
 @pytest.mark.parametrize("reader", READERS)
 def test_consume_gives_its_leases_back_when_nobody_reads(kinesis, stream, reader):
     put(kinesis, stream, 200)

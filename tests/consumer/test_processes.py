@@ -23,6 +23,7 @@ pytest.importorskip("httptools")
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import Position, parse_checkpoint
 from penstock.local import LocalKinesisProcess
+from spark_support import wait_active
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 STREAM, APPLICATION = "orders", "billing"
@@ -177,14 +178,6 @@ def open_shards(client, stream):
     shards = client.list_shards(StreamName=stream)["Shards"]
     found = [s for s in shards if "EndingSequenceNumber" not in s["SequenceNumberRange"]]
     return sorted(found, key=lambda s: int(s["HashKeyRange"]["StartingHashKey"]))
-
-
-def wait_active(client, stream):
-    def is_active() -> bool:
-        summary = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
-        return summary["StreamStatus"] == "ACTIVE"
-
-    wait_until("the stream is active", is_active, 60)
 
 
 def split(client, stream, place):

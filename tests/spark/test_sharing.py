@@ -12,7 +12,6 @@ from collections import Counter
 import pytest
 
 from penstock import Consumer
-from penstock.core.lease import Applied, Take
 from penstock.spark.planner import coordinator_options
 from reader_query import Query
 from spark_support import numbered, put
@@ -200,14 +199,6 @@ def test_a_lease_is_not_handed_over_before_the_batch_that_reads_it_is_done(fleet
     assert sorted(one.numbers() + two.numbers()) == list(range(120))
 
 
-def rob(query, key):
-    """Take a lease by force, between two heartbeats; gives its row as it was."""
-    while True:
-        row = query.table.fetch(key)
-        if isinstance(query.table.write(Take(key, row.counter, "robber")), Applied):
-            return row
-
-
 def test_a_lease_that_is_robbed_in_mid_batch_costs_repeated_records_and_no_lost_ones(fleet, client):
     one = fleet(shards=1, leaseDuration="60s")  # else the robber, which never renews, would lose it again
     put(client, one.stream, numbered(0, 40))
@@ -215,7 +206,7 @@ def test_a_lease_that_is_robbed_in_mid_batch_costs_repeated_records_and_no_lost_
     put(client, one.stream, numbered(40, 80))
     end = one.plan()
     rows = one.execute(end)
-    row = rob(one, one.table.scan().leases[0].key)
+    row = one.rob(one.table.scan().leases[0].key)
     one.commit(end, rows)
     assert one.plan() is None
     assert one.table.fetch(row.key).owner == "robber"

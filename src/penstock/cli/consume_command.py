@@ -89,8 +89,10 @@ def run(args: argparse.Namespace) -> int:
         connection=connection_of(args),
     )
     try:
-        with while_output_is_read(consumer.request_stop):
+        with while_output_is_read(consumer.request_stop) as is_reader_gone:
             consumer.run()
+        if is_reader_gone.is_set():
+            raise BrokenPipeError
     except HandlerFailed as failure:
         if isinstance(failure.__cause__, BrokenPipeError):
             raise BrokenPipeError from failure  # nobody reads any more: what was not printed is not done

@@ -15,7 +15,7 @@ _LOOK_INTERVAL_S: Final = 0.25
 
 
 @contextlib.contextmanager
-def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[None]:
+def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[threading.Event]:
     """Ask for a stop when the other end of the pipe that is our output has gone, as in `... | head`.
 
     A pipe says so by itself only to who writes, and a quiet stream gives nothing to write: a worker would keep its
@@ -24,27 +24,25 @@ def while_output_is_read(request_stop: Callable[[], None]) -> Iterator[None]:
     Args:
         request_stop: Called from a thread of its own, again and again until the body has ended.
 
-    Raises:
-        BrokenPipeError: The body has ended, and the reader had gone.
+    Yields:
+        Set once the reader has gone. Whether that matters is the caller's to say: everything may have been written.
     """
     has_ended = threading.Event()
     is_gone = threading.Event()
 
     def watch() -> None:
         while not has_ended.wait(_LOOK_INTERVAL_S):
-            if is_gone.is_set() or _is_reader_gone():
+            if _is_reader_gone():
                 is_gone.set()
                 request_stop()
 
     watcher = threading.Thread(target=watch, name="penstock-output", daemon=True)
     watcher.start()
     try:
-        yield
+        yield is_gone
     finally:
         has_ended.set()
         watcher.join()
-    if is_gone.is_set():
-        raise BrokenPipeError
 
 
 def _is_reader_gone() -> bool:

@@ -51,9 +51,11 @@ def run(args: argparse.Namespace) -> int:
     printer = RecordPrinter(args.json, args.count)
     ports = ConsumerPorts(kinesis=open_kinesis(args), lease_table=MemoryLeaseTable(f"tail of {args.stream}"))
     consumer = Consumer(args.stream, "tail", options=options, ports=ports)
-    with while_output_is_read(consumer.request_stop):
+    with while_output_is_read(consumer.request_stop) as is_reader_gone:
         for batch in consumer:
             printer.print_batch(batch)
             if printer.is_full:
                 break
+    if is_reader_gone.is_set() and not printer.is_full:
+        raise BrokenPipeError
     return 0

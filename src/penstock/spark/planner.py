@@ -321,7 +321,7 @@ class Planner:
 
     def _is_all_read(self, fleet: Fleet, shards: QueryShards) -> bool:
         """Whether nothing of what had arrived by the fixed moment is left, in children that come just now neither."""
-        if not all(state.has_news or state.tip_seen_ms is not None for state in shards.states.values()):
+        if _unknown(shards):
             return False
         before = set(shards.states)
         fleet.wait_until_at_rest(self._options.probe_interval_s)
@@ -333,8 +333,8 @@ class Planner:
         return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
 
     def _say_unread(self, fleet: Fleet, shards: QueryShards, wait_s: float) -> str:
-        unseen = sorted(key for key, state in shards.states.items() if state.tip_seen_ms is None)
-        why = f"no answer from {', '.join(unseen[:5])}" if unseen else "its leases did not come to rest"
+        unknown = _unknown(shards)
+        why = f"no answer from {', '.join(unknown[:5])}" if unknown else "its leases did not come to rest"
         return (
             f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
             f"({why}; {fleet.stats.held_leases} leases held): what was read is done, start the query again for the rest"
@@ -366,6 +366,13 @@ class Planner:
         if isinstance(outcome, Refused):
             _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
         return write.key
+
+
+def _unknown(shards: QueryShards) -> list[str]:
+    """Give the shards of which nobody knows yet whether they have more to read."""
+    return sorted(
+        key for key, state in shards.states.items() if not state.has_news and state.tip_seen_ms is None
+    )
 
 
 def coordinator_options(options: SourceOptions) -> CoordinatorOptions:

@@ -131,13 +131,17 @@ class Server:
     def split(self, stream: str, shard: dict[str, Any] | None = None) -> list[dict[str, Any]]:
         """Split a shard in the middle; gives its children by hash range."""
         shard = shard or self.shards(stream)[0]
+        self.begin_split(stream, shard)
+        self.settle(stream)
+        return self.children(stream, shard["ShardId"])
+
+    def begin_split(self, stream: str, shard: dict[str, Any]) -> None:
+        """Split a shard in the middle, and wait for nothing."""
         span = shard["HashKeyRange"]
         middle = (int(span["StartingHashKey"]) + int(span["EndingHashKey"]) + 1) // 2
         self.client.split_shard(
             StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str(middle)
         )
-        self.settle(stream)
-        return self.children(stream, shard["ShardId"])
 
     def merge(self, stream: str, one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
         """Merge two neighbours; gives the child."""
