@@ -24,7 +24,7 @@ SHOWS = {
         1,
     ),
     "fleet_of_three": (
-        r"spark-1 killed: plain 8, spark-2 8\nits shards were taken within a lease time and two rounds",
+        r"spark-1 killed: plain 8, spark-2 8\nits shards were taken within a lease time and a round",
         1,
     ),
     "from_kcl": (r"the KCL had done 50 records, Spark the other 50\na plain worker went on with 10 more", 1),
