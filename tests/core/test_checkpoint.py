@@ -5,10 +5,12 @@ from hypothesis import strategies as st
 from penstock.core.checkpoint import (
     IteratorStart,
     IteratorType,
+    MissingRecord,
     ResumeCheck,
     check_resume,
     count_done,
     is_record_done,
+    judge_missing_record,
     plan_iterator,
 )
 from penstock.core.position import (
@@ -104,3 +106,110 @@ def test_what_is_done_is_what_is_not_ahead_of_the_position(at, sub, number, coun
 )
 def test_the_first_page_says_whether_the_record_is_still_there(position, first, at_end, answer):
     assert check_resume(position, first, at_end=at_end) is answer
+
+
+HOUR_MS = 3_600_000
+NOW_MS = 1_000 * HOUR_MS
+SLACK_MS = 5_000
+
+
+@pytest.mark.parametrize(
+    ("why", "position", "tip_ms", "is_foreign", "is_open_and_empty", "answer"),
+    [
+        ("the tip was seen just now", at_record("9"), NOW_MS, False, False, MissingRecord.HARMLESS),
+        ("a quiet shard", at_record("9"), NOW_MS - 23 * HOUR_MS, False, True, MissingRecord.HARMLESS),
+        (
+            "the last moment that the retention reaches for sure",
+            at_record("9"),
+            NOW_MS - 24 * HOUR_MS + SLACK_MS,
+            False,
+            False,
+            MissingRecord.HARMLESS,
+        ),
+        (
+            "clocks may differ by that much",
+            at_record("9"),
+            NOW_MS - 24 * HOUR_MS + SLACK_MS - 1,
+            False,
+            False,
+            MissingRecord.LOSS,
+        ),
+        (
+            "nobody looked for longer than the retention, and the shard is empty now",
+            at_record("9"),
+            NOW_MS - 25 * HOUR_MS,
+            False,
+            True,
+            MissingRecord.LOSS,
+        ),
+        ("records were left unread", at_record("9", 4), None, False, True, MissingRecord.LOSS),
+        (
+            "a Java worker's checkpoint on a quiet shard",
+            at_record("9"),
+            None,
+            True,
+            True,
+            MissingRecord.UNSURE,
+        ),
+        (
+            "a Java worker's, and later records are there",
+            at_record("9"),
+            None,
+            True,
+            False,
+            MissingRecord.LOSS,
+        ),
+        (
+            "a Java worker's, checked at the tip since",
+            at_record("9"),
+            NOW_MS,
+            True,
+            False,
+            MissingRecord.HARMLESS,
+        ),
+        (
+            "a Java worker's, checked at the tip too long ago",
+            at_record("9"),
+            NOW_MS - 25 * HOUR_MS,
+            True,
+            True,
+            MissingRecord.UNSURE,
+        ),
+        ("no record was named", TRIM_HORIZON, None, False, False, MissingRecord.HARMLESS),
+        ("a moment was named", at_timestamp(5), None, True, False, MissingRecord.HARMLESS),
+    ],
+)
+def test_a_missing_record_is_a_loss_only_when_it_can_have_been_one(
+    why, position, tip_ms, is_foreign, is_open_and_empty, answer
+):
+    judged = judge_missing_record(
+        position,
+        tip_ms=tip_ms,
+        is_foreign=is_foreign,
+        now_ms=NOW_MS,
+        retention_ms=24 * HOUR_MS,
+        is_open_and_empty=is_open_and_empty,
+    )
+    assert judged is answer, why
+
+
+@given(
+    st.integers(0, 100 * HOUR_MS),
+    st.integers(0, 100 * HOUR_MS),
+    st.integers(1, 100 * HOUR_MS),
+    st.booleans(),
+    st.booleans(),
+)
+def test_no_record_that_was_trimmed_is_called_harmless(tip_ms, later_ms, retention_ms, is_foreign, is_empty):
+    """A record that came right after the tip was seen, and is older than the retention now."""
+    arrival_ms, now_ms = tip_ms + 1, tip_ms + later_ms
+    is_trimmed = arrival_ms < now_ms - retention_ms
+    judged = judge_missing_record(
+        at_record("9"),
+        tip_ms=tip_ms,
+        is_foreign=is_foreign,
+        now_ms=now_ms,
+        retention_ms=retention_ms,
+        is_open_and_empty=is_empty,
+    )
+    assert not (is_trimmed and judged is MissingRecord.HARMLESS)

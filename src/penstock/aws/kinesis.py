@@ -136,6 +136,7 @@ class AwsKinesis:
                 )
                 for child in page.children or ()
             ),
+            server_ms=_server_ms(answer),
         )
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:

@@ -13,9 +13,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
+from typing import Final
 
 from penstock.core.position import Position, Sentinel
 from penstock.errors import PositionError
+
+_CLOCK_SLACK_MS: Final = 5_000
+"""The service tells its time in whole seconds, and the hosts that answer have a clock each."""
 
 
 class IteratorType(Enum):
@@ -118,3 +122,47 @@ def check_resume(position: Position, first_sequence_number: str | None, *, at_en
     # An earlier record than asked for cannot be, but would only be skipped.
     is_there = int(first_sequence_number) <= int(position.sequence_number)
     return ResumeCheck.STILL_THERE if is_there else ResumeCheck.TRIMMED
+
+
+class MissingRecord(Enum):
+    """What it means that the record at which reading was to go on has left the stream."""
+
+    HARMLESS = "nothing that was still to be read can have left the stream"
+    UNSURE = "the shard is open and empty, and the foreign worker that wrote the checkpoint did not note when it was at the tip"
+    LOSS = "records behind it may have left the stream before they were read"
+
+
+def judge_missing_record(
+    position: Position,
+    *,
+    tip_ms: int | None,
+    is_foreign: bool,
+    now_ms: int,
+    retention_ms: int,
+    is_open_and_empty: bool,
+) -> MissingRecord:
+    """Decide whether records can have been lost when the record of a position is gone (`ResumeCheck.TRIMMED`).
+
+    A record leaves the stream when it is older than the retention. What was unread when the tip was last seen at the
+    position came later than that moment, so it is still there as long as the retention reaches back that far.
+
+    Args:
+        position: Where reading was to go on: everything up to and including it is done.
+        tip_ms: A moment, by the service's clock, at which nothing was left to read behind the position; None when no
+            such moment is known.
+        is_foreign: The checkpoint was written by a worker that does not note such moments, a Java KCL worker for
+            instance.
+        now_ms: The moment by the service's clock.
+        retention_ms: How long the stream keeps a record.
+        is_open_and_empty: The shard is open and holds no record from its trim horizon on.
+
+    Returns:
+        HARMLESS: go on. UNSURE: warn and go on. LOSS: fail, or warn and go on, as the user's policy says.
+    """
+    if not position.is_record:
+        return MissingRecord.HARMLESS
+    if tip_ms is not None and tip_ms >= now_ms - retention_ms + _CLOCK_SLACK_MS:
+        return MissingRecord.HARMLESS
+    if is_foreign and is_open_and_empty:
+        return MissingRecord.UNSURE
+    return MissingRecord.LOSS

@@ -56,12 +56,14 @@ class RecordPage:
         next_iterator: None when the closed shard is read to its end.
         millis_behind_latest: Milliseconds from now to the oldest unread record; 0 at the tip.
         child_shards: Given with the last page of a closed shard.
+        server_ms: The service's time at the answer, from its Date header (whole seconds), or None.
     """
 
     records: Sequence[RawRecord]
     next_iterator: str | None
     millis_behind_latest: int
     child_shards: tuple[ChildShard, ...] = ()
+    server_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

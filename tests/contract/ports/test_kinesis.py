@@ -196,3 +196,22 @@ def test_an_answer_that_does_not_match_what_was_sent_is_unknown(kinesis, monkeyp
     monkeypatch.setattr(AwsKinesis, "_client", Client())
     with pytest.raises(UnknownOutcome, match="2 entries sent, 1 answered"):
         kinesis.put_records("s", [PutEntry(b"a", "k"), PutEntry(b"b", "k")])
+
+
+def test_a_page_tells_the_time_of_the_service_not_of_this_machine():
+    with LocalKinesis(limits=False, settle_s=0) as ahead:
+        ahead.clock.advance(3 * 86_400)
+        far = AwsKinesis(
+            AwsOptions(
+                region="us-east-1",
+                endpoint_url=ahead.endpoint_url,
+                access_key_id="local",
+                secret_access_key="local",
+            )
+        )
+        ahead.create_stream("ahead")
+        before_ms = ahead.clock.now_ms()
+        iterator = far.fetch_iterator("ahead", FIRST, IteratorStart(IteratorType.TRIM_HORIZON))
+        told_ms = far.fetch_records("ahead", iterator).server_ms
+        assert told_ms is not None
+        assert before_ms - 1000 <= told_ms <= ahead.clock.now_ms()
