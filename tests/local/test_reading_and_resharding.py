@@ -87,6 +87,46 @@ def test_future_timestamps_and_bogus_sequence_numbers_are_refused(rig):
     )
 
 
+def test_a_sequence_number_of_another_stream_is_refused_though_the_shard_has_the_same_id(rig):
+    rig.server.create_stream("one")
+    rig.server.create_stream("other")
+    foreign = str(rig.put_at("one", 0)[1])
+    own = str(rig.put_at("other", 0)[1])
+    for kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER"):
+        rig.iterator("other", kind=kind, StartingSequenceNumber=own)
+        with pytest.raises(ClientError) as caught:
+            rig.iterator("other", kind=kind, StartingSequenceNumber=foreign)
+        assert caught.value.response["Error"] == {
+            "Code": "InvalidArgumentException",
+            "Message": f"StartingSequenceNumber {foreign} used in GetShardIterator on shard {FIRST} in stream other "
+            "under account 123456789012 is invalid because it did not come from this stream.",
+        }
+    put = {"StreamName": "other", "Data": b"", "PartitionKey": "k"}
+    rig.kinesis.put_record(**put, SequenceNumberForOrdering=own)
+    assert rig.refused(rig.kinesis.put_record, **put, SequenceNumberForOrdering=foreign) == (
+        "InvalidArgumentException",
+        400,
+    )
+
+
+def test_a_sequence_number_of_a_stream_that_had_the_name_before_is_refused(rig):
+    rig.server.create_stream("s")
+    earlier = str(rig.put_at("s", 0)[1])
+    rig.kinesis.delete_stream(StreamName="s")
+    rig.settle()
+    rig.server.create_stream("s")
+    rig.put_at("s", 0)
+    with pytest.raises(ClientError, match="did not come from this stream"):
+        rig.iterator("s", kind="AT_SEQUENCE_NUMBER", StartingSequenceNumber=earlier)
+
+
+def test_a_sequence_number_of_a_sibling_names_both_shards(rig):
+    rig.server.create_stream("s", shards=2)
+    second = str(rig.put_at("s", HASH_KEY_MAX)[1])
+    with pytest.raises(ClientError, match=f"encodes {FIRST[:-1]}1, while it was used in .* with {FIRST}"):
+        rig.iterator("s", kind="AFTER_SEQUENCE_NUMBER", StartingSequenceNumber=second)
+
+
 def test_a_made_up_iterator_is_an_invalid_argument(rig):
     rig.server.create_stream("s")
     real = rig.iterator("s")

@@ -214,13 +214,14 @@ def test_children_and_parents_name_each_other(history, shard_count):
 
 @given(
     st.integers(0, 2**36 - 1),
+    st.integers(0, sequence.TAG_MAX),
     st.integers(0, 2**32 - 1),
     st.integers(0, sequence.ORDINAL_END),
     st.integers(0, 2**36 - 1),
 )
-def test_a_sequence_number_gives_its_parts_back_and_has_56_digits(created_s, index, ordinal, arrival_s):
-    number = sequence.encode(created_s, index, ordinal, arrival_s)
-    assert sequence.decode(number) == (created_s, index, ordinal, arrival_s)
+def test_a_sequence_number_gives_its_parts_back_and_has_56_digits(created_s, tag, index, ordinal, arrival_s):
+    number = sequence.encode(created_s, tag, index, ordinal, arrival_s)
+    assert sequence.decode(number) == (created_s, tag, index, ordinal, arrival_s)
     assert len(str(number)) == 56
 
 

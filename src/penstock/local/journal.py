@@ -239,6 +239,7 @@ def _stream_document(stream: Stream) -> dict[str, Any]:
         "uid": stream.uid,
         "created_ms": stream.created_ms,
         "stamp_s": stream.stamp_s,
+        "tag": stream.tag,
         "mode": stream.mode,
         "status": stream.status,
         "retention_h": stream.retention_h,
@@ -270,6 +271,7 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
     stream = store.blank_stream(
         document["name"], document["uid"], document["created_ms"], document["stamp_s"], document["mode"]
     )
+    stream.tag = document.get("tag", 0)
     stream.status = document["status"]
     stream.retention_h = document["retention_h"]
     stream.record_kib_max = document["record_kib_max"]
@@ -289,6 +291,7 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
             created_s=each["created_s"],
             opened_ms=each["opened_ms"],
             parents=each["parents"],
+            stream_tag=stream.tag,
         )
         before = None if known is None else known.shards.get(shard.id)
         if before is not None:

@@ -31,6 +31,7 @@ class Shard:
         hash_start: First hash key of the range.
         hash_end: Last hash key of the range, inclusive.
         created_s: Second that goes into its sequence numbers; always later than the parents'.
+        stream_tag: What tells its sequence numbers from those of other streams.
         opened_ms: When it began to take records.
         closed_ms: When it stopped, or None while open.
         first: Ordinal of the oldest record that is kept.
@@ -53,6 +54,7 @@ class Shard:
         "opened_ms",
         "parents",
         "stored_bytes",
+        "stream_tag",
     )
 
     def __init__(
@@ -64,6 +66,7 @@ class Shard:
         created_s: int,
         opened_ms: int,
         parents: Sequence[str] = (),
+        stream_tag: int = 0,
     ) -> None:
         self.index = index
         self.id = shard_id(index)
@@ -72,6 +75,7 @@ class Shard:
         self.hash_start = hash_start
         self.hash_end = hash_end
         self.created_s = created_s
+        self.stream_tag = stream_tag
         self.opened_ms = opened_ms
         self.closed_ms: int | None = None
         self.first = 1
@@ -92,14 +96,16 @@ class Shard:
     @property
     def starting_number(self) -> int:
         """The number just before the shard's first record."""
-        return sequence.encode(self.created_s, self.index, 0, self.opened_ms // 1000)
+        return sequence.encode(self.created_s, self.stream_tag, self.index, 0, self.opened_ms // 1000)
 
     @property
     def ending_number(self) -> int | None:
         """A number after every record of a closed shard and before every record of its children."""
         if self.closed_ms is None:
             return None
-        return sequence.encode(self.created_s, self.index, sequence.ORDINAL_END, self.closed_ms // 1000)
+        return sequence.encode(
+            self.created_s, self.stream_tag, self.index, sequence.ORDINAL_END, self.closed_ms // 1000
+        )
 
     @property
     def last_arrival_ms(self) -> int:
@@ -108,7 +114,9 @@ class Shard:
 
     def next_number(self, arrival_ms: int) -> int:
         """The number that the next record will have; those after it are each `ORDINAL_STEP` larger."""
-        return sequence.encode(self.created_s, self.index, self.next_ordinal, arrival_ms // 1000)
+        return sequence.encode(
+            self.created_s, self.stream_tag, self.index, self.next_ordinal, arrival_ms // 1000
+        )
 
     def extend(self, texts: Sequence[bytes], sizes: Sequence[int], arrival_ms: int) -> int:
         """Keep records that arrived together; returns the bytes that they take up.

@@ -13,6 +13,7 @@ from hashlib import md5
 from typing import Protocol
 
 from penstock.local.replies import Refusal, in_use, invalid_argument, not_found
+from penstock.local.sequence import TAG_MAX
 from penstock.local.shard import Shard
 from penstock.local.stream import Change, Stream
 
@@ -164,6 +165,7 @@ class Store:
         self._uid_last = max(self._uid_last + 1, now_ms)
         stamp_s = max(now_ms // 1000, self._stamps.get(name, 0) + 1)
         stream = self.blank_stream(name, self._uid_last, now_ms, stamp_s, mode)
+        stream.tag = self._free_tag(stream)
         self.streams[name] = stream
         self.by_uid[stream.uid] = stream
         self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
@@ -180,6 +182,15 @@ class Store:
             stamp_s=stamp_s,
             mode=mode,
         )
+
+    def _free_tag(self, stream: Stream) -> int:
+        """Return a tag that no stream of this store has; streams of other servers are unlikely to have it."""
+        taken = {other.tag for other in self.streams.values()}
+        identity = md5(f"{stream.arn} {stream.uid}".encode(), usedforsecurity=False).digest()
+        tag = int.from_bytes(identity[:3], "big")
+        while tag in taken or tag == 0:
+            tag = (tag + 1) & TAG_MAX
+        return tag
 
     def create_active(self, name: str, shard_count: int, now_ms: int) -> Stream:
         """Create a stream that is ACTIVE on return."""

@@ -40,6 +40,7 @@ class Stream:
     Attributes:
         uid: Distinguishes streams that have the same name one after the other.
         stamp_s: Second that the first shards' sequence numbers carry.
+        tag: Number that all its sequence numbers carry; 0 in one that was made before there were tags.
         shards: By id, in the order they were made; shards past the retention are dropped.
         open_shards: The open ones, by hash range.
     """
@@ -50,6 +51,7 @@ class Stream:
     uid: int
     created_ms: int
     stamp_s: int
+    tag: int = 0
     mode: str = "PROVISIONED"
     status: str = "CREATING"
     retention_h: int = 24
@@ -236,7 +238,15 @@ class Stream:
         return closed_ms
 
     def _add(self, start: int, end: int, parents: tuple[str, ...], opened_ms: int, stamp_s: int) -> Shard:
-        shard = Shard(self.next_index, start, end, created_s=stamp_s, opened_ms=opened_ms, parents=parents)
+        shard = Shard(
+            self.next_index,
+            start,
+            end,
+            created_s=stamp_s,
+            opened_ms=opened_ms,
+            parents=parents,
+            stream_tag=self.tag,
+        )
         self.next_index += 1
         self.shards[shard.id] = shard
         return shard

@@ -10,7 +10,7 @@ from penstock.local import sequence, shapes
 from penstock.local.faults import Hit
 from penstock.local.operations.call import Call
 from penstock.local.replies import invalid_argument, not_found, validation
-from penstock.local.sequence import ORDINAL_STEP
+from penstock.local.sequence import ORDINAL_STEP, SequenceParts
 from penstock.local.shard import Shard, shard_id
 from penstock.local.store import ACCOUNT, hash_key_of
 from penstock.local.stream import HASH_KEY_MAX, Stream
@@ -220,13 +220,22 @@ def _check_ordering(stream: Stream, text: str) -> None:
     if (
         parts is None
         or shard is None
-        or parts.created_s != shard.created_s
+        or not _is_of(parts, shard)
         or not 0 < parts.ordinal < shard.next_ordinal
     ):
         raise invalid_argument(
             f"ExclusiveMinimumSequenceNumber {text} used in PutRecord on stream {stream.name} "
             f"under account {ACCOUNT} is invalid."
         )
+
+
+def _is_of(parts: SequenceParts, shard: Shard) -> bool:
+    """Whether a number is of this very shard, not of one with its id in another or an earlier stream."""
+    return (parts.created_s, parts.stream_tag, parts.shard_index) == (
+        shard.created_s,
+        shard.stream_tag,
+        shard.index,
+    )
 
 
 def _shard_by_index(stream: Stream, index: int) -> Shard | None:
@@ -290,11 +299,12 @@ def _position_of_number(stream: Stream, shard: Shard, text: str) -> int:
     where = f"on shard {shard.id} in stream {stream.name} under account {ACCOUNT}"
     if parts is None:
         raise invalid_argument(f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid.")
-    if parts.created_s != shard.created_s or parts.shard_index != shard.index:
+    if not _is_of(parts, shard):
+        sibling = _shard_by_index(stream, parts.shard_index)
         raise invalid_argument(
-            f"Invalid StartingSequenceNumber. It encodes shardId-{parts.shard_index:012d}, while it was used in a "
-            f"call to a shard with {shard.id}"
-            if _shard_by_index(stream, parts.shard_index) is not None and parts.shard_index != shard.index
+            f"Invalid StartingSequenceNumber. It encodes {sibling.id}, while it was used in a call to a shard "
+            f"with {shard.id}"
+            if sibling is not None and _is_of(parts, sibling)
             else f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid because it did not "
             "come from this stream."
         )
