@@ -195,6 +195,10 @@ class WorkersTable:
         self._check()
         return self._table.fetch(key)
 
+    def fetch_many(self, keys):
+        self._check()
+        return self._table.fetch_many(keys)
+
     def write(self, write):
         self._check()
         return self._table.write(write)

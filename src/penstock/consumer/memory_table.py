@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Collection
 
 from penstock.core.lease import Applied, Lease, LeaseWrite, Outcome, apply_write
 from penstock.ports.lease_table import LeaseScan
@@ -34,6 +35,11 @@ class MemoryLeaseTable:
         """Give one row."""
         with self._lock:
             return self._rows.get(key)
+
+    def fetch_many(self, keys: Collection[str]) -> LeaseScan:
+        """Give the rows of these keys."""
+        with self._lock:
+            return LeaseScan(tuple(row for key, row in self._rows.items() if key in keys))
 
     def write(self, write: LeaseWrite) -> Outcome:
         """Do one write by the rules of `penstock.core.lease`."""

@@ -7,6 +7,7 @@ same questions.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,7 +24,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseScan:
-    """Every row of the table, read consistently per row, not as one snapshot."""
+    """Every row that was asked for, read consistently per row, not as one snapshot."""
 
     leases: tuple[Lease, ...]
     skipped: tuple[SkippedRow, ...] = ()
@@ -56,6 +57,12 @@ class LeaseTable(Protocol):
 
         Raises:
             Rejected: The row exists and is no readable lease.
+        """
+
+    def fetch_many(self, keys: Collection[str]) -> LeaseScan:
+        """Read the rows of these keys, strongly consistent; a key without a row is left out.
+
+        Costs a read unit for each key, and none for the rest of the table.
         """
 
     def write(self, write: LeaseWrite) -> Outcome:

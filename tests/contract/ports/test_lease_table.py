@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -45,7 +46,7 @@ from penstock.core.position import (
     at_record,
     at_timestamp,
 )
-from penstock.errors import NotFound, OptionError, Rejected, ServiceError, UnknownOutcome
+from penstock.errors import NotFound, OptionError, Rejected, ServiceError, Throttled, UnknownOutcome
 from penstock.local import LocalKinesis
 
 ME, OTHER, KEY = "me", "other", "shardId-0"
@@ -443,6 +444,112 @@ def test_a_scan_gives_every_page_whether_in_one_pass_or_in_segments(dynamo):
     segments = DynamoLeaseTable("large", table._options, LeaseTableOptions(scan_segment_count=3))
     found = [lease.key for lease in segments.scan().leases]
     assert (len(found), set(found)) == (40, keys)
+
+
+@pytest.fixture(params=["DynamoDB", "DynamoDB without BatchGetItem", "memory"])
+def many(request, dynamo):
+    """A table with 205 leases, in each implementation; the KCL's policy does not allow BatchGetItem."""
+    server, table = dynamo
+    in_memory = request.param == "memory"
+    found = MemoryLeaseTable() if in_memory else DynamoLeaseTable("many", table._options)
+    if found.ensure_exists() or in_memory:
+        for number in range(205):
+            found.write(Create(Lease(key_of(number), checkpoint=at_record("10", number))))
+    if request.param == "DynamoDB without BatchGetItem":
+        server.faults.error("BatchGetItem", count=None, status=400, code="AccessDeniedException")
+    yield found
+    server.faults.clear()
+
+
+def key_of(number):
+    return f"shardId-{number:012d}"
+
+
+@pytest.mark.parametrize("count", [0, 1, 100, 101, 203])
+def test_rows_are_read_by_key_and_no_others(many, count):
+    wanted = [key_of(number) for number in range(count)]
+    for _ in range(2):
+        found = many.fetch_many([*wanted, *wanted, "missing"])
+        assert found.skipped == ()
+        assert sorted((lease.key, str(lease.checkpoint)) for lease in found.leases) == [
+            (key_of(number), f"10.{number}") for number in range(count)
+        ]
+
+
+def test_reading_by_key_costs_one_call_for_a_hundred_rows_and_no_scan(dynamo):
+    server, table = dynamo
+    server.reset_calls()
+    table.fetch_many([key_of(number) for number in range(201)])
+    calls = server.calls()
+    assert [calls.count(f"dynamodb.{name}") for name in ("BatchGetItem", "GetItem", "Scan")] == [3, 0, 0]
+
+
+def test_rows_by_key_that_are_no_leases_are_skipped_and_reported(dynamo):
+    server, table = dynamo
+    lay(server, table, BASE)
+    client = server.client("dynamodb")
+    client.put_item(TableName=table.name, Item={"leaseKey": {"S": "broken"}, "leaseOwner": {"S": "me"}})
+    found = table.fetch_many([KEY, "broken"])
+    assert [lease.key for lease in found.leases] == [KEY]
+    assert [row.key for row in found.skipped] == ["broken"]
+    client.delete_item(TableName=table.name, Key={"leaseKey": {"S": "broken"}})
+
+
+@contextmanager
+def altered_batches(table, alter):
+    """Let `alter` change what the server answered to each BatchGetItem."""
+    events = table._client.meta.events
+    events.register("after-call.dynamodb.BatchGetItem", alter)
+    yield
+    events.unregister("after-call.dynamodb.BatchGetItem", alter)
+
+
+def leave_out(parsed, count):
+    """Move rows of an answer to where DynamoDB puts those for which it had no capacity left."""
+    for name, items in parsed["Responses"].items():
+        left = items[len(items) - count :]
+        del items[len(items) - count :]
+        if left:
+            parsed["UnprocessedKeys"] = {
+                name: {"Keys": [{"leaseKey": item["leaseKey"]} for item in left], "ConsistentRead": True}
+            }
+
+
+def test_rows_that_a_batch_left_out_are_asked_for_again(dynamo):
+    _, table = dynamo
+    large = DynamoLeaseTable("left-out", table._options)
+    large.ensure_exists()
+    for number in range(20):
+        large.write(Create(Lease(key_of(number))))
+    answered = []
+
+    def alter(parsed, **_):
+        sent = sum(len(items) for items in parsed["Responses"].values())
+        answered.append(sent)
+        leave_out(parsed, sent // 2)
+
+    with altered_batches(large, alter):
+        found = large.fetch_many([key_of(number) for number in range(20)])
+    assert sorted(lease.key for lease in found.leases) == [key_of(number) for number in range(20)]
+    assert answered == [20, 10, 5, 2, 1]
+
+
+def test_rows_that_are_left_out_for_good_are_throttled(dynamo):
+    server, table = dynamo
+    lay(server, table, BASE)
+    poor = DynamoLeaseTable(table.name, replace(table._options, deadline_s=0.3))
+
+    def alter(parsed, **_):
+        leave_out(parsed, 1)
+
+    with altered_batches(poor, alter), pytest.raises(Throttled, match=r"left 1 of 1 rows out .* capacity"):
+        poor.fetch_many([KEY])
+
+
+def test_a_missing_table_is_not_found_by_key_either(dynamo):
+    _, table = dynamo
+    with pytest.raises(NotFound, match="lease table nowhere"):
+        DynamoLeaseTable("nowhere", table._options).fetch_many([KEY])
 
 
 def test_a_table_is_made_as_its_options_say(dynamo):
