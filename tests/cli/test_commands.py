@@ -345,3 +345,71 @@ def test_restoring_something_else_is_refused(kinesis, stream, capsys, tmp_path, 
     (tmp_path / "y.json").write_text('{"format": "penstock lease backup 1", "table": "t", "leases": []}')
     status, _, err = penstock(capsys, "leases", "other", "--restore", "y.json", "--observe", "0")
     assert (status, "a backup of table t, not of other" in err) == (2, True)
+
+
+# --- what comes from outside ----------------------------------------------------------------------------
+
+HOSTILE = "k[/x]\x1b[31m\nnext\u202e"
+SHOWN = "k[/x]\\x1b[31m\\nnext\\u202e"
+
+
+def put_hostile(kinesis, stream):
+    kinesis.client("kinesis").put_record(
+        StreamName=stream, Data=f"d{HOSTILE}".encode(), PartitionKey=f"p{HOSTILE}"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [["tail", "--count", "1"], ["consume", "--application", "hostile-records"]]
+)
+def test_a_record_cannot_command_the_terminal_that_shows_it(kinesis, stream, command):
+    put_hostile(kinesis, stream)
+    name, *options = command
+    shell = (
+        f"{sys.executable} -m penstock {name} {stream} {' '.join(options)} --from TRIM_HORIZON | head -n 1"
+    )
+    answer = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.rstrip("\n").endswith(f"p{SHOWN}  d{SHOWN}")
+
+
+def test_json_of_a_hostile_record_is_safe_and_exact(kinesis, stream, capsys):
+    put_hostile(kinesis, stream)
+    _, out, _ = penstock(capsys, "tail", stream, "--from", "TRIM_HORIZON", "--json", "--count", "1")
+    assert out.count("\n") == 1
+    assert not {"\x1b", "\u202e"} & set(out)
+    assert json.loads(out)["data"] == f"d{HOSTILE}"
+
+
+def test_data_alone_is_given_byte_by_byte_to_a_program(kinesis, stream):
+    kinesis.client("kinesis").put_record(StreamName=stream, Data=b"\x1b\xff\x00", PartitionKey="k")
+    command = [sys.executable, "-m", "penstock", "tail", stream, "--from", "TRIM_HORIZON"]
+    answer = subprocess.run([*command, "--count", "1", "--data"], capture_output=True, timeout=60, check=True)
+    assert answer.stdout == b"\x1b\xff\x00\n"
+
+
+def test_a_lease_cannot_command_the_terminal_that_shows_it(kinesis, capsys):
+    dynamodb = kinesis.client("dynamodb")
+    dynamodb.create_table(
+        TableName="hostile-leases",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    lease = {
+        "leaseKey": {"S": HOSTILE},
+        "leaseOwner": {"S": f"w{HOSTILE}"},
+        "leaseCounter": {"N": "1"},
+        "checkpoint": {"S": "TRIM_HORIZON"},
+    }
+    dynamodb.put_item(TableName="hostile-leases", Item=lease)
+    strange = {"leaseKey": {"S": f"x{HOSTILE}"}, "entityType": {"S": f"e{HOSTILE}"}}
+    dynamodb.put_item(TableName="hostile-leases", Item=strange)
+    status, out, err = penstock(capsys, "leases", "hostile-leases", "--observe", "0")
+    assert status == 0
+    assert f"\n{SHOWN}" in out
+    assert f"w{SHOWN}  █" in out
+    assert f"its entityType is e{SHOWN}" in err
+    assert not {"\x1b", "\u202e"} & set(out + err)
+    status, out, _ = penstock(capsys, "leases", "hostile-leases", "--observe", "0", "--json")
+    assert json.loads(out)["leases"][0]["owner"] == f"w{HOSTILE}"
+    assert not {"\x1b", "\u202e"} & set(out)

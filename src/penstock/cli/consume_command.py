@@ -7,6 +7,7 @@ import logging
 from typing import TYPE_CHECKING
 
 from penstock.cli.connection import add_connection_arguments, connection_of
+from penstock.cli.record_lines import add_format_arguments, format_of
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
@@ -28,7 +29,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="POSITION",
         help="where a new application starts: TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document per record")
+    add_format_arguments(parser)
     parser.add_argument("--worker-id", metavar="NAME", help="of this worker; zone/name with --policy by_zone")
     parser.add_argument(
         "--lease-duration", type=float, default=10.0, metavar="S", help="seconds (default: 10)"
@@ -83,7 +84,7 @@ def run(args: argparse.Namespace) -> int:
     consumer = Consumer(
         args.stream,
         args.application,
-        RecordPrinter(args.json).print_batch,
+        RecordPrinter(format_of(args)).print_batch,
         options=options,
         metrics=metrics,
         connection=connection_of(args),

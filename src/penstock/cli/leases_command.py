@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import re
-import sys
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.connection import add_connection_arguments, open_kinesis, open_lease_table
+from penstock.cli.terminal import escape_text, open_console, safe_json, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -67,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
     table = open_lease_table(args, args.application)
     sightings, scan = watch(table, SystemClock(), args.observe)
     for row in scan.skipped:
-        print(f"row {row.key!r} is left out: {row.reason}", file=sys.stderr)
+        warn(f"row {row.key} is left out: {row.reason}")
     if args.reset_to is None and args.restore is None:
         _show(args, sightings)
         return 0
@@ -162,9 +161,9 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
     zones = shares(sightings, zone_of)
     if args.json:
         document = {"application": args.application, "leases": rows, "workers": workers, "zones": zones}
-        print(json.dumps(document, indent=2))
+        print(safe_json(document, indent=2))
         return
-    console = _console()
+    console = open_console()
     if not rows:
         console.print(f"application {args.application} has no leases yet")
         return
@@ -172,13 +171,6 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
     _print_bars(console, "leases per worker", workers)
     if set(zones) - {"-"}:
         _print_bars(console, "leases per zone", zones)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    # Where nobody looks at a terminal, lines are not cut to one's width.
-    return Console(highlight=False) if sys.stdout.isatty() else Console(width=220, highlight=False)
 
 
 def _print_table(console: Console, rows: list[dict[str, Any]], has_lag: bool) -> None:
@@ -200,7 +192,7 @@ def _print_table(console: Console, rows: list[dict[str, Any]], has_lag: bool) ->
         if has_lag:
             lag = row["millis_behind_latest"]
             cells.append("-" if lag is None else f"{lag / 1000:.1f} s")
-        table.add_row(*cells)
+        table.add_row(*map(escape_text, cells))
     console.print(table)
 
 
@@ -211,14 +203,15 @@ def _short(checkpoint: str) -> str:
 
 
 def _print_bars(console: Console, title: str, counts: dict[str, int]) -> None:
-    console.print(f"\n[bold]{title}[/bold]")
+    console.print(f"\n{title}", style="bold")
     largest = max(counts.values(), default=1)
-    width = max((len(name) for name in counts), default=0)
-    for name, number in counts.items():
+    shown = {escape_text(name): number for name, number in counts.items()}
+    width = max((len(name) for name in shown), default=0)
+    for name, number in shown.items():
         bar = "█" * max(1, round(40 * number / largest))
-        console.print(f"{name:<{width}}  {bar} {number}", markup=False)
+        console.print(f"{name:<{width}}  {bar} {number}")
     if not counts:
-        console.print("nobody owns a lease", markup=False)
+        console.print("nobody owns a lease")
 
 
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int]:
@@ -236,7 +229,7 @@ def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str
             iterator = kinesis.fetch_iterator(args.stream, lease.key, plan_iterator(lease.checkpoint))
             page = kinesis.fetch_records(args.stream, iterator, 1)
         except (ServiceError, PositionError) as error:
-            print(f"lag of {lease.key} is unknown: {error}", file=sys.stderr)
+            warn(f"lag of {lease.key} is unknown: {error}")
             continue
         lags[lease.key] = page.millis_behind_latest
     return lags

@@ -18,6 +18,7 @@ from types import ModuleType
 from typing import Any, Final
 
 import penstock
+from penstock.cli.terminal import SafeFormatter, escape_text, warn
 from penstock.errors import PenstockError, UsageError
 
 _COMMANDS: Final = ("consume", "tail", "put", "shards", "leases", "local", "simulate", "demo", "options")
@@ -83,11 +84,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """
     parser, modules = build_parser()
     args = parser.parse_args(arguments)
-    logging.basicConfig(
-        level=logging.INFO if args.verbose else logging.WARNING,
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logging.basicConfig(level=logging.INFO if args.verbose else logging.WARNING, handlers=[handler])
     try:
         return int(modules[args.command].run(args))
     except KeyboardInterrupt:
@@ -106,8 +105,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:
     if args.verbose:
-        traceback.print_exception(error)
-    print(f"penstock {args.command}: {message}", file=sys.stderr)
+        for line in "".join(traceback.format_exception(error)).rstrip("\n").split("\n"):
+            print(escape_text(line), file=sys.stderr)
+    warn(f"penstock {args.command}: {message}")
     return status
 
 

@@ -1,15 +1,38 @@
-"""Records as lines: one JSON document each, or columns for people."""
+"""Records as lines: columns for people, one JSON document each, or the data alone."""
 
 from __future__ import annotations
 
+import argparse
 import base64
-import json
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from penstock.cli.terminal import escape_text, safe_json
 
 if TYPE_CHECKING:
     from penstock.consumer import Batch, Record
+
+RecordFormat: TypeAlias = Literal["columns", "json", "data"]
+
+
+def add_format_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--json` and `--data`."""
+    formats = parser.add_mutually_exclusive_group()
+    formats.add_argument("--json", action="store_true", help="one JSON document per record")
+    formats.add_argument(
+        "--data",
+        action="store_true",
+        help="the data alone, each record's followed by a line end: byte by byte to a file or a program, escaped to a "
+        "terminal",
+    )
+
+
+def format_of(args: argparse.Namespace) -> RecordFormat:
+    """Return the format that was asked for."""
+    if args.json:
+        return "json"
+    return "data" if args.data else "columns"
 
 
 def record_document(record: Record) -> dict[str, Any]:
@@ -32,25 +55,24 @@ def record_document(record: Record) -> dict[str, Any]:
 
 
 def record_text(record: Record) -> str:
-    """Give a record as one line for people: shard, arrival, key, data (not UTF-8: as Base64)."""
+    """Return a record as one line for people: shard, arrival, key, data (not UTF-8: as Base64). Nothing in it acts."""
     shard = record.shard_id.removeprefix("shardId-").lstrip("0") or "0"
     arrival = record.approximate_arrival_timestamp.astimezone().strftime("%H:%M:%S.%f")[:-3]
     document = record_document(record)
     data = document.get("data", document.get("data_base64", ""))
-    line = str(data).replace("\r", "\\r").replace("\n", "\\n")
-    return f"{shard:>4}  {arrival}  {record.partition_key or '-'}  {line}"
+    return escape_text(f"{shard:>4}  {arrival}  {record.partition_key or '-'}  {data}")
 
 
 class RecordPrinter:
     """Prints batches, one at a time, and counts.
 
     Args:
-        is_json: One JSON document per line.
+        record_format: `columns` for people, `json` for one document per line, `data` for nothing else.
         count_max: Stop printing after so many; None prints all.
     """
 
-    def __init__(self, is_json: bool, count_max: int | None = None) -> None:
-        self._is_json = is_json
+    def __init__(self, record_format: RecordFormat, count_max: int | None = None) -> None:
+        self._format = record_format
         self._count_max = count_max
         self._lock = threading.Lock()
         self.count = 0
@@ -66,11 +88,16 @@ class RecordPrinter:
             for record in batch:
                 if self.is_full:
                     break
-                line = (
-                    json.dumps(record_document(record), ensure_ascii=False)
-                    if self._is_json
-                    else record_text(record)
-                )
-                sys.stdout.write(line + "\n")
+                self._print(record)
                 self.count += 1
             sys.stdout.flush()
+
+    def _print(self, record: Record) -> None:
+        if self._format == "json":
+            sys.stdout.write(safe_json(record_document(record)) + "\n")
+        elif self._format == "columns":
+            sys.stdout.write(record_text(record) + "\n")
+        elif sys.stdout.isatty():
+            sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")
+        else:
+            sys.stdout.buffer.write(record.data + b"\n")

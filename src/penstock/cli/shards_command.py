@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.connection import add_connection_arguments, open_kinesis
+from penstock.cli.terminal import escape_text, open_console, safe_json
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
@@ -28,11 +27,9 @@ def run(args: argparse.Namespace) -> int:
     """List and print; gives the exit status."""
     shards = open_kinesis(args).fetch_shards(args.stream).shards
     if args.json:
-        print(json.dumps([_document(shard) for shard in shards], indent=2))
+        print(safe_json([_document(shard) for shard in shards], indent=2))
         return 0
-    from rich.console import Console
-
-    console = Console(highlight=False) if sys.stdout.isatty() else Console(width=220, highlight=False)
+    console = open_console()
     console.print(_tree(args.stream, shards))
     open_count = sum(shard.is_open for shard in shards)
     console.print(f"{open_count} open, {len(shards) - open_count} closed")
@@ -51,9 +48,10 @@ def _document(shard: Shard) -> dict[str, Any]:
 
 
 def _tree(stream: str, shards: tuple[Shard, ...]) -> Any:
+    from rich.text import Text
     from rich.tree import Tree
 
-    tree = Tree(f"[bold]{stream}[/bold]")
+    tree = Tree(Text(escape_text(stream), style="bold"))
     nodes: dict[str, Tree] = {}
     # A shard's number is larger than its parents', so parents come first in this order.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
@@ -63,7 +61,9 @@ def _tree(stream: str, shards: tuple[Shard, ...]) -> Any:
     return tree
 
 
-def _label(shard: Shard, known: list[str]) -> str:
+def _label(shard: Shard, known: list[str]) -> Any:
+    from rich.text import Text
+
     share = (shard.hash_range.end - shard.hash_range.start + 1) / 2**128
     style = "green" if shard.is_open else "dim"
     notes = [f"{share:.2%} of the keys", "open" if shard.is_open else "closed"]
@@ -72,4 +72,4 @@ def _label(shard: Shard, known: list[str]) -> str:
     gone = [parent for parent in shard.parents if parent not in known]
     if gone:
         notes.append(f"from {', '.join(gone)}, past the retention")
-    return f"[{style}]{shard.shard_id}[/{style}]  {', '.join(notes)}"
+    return Text.assemble((escape_text(shard.shard_id), style), escape_text(f"  {', '.join(notes)}"))

@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 from penstock.cli.connection import add_connection_arguments, open_kinesis
+from penstock.cli.record_lines import add_format_arguments, format_of
 
 if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
@@ -24,7 +25,7 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="POSITION",
         help="TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON document per record")
+    add_format_arguments(parser)
     parser.add_argument("--count", type=int, metavar="N", help="end after N records")
     add_connection_arguments(parser)
 
@@ -48,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
         cold_start_jitter_s=0.0,
         idle_time_between_reads_s=0.5,
     )
-    printer = RecordPrinter(args.json, args.count)
+    printer = RecordPrinter(format_of(args), args.count)
     ports = ConsumerPorts(kinesis=open_kinesis(args), lease_table=MemoryLeaseTable(f"tail of {args.stream}"))
     consumer = Consumer(args.stream, "tail", options=options, ports=ports)
     with while_output_is_read(consumer.request_stop) as is_reader_gone:

@@ -1,0 +1,70 @@
+"""What comes from outside reaches a terminal as text: never as a command to it, as markup or as a second line."""
+
+import io
+import json
+import logging
+
+import pytest
+
+from penstock.cli import main as cli
+from penstock.cli import terminal
+from penstock.cli.terminal import SafeFormatter, escape_text, safe_json
+
+HOSTILE = "a\x1b[31mred\x1b]0;title\x07\x9b2J\n\r\t\x7f\u202egpj.exe\u2028[/x][bold]:smile:"
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain, größer, 注文, 👩‍👧, a\u00a0b", "plain, größer, 注文, 👩‍👧, a\u00a0b"),
+        ("\x1b[2J", "\\x1b[2J"),
+        ("a\nb\r\tc", "a\\nb\\r\\tc"),
+        ("\x00\x7f\x9b", "\\x00\\x7f\\x9b"),
+        ("\u202egpj", "\\u202egpj"),
+        ("\u2028\U000e0041\ud800", "\\u2028\\U000e0041\\ud800"),
+        ('{"a": "\\u001b"}', '{"a": "\\u001b"}'),
+    ],
+)
+def test_text_keeps_what_is_read_and_shows_what_would_act(text, shown):
+    assert escape_text(text) == shown
+
+
+def test_json_means_the_same_and_holds_nothing_that_acts():
+    document = {"data": HOSTILE, "größe": ["\U000e0041", "注文"]}
+    for indent in (None, 2):
+        text = safe_json(document, indent=indent)
+        assert json.loads(text) == document
+        assert escape_text(text.replace("\n", "")) == text.replace("\n", "")
+        assert "größe" in text
+
+
+def test_log_lines_and_tracebacks_stay_lines():
+    stream = io.StringIO()
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(SafeFormatter("%(levelname)s %(message)s"))
+    error = ValueError("\x1b[2Jboom")
+    error.__traceback__ = None
+    handler.emit(
+        logging.LogRecord("n", logging.ERROR, "f", 1, "lease %s", ("k\n\x1b[1m",), (ValueError, error, None))
+    )
+    said = stream.getvalue()
+    assert said == "ERROR lease k\\n\\x1b[1m\nValueError: \\x1b[2Jboom\n"
+
+
+def test_an_error_is_one_line_whatever_it_quotes(monkeypatch, capsys):
+    class Fails:
+        @staticmethod
+        def run(_args):
+            raise OSError(f"row {HOSTILE}")
+
+    parser, modules = cli.build_parser()
+    monkeypatch.setattr(cli, "build_parser", lambda: (parser, {**modules, "options": Fails}))
+    assert cli.main(["options"]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "\x1b" not in err
+
+
+def test_a_console_takes_no_markup_from_what_it_prints(capsys):
+    terminal.open_console().print("[/x][bold]:smile: 1234")
+    assert capsys.readouterr().out == "[/x][bold]:smile: 1234\n"
