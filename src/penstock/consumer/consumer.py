@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 import random
 import signal
 import threading
@@ -23,6 +24,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from penstock.consumer.options import ConsumerOptions, random_worker_id
+from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
@@ -61,6 +63,8 @@ class ConsumerPorts:
 class Consumer:
     """One worker. Several of them, in any processes, with one `application` share the stream's shards.
 
+    Make it in the process that runs it: after a fork the child is refused.
+
     Every record is delivered at least once; records of one shard come in order. A worker that dies is replaced by
     the others after `lease_duration_s`; one that stops gracefully, at once.
 
@@ -81,7 +85,8 @@ class Consumer:
 
     Raises:
         OptionError: An option is unknown or out of its range.
-        UsageError: The arguments do not fit together.
+        UsageError: The arguments do not fit together. Later, from every method: this is a forked child of the process
+            in which the consumer was made.
     """
 
     def __init__(
@@ -127,6 +132,7 @@ class Consumer:
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
+        self._home = HomeProcess()
         self._runtime: Runtime | None = None
         self._pull: PullQueue | None = None
         self._lock = threading.Lock()
@@ -149,6 +155,7 @@ class Consumer:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
             NotFound, AccessDenied: The stream cannot be used.
         """
+        self._home.check()
         with _Signals(self.request_stop):
             self.start()
             self._wait(None)
@@ -161,6 +168,7 @@ class Consumer:
             UsageError: No handler was given, or the consumer was started before.
             NotFound, AccessDenied: The stream cannot be used.
         """
+        self._home.check()
         if self._is_pulled and self._pull is None:
             raise UsageError("give a handler (or iterate: `for batch in consumer`)")
         with self._lock:
@@ -174,6 +182,7 @@ class Consumer:
 
     def request_stop(self) -> None:
         """Begin a graceful stop; returns at once. Safe in a signal handler and from user code."""
+        self._home.check()
         runtime = self._runtime
         if runtime is not None:
             runtime.request_stop()
@@ -184,6 +193,7 @@ class Consumer:
         Raises:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
         """
+        self._home.check()
         if self._runtime is None:
             return
         self.request_stop()
@@ -197,14 +207,16 @@ class Consumer:
     @property
     def is_running(self) -> bool:
         """Whether the consumer was started and has not ended."""
-        return self._runtime is not None and not self._runtime.has_ended.is_set()
+        return self._runtime is not None and self._home.is_here and not self._runtime.has_ended.is_set()
 
     @property
     def failures(self) -> dict[str, PenstockError]:
         """Shards that this worker holds and stopped delivering, and why."""
+        self._home.check()
         return {} if self._runtime is None else dict(self._runtime.delivery.failures)
 
     def __enter__(self) -> Self:
+        self._home.check()
         if self._is_pulled:
             self._pull = PullQueue()
         self.start()
@@ -213,6 +225,8 @@ class Consumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and not self._home.is_here:
+            return  # the error of the block goes first
         self.request_stop()
         if self._pull is not None:
             self._pull.close()
@@ -229,6 +243,7 @@ class Consumer:
         The consumer starts with the loop and stops gracefully when the loop is left. A batch in whose body the loop
         is left (by `break`, or by an error) is not done, unless it was acknowledged: it comes again.
         """
+        self._home.check()
         if not self._is_pulled:
             raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
         if self._pull is None:
@@ -243,9 +258,10 @@ class Consumer:
             try:
                 yield from pull.batches(runtime.has_ended)
             finally:
-                pull.close()
-                self.request_stop()
-                self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+                if self._home.is_here:  # a loop that forks leaves it twice
+                    pull.close()
+                    self.request_stop()
+                    self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
         self._raise_failure()
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -276,6 +292,7 @@ class Consumer:
                 metrics=self._metrics,
             ),
             pools=thread_pools(self.options),
+            home=self._home,
             processor_factory=factory,
             dead_letter=self._dead_letter,
             is_lifecycle_called=self._processor_factory is not None,
@@ -304,9 +321,14 @@ class _Signals:
     def __init__(self, on_signal: Any) -> None:
         self._on_signal = on_signal
         self._before: dict[int, Any] = {}
+        self._home = HomeProcess()
         self._is_second = False
 
     def _handle(self, number: int, _frame: FrameType | None) -> None:
+        if not self._home.is_here:  # a forked child inherits this handler, and nothing that could stop
+            signal.signal(number, self._before[number])
+            os.kill(os.getpid(), number)
+            return
         if self._is_second:
             raise KeyboardInterrupt
         self._is_second = True

@@ -20,6 +20,7 @@ from typing import Final, Protocol
 
 from penstock.consumer.lease_loop import LeaseLoop
 from penstock.consumer.loop import Loop, Pool
+from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.records import Batch, Record, read_page
 from penstock.consumer.shard_run import Fetch, ShardRun
@@ -90,14 +91,15 @@ class Budget:
 class RunHandle:
     """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
 
-    def __init__(self, run: ShardRun, loop: DeliveryLoop) -> None:
+    def __init__(self, run: ShardRun, loop: DeliveryLoop, home: HomeProcess) -> None:
         self._run = run
         self._loop = loop
+        self._home = home
 
     @property
     def may_deliver(self) -> bool:
         """Whether the shard is still this worker's."""
-        return self._run.may_deliver
+        return self._run.may_deliver and self._home.is_here
 
     @property
     def last_delivered(self) -> Position:
@@ -106,16 +108,19 @@ class RunHandle:
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
         """Say that records are done."""
+        self._home.check()
         self._run.acknowledge(records, ordinals)
         self._loop.post(self._run)
 
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
         """Say that everything up to and including a position is done."""
+        self._home.check()
         self._run.acknowledge_through(position, ordinal)
         self._loop.post(self._run)
 
     def store_checkpoint(self) -> None:
         """Store what is acknowledged, and wait until it is durable."""
+        self._home.check()
         self._loop.store_checkpoint(self._run)
 
 
@@ -142,6 +147,7 @@ class DeliveryLoop(Loop[ShardRun]):
         handler_pool: For user code.
         on_worker_failure: Called when a failure must stop the whole worker.
         waiter: How a caller of `batch.checkpoint` waits.
+        home: The process whose threads these are.
     """
 
     def __init__(
@@ -164,6 +170,7 @@ class DeliveryLoop(Loop[ShardRun]):
         read_pool: Pool,
         handler_pool: Pool,
         on_worker_failure: Callable[[PenstockError], None],
+        home: HomeProcess,
         waiter: Waiter = wait_on_condition,
     ) -> None:
         super().__init__()
@@ -184,6 +191,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._handler_pool = handler_pool
         self._on_worker_failure = on_worker_failure
         self._waiter = waiter
+        self._home = home
         self._budget = Budget(buffer_bytes_max)
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
@@ -451,7 +459,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     def _call_user(self, run: ShardRun, call: Call[Record]) -> None:
-        handle = RunHandle(run, self)
+        handle = RunHandle(run, self, self._home)
         match call.kind:
             case CallKind.BATCH:
                 run.processor.on_batch(self.make_batch(run, call, handle))

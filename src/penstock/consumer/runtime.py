@@ -13,6 +13,7 @@ from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condit
 from penstock.consumer.lease_loop import LeaseLoop
 from penstock.consumer.loop import LoopThread, Pool, ThreadPool
 from penstock.consumer.options import ConsumerOptions
+from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.core import coordination as c
 from penstock.core.coordinator import Coordinator
@@ -77,6 +78,7 @@ class Runtime:
         is_lifecycle_called: Whether user code is told of more than records.
         retention_s: Of the stream, or None when unknown.
         waiter: How `batch.checkpoint` waits.
+        home: The process whose threads these are; None: this one.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Runtime:
         is_lifecycle_called: bool = False,
         retention_s: float | None = None,
         waiter: Waiter = wait_on_condition,
+        home: HomeProcess | None = None,
     ) -> None:
         self._clock = outside.clock
         self._pools = pools
@@ -129,6 +132,7 @@ class Runtime:
             handler_pool=pools.handler,
             on_worker_failure=self.fail,
             waiter=waiter,
+            home=home or HomeProcess(),
         )
         self.leases.readers = self.delivery
 

@@ -1,0 +1,31 @@
+"""The process that a consumer was made in: a forked child has its memory and none of its threads."""
+
+from __future__ import annotations
+
+import os
+
+from penstock.errors import UsageError
+
+
+class HomeProcess:
+    """The process in which this was made."""
+
+    def __init__(self) -> None:
+        self._process_id = os.getpid()
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this is that process, and no child that was forked off it."""
+        return os.getpid() == self._process_id
+
+    def check(self) -> None:
+        """Refuse to go on in a forked child, where nothing would ever answer.
+
+        Raises:
+            UsageError: This is another process.
+        """
+        if not self.is_here:
+            raise UsageError(
+                f"this consumer was made in process {self._process_id} and its threads stayed there; make one in process "
+                f"{os.getpid()}, after the fork"
+            )

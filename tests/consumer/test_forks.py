@@ -1,0 +1,144 @@
+"""A consumer in a forked child: its threads stayed in the parent, and each method says so at once."""
+
+import os
+import signal
+import threading
+import time
+
+import pytest
+from virtual_world import TinyKinesis
+
+from penstock.consumer import Consumer, ConsumerPorts
+from penstock.consumer.memory_table import MemoryLeaseTable
+from penstock.errors import UsageError
+
+pytestmark = [
+    pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+END_S = 10.0
+
+
+class Wall:
+    now_s = time.time()
+
+
+def make(handler=None, **options) -> Consumer:
+    stream = TinyKinesis(Wall(), 1)
+    stream.put("k", b"x")
+    fast = {"starting_position": "TRIM_HORIZON", "cold_start_jitter_s": 0.0, "round_interval_s": 0.1}
+    ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
+    return Consumer("orders", "app", handler, ports=ports, **fast, **options)
+
+
+def in_child(act) -> str:
+    """What a forked child says; it ends by itself or is ended."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # pragma: no cover - counted in the parent
+        said = b"nothing was raised"
+        try:
+            act()
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is told
+            said = f"{type(error).__name__}: {error}".encode()
+        os.write(writing, said)
+        os._exit(0)
+    os.close(writing)
+    watchdog = threading.Timer(END_S, os.kill, (child, signal.SIGKILL))
+    watchdog.start()
+    try:
+        with os.fdopen(reading, "rb") as pipe:
+            said = pipe.read().decode()
+        _, status = os.waitpid(child, 0)
+    finally:
+        watchdog.cancel()
+    assert status == 0, f"the child was still at it after {END_S} s"
+    return said
+
+
+def iterate(consumer):
+    next(iter(consumer))
+
+
+def leave(consumer):
+    consumer.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        Consumer.stop,
+        Consumer.request_stop,
+        Consumer.start,
+        Consumer.run,
+        Consumer.__enter__,
+        leave,
+        lambda consumer: consumer.failures,
+    ],
+)
+def test_a_forked_child_is_refused_at_once_and_told_what_to_do(act):
+    with make(lambda batch: None) as consumer:
+        said = in_child(lambda: act(consumer))
+        assert consumer.is_running
+    assert said == (
+        f"UsageError: this consumer was made in process {os.getpid()} and its threads stayed there; make one in "
+        f"process {said.partition('make one in process ')[2].partition(',')[0]}, after the fork"
+    )
+
+
+def test_a_child_cannot_iterate_the_parents_consumer():
+    assert in_child(lambda: iterate(make_once)).startswith("UsageError: this consumer was made in process")
+
+
+make_once = make()
+
+
+def test_a_consumer_does_not_run_in_a_forked_child_and_can_be_shown():
+    with make(lambda batch: None, worker_id="w") as consumer:
+
+        def look():
+            raise RuntimeError(f"{consumer.is_running} {consumer!r}")
+
+        assert in_child(look).endswith("worker_id='w', is_running=False)")
+
+
+def test_a_batch_in_a_forked_child_is_not_acknowledged():
+    got = []
+    ready = threading.Event()
+
+    def handle(batch):
+        got.append(batch)
+        ready.set()
+
+    with make(handle, checkpointing="manual"):
+        assert ready.wait(END_S)
+        for act in (got[0].checkpoint, got[0].acknowledge):
+            assert in_child(act).startswith("UsageError: this consumer was made in process")
+
+
+def test_a_signal_ends_a_forked_child_as_if_there_were_no_consumer():
+    """The child inherits the handler that asks the parent's consumer to stop."""
+    statuses = []
+
+    def handle(_batch):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:  # pragma: no cover - counted in the parent
+            os.write(writing, b"!")  # what comes before the child is set up is not its own
+            threading.Event().wait(END_S)
+            os._exit(0)
+        assert os.read(reading, 1) == b"!"
+        os.kill(child, signal.SIGTERM)
+        statuses.append(os.waitpid(child, 0)[1])
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    make(handle).run()
+    assert [os.WTERMSIG(status) for status in statuses] == [signal.SIGTERM]
+
+
+def test_the_parent_is_not_refused():
+    consumer = make(lambda batch: None)
+    consumer.start()
+    with pytest.raises(UsageError, match="started before"):
+        consumer.start()
+    consumer.stop()
