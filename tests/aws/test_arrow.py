@@ -7,9 +7,10 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from penstock.aws.arrow import SCHEMA, records_to_batch
+from penstock.aws.arrow import MISPLACED, SCHEMA, delivered, records_to_batch
 from penstock.aws.data_plane import WireRecord
-from penstock.core.aggregation import MAGIC, AggregateBuilder, DecodeCounts, Undecodable
+from penstock.core.aggregation import MAGIC, AggregateBuilder, DecodeCounts, MisplacedRule, Undecodable
+from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 
 ARRIVAL_S = 1700000000.123
@@ -112,3 +113,31 @@ def test_every_millisecond_of_an_arrival_is_kept():
     rows = [WireRecord(str(place), b"x", "k", ms / 1000) for place, ms in enumerate(millis)]
     arrivals = records_to_batch("orders", "s", rows)["approximateArrivalTimestamp"]
     assert arrivals.cast(pa.timestamp("ms", tz="UTC")).cast(pa.int64()).to_pylist() == millis
+
+
+class LowestKey:
+    """A shard that owns the hash key 0 and nothing else."""
+
+    def fetch(self):
+        return HashRange(0, 0)
+
+    fetch_again = fetch
+
+
+def test_misplaced_records_have_rows_to_be_cut_by_and_are_taken_out_of_what_is_delivered():
+    counts = DecodeCounts()
+    rule = MisplacedRule(LowestKey(), drops_unmarked=True)
+    batch = records_to_batch("orders", "s", MIXED, counts=counts, rule=rule)
+    assert places(batch) == [("9", 0), ("10", 0), ("10", 1), ("10", 2), ("100", 0)]
+    assert batch[MISPLACED].to_pylist() == [False, True, True, True, False]
+    assert counts.misplaced_records == 3
+    left = delivered(batch.slice(1))
+    left.validate(full=True)
+    assert (left.schema, places(left)) == (SCHEMA, [("100", 0)])
+    assert delivered(batch.slice(1, 2)).num_rows == 0
+
+
+def test_a_page_without_misplaced_records_is_delivered_as_it_is():
+    rule = MisplacedRule(LowestKey())
+    batch = records_to_batch("orders", "s", MIXED, rule=rule)
+    assert delivered(batch) is batch

@@ -5,24 +5,26 @@ import sys
 from pathlib import Path
 
 import pytest
-from google.protobuf import descriptor_pool
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.core import aggregation
 from penstock.core.aggregation import (
     MAGIC,
+    MARK,
     OVERHEAD_BYTES,
     AggregateBuilder,
     DecodeCounts,
+    MisplacedRule,
     Packed,
     Undecodable,
     UserRecord,
     deaggregate,
-    decode,
+    take_apart,
     user_records,
 )
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange, effective_hash_key, hash_partition_key
+from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, effective_hash_key, hash_partition_key
 from penstock.errors import RecordError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -30,8 +32,14 @@ KPL = json.loads((GOLDEN / "kpl.json").read_text())
 PEER = json.loads((GOLDEN / "aggregates.json").read_text())
 
 
-def pack(*records):
-    builder = AggregateBuilder()
+def decode(blob):
+    """Give the records of an aggregate, or the reason why it is none."""
+    found = aggregation.decode(blob)
+    return found.records if isinstance(found, aggregation.Aggregate) else found
+
+
+def pack(*records, is_marked=False):
+    builder = AggregateBuilder(is_marked=is_marked)
     for partition_key, explicit_hash_key, data in records:
         builder.add(data, partition_key, explicit_hash_key)
     return builder.build()
@@ -211,47 +219,158 @@ def test_counts_add_up_over_many_records():
     )
 
 
-# --- reading: the hash-range filter -----------------------------------------------------------------------
+# --- reading: aggregates in the wrong shard ---------------------------------------------------------------
 
 HALF = HASH_KEY_MAX // 2
 
 
-def test_a_filter_leaves_out_single_user_records_and_never_the_whole_aggregate():
-    blob = pack(("a", "0", b"in"), ("b", str(HASH_KEY_MAX), b"out"), ("c", str(HALF), b"edge")).data
+class Shard:
+    """A shard that owns a range, as it is known and as the service tells it when asked again."""
+
+    def __init__(self, known, told="the same"):
+        self.known, self.told, self.asked = known, known if told == "the same" else told, []
+
+    def fetch(self):
+        self.asked.append("known")
+        return self.known
+
+    def fetch_again(self):
+        self.asked.append("again")
+        return self.told
+
+
+ASTRIDE = (("a", "0", b"in"), ("b", str(HASH_KEY_MAX), b"out"), ("c", str(HALF), b"edge"))
+LOWER = HashRange(0, HALF)
+
+
+def test_a_marked_aggregate_with_one_record_outside_the_shard_is_dropped_whole_and_counted():
     counts = DecodeCounts()
-    kept = user_records(blob, "a", counts, HashRange(0, HALF))
-    assert kept == [UserRecord("a", "0", b"in", 0), UserRecord("c", str(HALF), b"edge", 2)]
-    assert counts == DecodeCounts(aggregates=1, user_records=2, out_of_range=1)
+    rule = MisplacedRule(Shard(LOWER))
+    blob = pack(*ASTRIDE, is_marked=True).data
+    assert user_records(blob, "a", counts, rule) == []
+    assert counts == DecodeCounts(aggregates=1, misplaced_aggregates=1, misplaced_records=3)
+    taken = take_apart(blob, "a", counts, rule)
+    assert (taken.is_misplaced, [record.sub_sequence_number for record in taken.records]) == (True, [0, 1, 2])
 
 
-def test_a_filter_goes_by_the_partition_key_where_there_is_no_explicit_hash_key():
+@pytest.mark.parametrize(
+    ("records", "is_marked", "drops_unmarked", "known", "told", "is_dropped"),
+    [
+        pytest.param(ASTRIDE, True, False, None, None, False, id="nothing is known of the shard"),
+        pytest.param(ASTRIDE, True, False, LOWER, None, False, id="the service knows the shard no more"),
+        pytest.param(ASTRIDE, True, False, LOWER, FULL_RANGE, False, id="the known range was an old one"),
+        pytest.param(ASTRIDE, True, False, LOWER, LOWER, True, id="ours"),
+        pytest.param(ASTRIDE, False, False, LOWER, LOWER, False, id="another producer's"),
+        pytest.param(
+            ASTRIDE, False, True, LOWER, LOWER, True, id="another producer's by the rule of the KCL"
+        ),
+        pytest.param(ASTRIDE, True, True, FULL_RANGE, FULL_RANGE, False, id="one shard owns everything"),
+        pytest.param(ASTRIDE[::2], True, True, LOWER, LOWER, False, id="every record inside, the edge too"),
+    ],
+)
+def test_a_misplaced_aggregate_is_dropped_when_its_rule_says_so(
+    records, is_marked, drops_unmarked, known, told, is_dropped
+):
+    rule = MisplacedRule(Shard(known, told), drops_unmarked)
+    counts = DecodeCounts()
+    kept = user_records(pack(*records, is_marked=is_marked).data, "a", counts, rule)
+    assert [record.data for record in kept] == ([] if is_dropped else [data for _, _, data in records])
+    assert (counts.user_records, counts.misplaced_records) == (len(kept), len(records) - len(kept))
+
+
+def test_the_partition_key_places_a_record_that_has_no_explicit_hash_key():
     inside = hash_partition_key("k")
-    blob = pack(("k", None, b"1"), ("other", None, b"2"), ("k", None, b"3")).data
-    counts = DecodeCounts()
-    kept = user_records(blob, "a", counts, HashRange(inside, inside))
-    assert [record.data for record in kept] == [b"1", b"3"]
-    assert counts.out_of_range == 1
+    rule = MisplacedRule(Shard(HashRange(inside, inside)))
+    at_home = pack(("k", None, b"1"), ("k", None, b"2"), is_marked=True).data
+    astray = pack(("k", None, b"1"), ("other", None, b"2"), is_marked=True).data
+    placed = pack(("k", None, b"1"), ("other", str(inside), b"2"), is_marked=True).data
+    assert [
+        take_apart(blob, "a", DecodeCounts(), rule).is_misplaced for blob in (at_home, astray, placed)
+    ] == [
+        False,
+        True,
+        False,
+    ]
 
 
-def test_a_filter_may_leave_nothing_and_says_so():
-    counts = DecodeCounts()
-    blob = pack(("a", "5", b"1"), ("b", "6", b"2")).data
-    assert user_records(blob, "a", counts, HashRange(0, 4)) == []
-    assert counts == DecodeCounts(aggregates=1, out_of_range=2)
+def test_a_shard_is_asked_for_only_when_an_aggregate_may_have_to_be_dropped():
+    shard = Shard(LOWER)
+    rule = MisplacedRule(shard)
+    for blob in (b"plain", pack(*ASTRIDE).data, MAGIC + b"broken, and longer than a digest"):
+        user_records(blob, "a", DecodeCounts(), rule)
+    assert shard.asked == []
+    user_records(pack(*ASTRIDE[::2], is_marked=True).data, "a", DecodeCounts(), rule)
+    assert shard.asked == ["known"]
+    user_records(pack(*ASTRIDE, is_marked=True).data, "a", DecodeCounts(), rule)
+    assert shard.asked == ["known", "known", "again"]
 
 
-def test_a_filter_never_touches_a_plain_record():
-    outside = HashRange(0, 0)
-    assert user_records(b"plain", "k", DecodeCounts(), outside) == [UserRecord("k", None, b"plain", 0)]
+def test_a_plain_record_is_never_misplaced():
+    rule = MisplacedRule(Shard(HashRange(0, 0)), drops_unmarked=True)
+    alone = pack(("k", None, b"plain"), is_marked=True)
+    assert alone == Packed(b"plain", "k", None, 1)
+    assert user_records(alone.data, "k", DecodeCounts(), rule) == [UserRecord("k", None, b"plain", 0)]
 
 
-def test_a_filter_keeps_and_counts_a_record_whose_hash_key_is_not_one():
+def test_a_record_whose_hash_key_is_not_one_does_not_make_its_aggregate_misplaced():
+    inside = hash_partition_key("k")
     table = b"\x0a\x01k" + b"\x12\x03abc"
     blob = seal(table + b"\x1a\x07\x08\x00\x10\x00\x1a\x01x" + b"\x1a\x05\x08\x00\x1a\x01y")
-    counts = DecodeCounts()
-    kept = user_records(blob, "a", counts, HashRange(0, 0))
-    assert kept == [UserRecord("k", "abc", b"x", 0)]
-    assert counts == DecodeCounts(aggregates=1, user_records=1, out_of_range=1, unplaced=1)
+    rule = MisplacedRule(Shard(HashRange(inside, inside)), drops_unmarked=True)
+    assert [record.data for record in user_records(blob, "a", DecodeCounts(), rule)] == [b"x", b"y"]
+
+
+@pytest.mark.parametrize("value", [b"\x00", b"\x01"], ids=["false", "true"])
+def test_the_mark_counts_wherever_another_writer_puts_it_and_only_when_it_is_true(value):
+    body = pack(*ASTRIDE).data[len(MAGIC) : -aggregation.DIGEST_BYTES]
+    rule = MisplacedRule(Shard(LOWER))
+    taken = take_apart(seal(MARK[:2] + value + body), "a", DecodeCounts(), rule)
+    assert taken.is_misplaced == (value == b"\x01")
+
+
+def test_data_that_ends_like_the_mark_is_no_mark():
+    records = (*ASTRIDE[:2], ("c", "1", MARK))
+    taken = take_apart(pack(*records).data, "a", DecodeCounts(), MisplacedRule(Shard(LOWER)))
+    assert not taken.is_misplaced
+
+
+# --- the mark, and those who do not know it ---------------------------------------------------------------
+
+
+def kpl_schema():
+    """Make the message class of the KPL's published schema, which knows no mark."""
+    file = descriptor_pb2.FileDescriptorProto(name="kpl.proto", package="kpl", syntax="proto2")
+    kinds = descriptor_pb2.FieldDescriptorProto
+    record = file.message_type.add(name="Record")
+    record.field.add(name="partition_key_index", number=1, type=kinds.TYPE_UINT64, label=kinds.LABEL_REQUIRED)
+    record.field.add(name="explicit_hash_key_index", number=2, type=kinds.TYPE_UINT64, label=1)
+    record.field.add(name="data", number=3, type=kinds.TYPE_BYTES, label=kinds.LABEL_REQUIRED)
+    whole = file.message_type.add(name="AggregatedRecord")
+    whole.field.add(name="partition_key_table", number=1, type=kinds.TYPE_STRING, label=3)
+    whole.field.add(name="explicit_hash_key_table", number=2, type=kinds.TYPE_STRING, label=3)
+    whole.field.add(name="records", number=3, type=kinds.TYPE_MESSAGE, label=3, type_name=".kpl.Record")
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName("kpl.AggregatedRecord"))
+
+
+@pytest.mark.parametrize("vector", KPL["vectors"], ids=lambda vector: vector["name"])
+def test_a_marked_aggregate_is_the_same_to_a_reader_that_knows_only_the_kpls_schema(vector):
+    records = [
+        (record["partition_key"], record["explicit_hash_key"], bytes.fromhex(record["data_hex"]))
+        for record in vector["expected_user_records"]
+    ]
+    marked = pack(*records, is_marked=True).data
+    body = marked[len(MAGIC) : -aggregation.DIGEST_BYTES]
+    assert hashlib.md5(body).digest() == marked[-aggregation.DIGEST_BYTES :]
+    schema = kpl_schema()
+    found, plain = schema(), schema()
+    found.ParseFromString(body)
+    plain.ParseFromString(bytes.fromhex(vector["hex"])[len(MAGIC) : -aggregation.DIGEST_BYTES])
+    assert found.IsInitialized()
+    found.DiscardUnknownFields()
+    assert found == plain
+    assert decode(marked) == decode(bytes.fromhex(vector["hex"]))
 
 
 # --- writing ----------------------------------------------------------------------------------------------
@@ -319,7 +438,12 @@ RECORDS = st.lists(st.tuples(KEYS, HASH_KEYS, DATA), min_size=1, max_size=12)
 @example([(f"k{number}", str(number), b"") for number in range(300)])
 @example([("k", None, b"x" * 2_097_151), ("k", None, b"x" * 2_097_152)])
 def test_what_is_written_is_read_and_the_size_is_known_before(records):
-    builder = AggregateBuilder()
+    for is_marked in (False, True):
+        check_written(records, is_marked)
+
+
+def check_written(records, is_marked):
+    builder = AggregateBuilder(is_marked=is_marked)
     for key, hash_key, data in records:
         predicted = builder.size_with(data, key, hash_key)
         builder.add(data, key, hash_key)
@@ -334,8 +458,9 @@ def test_what_is_written_is_read_and_the_size_is_known_before(records):
         assert decode(packed.data) == expected
 
 
+@pytest.mark.parametrize("is_marked", [False, True])
 @given(RECORDS.filter(lambda records: len(records) > 1))
-def test_the_bytes_are_those_that_protobuf_writes(records):
+def test_the_bytes_are_those_that_protobuf_writes(is_marked, records):
     message = aggregation._AggregatedRecord()
     message.partition_key_table.extend(dict.fromkeys(key for key, _, _ in records))
     message.explicit_hash_key_table.extend(
@@ -346,7 +471,9 @@ def test_the_bytes_are_those_that_protobuf_writes(records):
         record.partition_key_index = list(message.partition_key_table).index(key)
         if hash_key is not None:
             record.explicit_hash_key_index = list(message.explicit_hash_key_table).index(hash_key)
-    packed = pack(*records)
+    if is_marked:
+        message.is_resent_when_misplaced = True
+    packed = pack(*records, is_marked=is_marked)
     assert packed.data[len(MAGIC) : len(MAGIC) - OVERHEAD_BYTES] == message.SerializeToString(
         deterministic=True
     )
@@ -380,4 +507,4 @@ def test_the_reader_gives_the_same_answers_without_the_c_implementation():
         check=True,
         timeout=60,
     )
-    assert json.loads(answer.stdout) == [repr(decode(bytes.fromhex(blob))) for blob in blobs]
+    assert json.loads(answer.stdout) == [repr(aggregation.decode(bytes.fromhex(blob))) for blob in blobs]

@@ -20,7 +20,7 @@ import google.protobuf
 from aws_kinesis_agg.aggregator import AggRecord
 from aws_kinesis_agg.deaggregator import iter_deaggregate_records
 
-from penstock.core.aggregation import AggregateBuilder, decode
+from penstock.core.aggregation import AggregateBuilder, deaggregate
 
 LARGEST_HASH_KEY = str(2**128 - 1)
 
@@ -103,7 +103,7 @@ def main():
             raise AssertionError(f"{name}: the two pack different bytes")
         if list(read_as_peer(packed.data)) != expected:
             raise AssertionError(f"{name}: the peer reads something else")
-        if [tuple(record) for record in decode(peer_blob)] != expected:
+        if [tuple(record) for record in deaggregate(peer_blob)] != expected:
             raise AssertionError(f"{name}: Penstock reads something else")
         written.append(
             {

@@ -11,7 +11,7 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.aggregation import MAGIC, DecodeCounts, user_records
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, take_apart
 from penstock.core.position import Position
 from penstock.ports.kinesis import RawRecord
 
@@ -29,6 +29,10 @@ SCHEMA: Final = pa.schema(
 )
 """Exactly what Spark expects of its schema; other string or binary layouts are refused by it."""
 
+MISPLACED: Final = "penstock.isMisplaced"
+"""A column that is there only where a page holds misplaced records. They have their rows until a batch is cut and its
+end is fixed, so that positions count them; `delivered` takes them out."""
+
 
 def records_to_batch(
     stream_name: str,
@@ -38,8 +42,9 @@ def records_to_batch(
     after: Position | None = None,
     deaggregate: bool = True,
     counts: DecodeCounts | None = None,
+    rule: MisplacedRule | None = None,
 ) -> pa.RecordBatch:
-    """Give one row per user record.
+    """Return one row per user record.
 
     Args:
         stream_name: For the column of that name.
@@ -48,11 +53,12 @@ def records_to_batch(
         after: Leave out everything up to and including it; None keeps all.
         deaggregate: Whether aggregates are taken apart.
         counts: Added to.
+        rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
     """
     counts = DecodeCounts() if counts is None else counts
     data = pa.array([record.data for record in records], pa.binary())
     if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
-        batch = _mixed(stream_name, shard_id, records, counts)
+        batch = _mixed(stream_name, shard_id, records, counts, rule)
     else:
         counts.plain_records += len(records)
         arrivals = [record.arrival_s for record in records]
@@ -69,19 +75,37 @@ def records_to_batch(
     return batch if after is None else batch.slice(_count_done(batch, after))
 
 
+def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
+    """Return the rows without those that are misplaced, in Spark's schema."""
+    if rows.num_columns == len(SCHEMA):
+        return rows
+    return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)
+
+
 def _mixed(
-    stream_name: str, shard_id: str, records: Sequence[RawRecord], counts: DecodeCounts
+    stream_name: str,
+    shard_id: str,
+    records: Sequence[RawRecord],
+    counts: DecodeCounts,
+    rule: MisplacedRule | None,
 ) -> pa.RecordBatch:
     sequence: list[str] = []
     arrivals: list[float] = []
     found = []
+    misplaced: list[bool] = []
     for record in records:
-        inner = user_records(record.data, record.partition_key, counts)
+        inner, is_misplaced = take_apart(record.data, record.partition_key, counts, rule)
         found += inner
         sequence += [record.sequence_number] * len(inner)
         arrivals += [record.arrival_s] * len(inner)
+        misplaced += [is_misplaced] * len(inner)
     keys, hash_keys, data, subs = zip(*found, strict=True)
-    return _batch(stream_name, shard_id, sequence, subs, keys, hash_keys, arrivals, data)
+    batch = _batch(stream_name, shard_id, sequence, subs, keys, hash_keys, arrivals, data)
+    if True not in misplaced:
+        return batch
+    return pa.RecordBatch.from_arrays(
+        [*batch.columns, pa.array(misplaced)], schema=SCHEMA.append(pa.field(MISPLACED, pa.bool_()))
+    )
 
 
 def _batch(  # noqa: PLR0917 - one argument per column

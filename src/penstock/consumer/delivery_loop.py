@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import count
 from typing import Final, Protocol
 
+from penstock.consumer.hash_ranges import HashRanges
 from penstock.consumer.lease_loop import LeaseLoop
 from penstock.consumer.loop import Loop, Pool
 from penstock.consumer.process import HomeProcess
@@ -25,7 +26,7 @@ from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.records import Batch, Record, read_page
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.core import coordination as c
-from penstock.core.aggregation import DecodeCounts
+from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.calls import Call, CallKind, DeliveryOptions
 from penstock.core.checkpoint import plan_iterator
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
@@ -137,6 +138,7 @@ class DeliveryLoop(Loop[ShardRun]):
         dead_letter: Called with records that failed for good, where the policy says so.
         start: Of a new application; says what an AT_TIMESTAMP in the table means.
         buffer_bytes_max: For all shards together.
+        drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         beat_interval_s: Time between two reports to the coordinator's watchdog; also the bound on what a
             checkpoint may wait for a heartbeat.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
@@ -162,6 +164,7 @@ class DeliveryLoop(Loop[ShardRun]):
         dead_letter: DeadLetterHandler | None,
         start: StartingPosition,
         buffer_bytes_max: int,
+        drops_unmarked: bool,
         beat_interval_s: float,
         checkpoint_timeout_s: float,
         clock: Clock,
@@ -193,6 +196,8 @@ class DeliveryLoop(Loop[ShardRun]):
         self._waiter = waiter
         self._home = home
         self._budget = Budget(buffer_bytes_max)
+        self._drops_unmarked = drops_unmarked
+        self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._waiting: dict[str, list[ShardRun]] = {}
@@ -433,9 +438,19 @@ class DeliveryLoop(Loop[ShardRun]):
             started_s = self._clock.monotonic_s()
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
             counts = DecodeCounts()
-            run.on_page(read_page(page, run.shard_id, counts), started_s)
+            rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked)
+            run.on_page(read_page(page, run.shard_id, counts, rule), started_s)
             for reason, number in counts.undecodable.items():
                 self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})
+            if counts.misplaced_records:
+                self._metrics.count("misplaced_records_dropped", counts.misplaced_records)
+                log.info(
+                    "shard %s: %d records of %d aggregates that a reshard left in the wrong shard were dropped; their "
+                    "producer sends them again",
+                    run.shard_id,
+                    counts.misplaced_records,
+                    counts.misplaced_aggregates,
+                )
         else:
             listing = self._kinesis.fetch_shards(self._stream)
             run.on_listing(find_listed(run.shard_id, listing.shards))

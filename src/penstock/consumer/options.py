@@ -34,6 +34,9 @@ class ConsumerOptions:
         buffer_bytes_max: The same for all shards of the process together.
         on_data_loss: `fail` stops a shard whose checkpoint lies before what the stream still has, `warn` reports
             it and goes on.
+        drop_misplaced_aggregates: Drop every KPL aggregate that holds a record outside the hash range of the shard it
+            is read from, as the KCL does. Otherwise only those of Penstock's own producer are dropped, which it
+            sends again; those of others are delivered, so a reshard may repeat records but loses none.
         concurrency: Calls of the handler at once for one shard; more than 1 keeps order per partition key only.
         checkpointing: `auto` after the handler returned, or `manual`.
         checkpoint_interval_s: Smallest time between two automatic checkpoints of a shard.
@@ -68,6 +71,7 @@ class ConsumerOptions:
     prefetch_bytes_max: int = 8 * MIB
     buffer_bytes_max: int = 256 * MIB
     on_data_loss: Literal["fail", "warn"] = "fail"
+    drop_misplaced_aggregates: bool = False
     concurrency: int = 1
     checkpointing: Literal["auto", "manual"] = "auto"
     checkpoint_interval_s: float = 5.0

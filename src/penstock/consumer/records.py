@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, overload
 
-from penstock.core.aggregation import DecodeCounts, user_records
+from penstock.core.aggregation import DecodeCounts, MisplacedRule, user_records
 from penstock.core.position import Position, at_record
 from penstock.core.reader import Page
 from penstock.errors import UsageError
@@ -45,14 +45,16 @@ class Record(NamedTuple):
         return at_record(self.sequence_number, self.sub_sequence_number)
 
 
-def read_page(page: RecordPage, shard_id: str, counts: DecodeCounts) -> Page[Record]:
+def read_page(
+    page: RecordPage, shard_id: str, counts: DecodeCounts, rule: MisplacedRule | None = None
+) -> Page[Record]:
     """Take a page of GetRecords apart into user records.
 
     Args:
         page: As the port gives it.
         shard_id: For the records.
-        counts: Added to. Nothing is filtered by hash key: a record that a resharding left in the wrong shard is
-            delivered rather than lost.
+        counts: Added to.
+        rule: Which misplaced aggregates are left out; None leaves out none.
     """
     records: list[Record] = []
     read_bytes = 0
@@ -61,7 +63,7 @@ def read_page(page: RecordPage, shard_id: str, counts: DecodeCounts) -> Page[Rec
         read_bytes += len(data) + len(raw.partition_key or "")
         arrival = datetime.fromtimestamp(raw.arrival_s, UTC)
         sequence_number = raw.sequence_number
-        for key, hash_key, payload, sub in user_records(data, raw.partition_key, counts):
+        for key, hash_key, payload, sub in user_records(data, raw.partition_key, counts, rule):
             records.append(Record(payload, key, sequence_number, sub, hash_key, arrival, shard_id))
     return Page(
         records=records,

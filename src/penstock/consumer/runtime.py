@@ -123,6 +123,7 @@ class Runtime:
             dead_letter=dead_letter,
             start=options.start,
             buffer_bytes_max=options.buffer_bytes_max,
+            drops_unmarked=options.drop_misplaced_aggregates,
             beat_interval_s=coordinator_options.renew_interval_s,
             checkpoint_timeout_s=options.lease_duration_s,
             clock=outside.clock,

@@ -8,9 +8,15 @@ Reading never loses anything: whatever is not a whole, valid aggregate is passed
 counted with the reason. The message classes are built here from a descriptor in a pool of their own, so they clash
 with no other user of protobuf in the process, and with no protobuf version.
 
+A reshard may leave an aggregate in a shard that does not own all of its user records. The KCL drops such an aggregate
+whole, so its producer has to send all of them again. Our producer does, and says so with a mark in the aggregate: a
+field that readers of the KPL's format do not know and skip. Our readers drop a misplaced aggregate that bears the mark.
+Without the mark nobody has promised to send it again, and it is delivered, unless the KCL's rule is asked for.
+
 Source:
     The aggregation format of the Kinesis Producer Library; the reading rules of the KCL's deaggregator, except that
-    a damaged index keeps the whole record instead of dropping the rest of it.
+    a damaged index keeps the whole record instead of dropping the rest of it. Protocol Buffers, "Unknown Fields": a
+    parser skips fields that its schema does not name.
 """
 
 from __future__ import annotations
@@ -20,12 +26,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
-from typing import Any, Final, NamedTuple
+from operator import itemgetter
+from typing import Any, Final, NamedTuple, Protocol
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
-from penstock.core.hash_key import HashRange, hash_partition_key, parse_hash_key
+from penstock.core.hash_key import FULL_RANGE, HashRange, hash_partition_key, parse_hash_key
 from penstock.errors import RecordError
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
@@ -34,8 +41,13 @@ OVERHEAD_BYTES: Final = len(MAGIC) + DIGEST_BYTES
 OUTER_KEY: Final = "a"
 """Partition key of an aggregate of two or more records, as the KPL writes it; the explicit hash key places it."""
 
+MARK: Final = b"\xf8\x7f\x01"
+"""Field 2047 with the value true, the last bytes of a marked aggregate's protobuf: who wrote it sends all of its records
+again when it lands in a shard that does not own them all. 2047 is the highest number whose tag takes two bytes, far
+from any that the format may come to use."""
 
 _HASH_KEY_INDEX: Final = "explicit_hash_key_index"
+_MARK_FIELD: Final = "is_resent_when_misplaced"
 
 
 def _message_classes() -> tuple[Any, Any]:
@@ -58,6 +70,7 @@ def _message_classes() -> tuple[Any, Any]:
             ("partition_key_table", 1, kinds.TYPE_STRING, kinds.LABEL_REPEATED, ""),
             ("explicit_hash_key_table", 2, kinds.TYPE_STRING, kinds.LABEL_REPEATED, ""),
             ("records", 3, kinds.TYPE_MESSAGE, kinds.LABEL_REPEATED, ".penstock.Record"),
+            (_MARK_FIELD, 2047, kinds.TYPE_BOOL, kinds.LABEL_OPTIONAL, ""),
         ],
     }
     for name, its_fields in fields.items():
@@ -95,16 +108,16 @@ class DecodeCounts:
         user_records: User records given out of aggregates.
         plain_records: Records that do not look like an aggregate.
         undecodable: Records that do and are not, by reason; each was passed on untouched.
-        out_of_range: User records left out by a hash-range filter.
-        unplaced: User records that such a filter kept because their explicit hash key is not one.
+        misplaced_aggregates: Aggregates dropped because they landed in a shard that does not own all their records.
+        misplaced_records: The user records in them.
     """
 
     aggregates: int = 0
     user_records: int = 0
     plain_records: int = 0
     undecodable: dict[Undecodable, int] = field(default_factory=dict)
-    out_of_range: int = 0
-    unplaced: int = 0
+    misplaced_aggregates: int = 0
+    misplaced_records: int = 0
 
     def note_undecodable(self, reason: Undecodable) -> None:
         """Count one record that was passed on untouched."""
@@ -127,12 +140,23 @@ class UserRecord(NamedTuple):
     sub_sequence_number: int
 
 
-def decode(data: bytes) -> list[UserRecord] | Undecodable | None:  # noqa: PLR0911 - one return per answer
+class Aggregate(NamedTuple):
+    """A whole, valid aggregate, taken apart.
+
+    Args:
+        records: The user records in order; at least one.
+        is_marked: Whether its producer promises to send all of them again when it is misplaced.
+    """
+
+    records: list[UserRecord]
+    is_marked: bool
+
+
+def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - one return per answer
     """Take one blob apart.
 
     Returns:
-        The user records in order; None when the blob does not look like an aggregate; the reason when it looks like
-        one and is not.
+        The aggregate; None when the blob does not look like one; the reason when it looks like one and is not.
     """
     if data[:4] != MAGIC:
         return None
@@ -156,7 +180,7 @@ def decode(data: bytes) -> list[UserRecord] | Undecodable | None:  # noqa: PLR09
         found = _resolve(list(message.records), keys, hash_keys)
     except IndexError:
         return Undecodable.INDEX
-    return found or Undecodable.EMPTY
+    return Aggregate(found, message.is_resent_when_misplaced) if found else Undecodable.EMPTY
 
 
 def _resolve(records: list[Any], keys: list[str], hash_keys: list[str]) -> list[UserRecord]:
@@ -186,64 +210,111 @@ def _resolve(records: list[Any], keys: list[str], hash_keys: list[str]) -> list[
 def deaggregate(data: bytes) -> list[UserRecord] | None:
     """Take one blob apart; None for everything that is not a whole, valid aggregate."""
     found = decode(data)
-    return found if isinstance(found, list) else None
+    return found.records if isinstance(found, Aggregate) else None
 
 
-def user_records(
-    data: bytes,
-    partition_key: str | None,
-    counts: DecodeCounts,
-    hash_range: HashRange | None = None,
-) -> list[UserRecord]:
-    """Give the user records of one Kinesis record, itself where it is no aggregate.
+class ShardHashKeys(Protocol):
+    """What a reader can find out about the hash keys that its shard owns; None where it cannot."""
+
+    def fetch(self) -> HashRange | None:
+        """Return the range as it is known; asked once for each aggregate that may have to be dropped."""
+
+    def fetch_again(self) -> HashRange | None:
+        """Return the range as the service tells it now: no record is dropped on an old word alone."""
+
+
+@dataclass(frozen=True, slots=True)
+class MisplacedRule:
+    """Which misplaced aggregates a reader of one shard drops.
+
+    Args:
+        hash_keys: Of the shard.
+        drops_unmarked: Drop also those of producers that do not promise to send them again, as the KCL does.
+    """
+
+    hash_keys: ShardHashKeys
+    drops_unmarked: bool = False
+
+    def drops(self, aggregate: Aggregate) -> bool:
+        """Whether an aggregate is to be dropped: one of its records belongs elsewhere, and the rule is for it."""
+        if not (aggregate.is_marked or self.drops_unmarked):
+            return False
+        hash_range = self.hash_keys.fetch()
+        if hash_range is None or _lies_in(aggregate.records, hash_range):
+            return False
+        hash_range = self.hash_keys.fetch_again()
+        return hash_range is not None and not _lies_in(aggregate.records, hash_range)
+
+
+class Taken(NamedTuple):
+    """What one Kinesis record holds.
+
+    Args:
+        records: Its user records; itself where it is no aggregate.
+        is_misplaced: Whether they are to be left out, as records that come again elsewhere.
+    """
+
+    records: list[UserRecord]
+    is_misplaced: bool
+
+
+def take_apart(
+    data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
+) -> Taken:
+    """Return the user records of one Kinesis record, itself where it is no aggregate.
 
     Args:
         data: The blob.
         partition_key: The Kinesis record's own key.
         counts: Added to.
-        hash_range: Leave out the user records of an aggregate whose hash key lies outside, one by one and counted;
-            None keeps all. (The KCL drops the whole aggregate instead.)
+        rule: Which misplaced aggregates are dropped; None drops none.
     """
     found = decode(data)
-    if not isinstance(found, list):
+    if not isinstance(found, Aggregate):
         if found is None:
             counts.plain_records += 1
         else:
             counts.note_undecodable(found)
-        return [UserRecord(partition_key, None, data, 0)]
+        return Taken([UserRecord(partition_key, None, data, 0)], is_misplaced=False)
     counts.aggregates += 1
-    if hash_range is not None:
-        found = _within(found, hash_range, counts)
-    counts.user_records += len(found)
-    return found
+    if rule is not None and rule.drops(found):
+        counts.misplaced_aggregates += 1
+        counts.misplaced_records += len(found.records)
+        return Taken(found.records, is_misplaced=True)
+    counts.user_records += len(found.records)
+    return Taken(found.records, is_misplaced=False)
 
 
-def _within(records: list[UserRecord], hash_range: HashRange, counts: DecodeCounts) -> list[UserRecord]:
-    # Nearly all records of an aggregate share a few keys.
-    hash_keys: dict[tuple[str | None, str | None], int | None] = {}
-    kept = []
-    for record in records:
-        keys = record[:2]
-        if keys not in hash_keys:
-            hash_keys[keys] = _hash_of(record)
-        hash_key = hash_keys[keys]
-        if hash_key is None:
-            counts.unplaced += 1
-            kept.append(record)
-        elif hash_key in hash_range:
-            kept.append(record)
-        else:
-            counts.out_of_range += 1
-    return kept
+def user_records(
+    data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
+) -> list[UserRecord]:
+    """Return the user records of one Kinesis record that are to be delivered; see `take_apart`."""
+    taken = take_apart(data, partition_key, counts, rule)
+    return [] if taken.is_misplaced else taken.records
 
 
-def _hash_of(record: UserRecord) -> int | None:
-    try:
-        if record.explicit_hash_key is not None:
-            return parse_hash_key(record.explicit_hash_key)
-    except RecordError:
-        return None  # another producer's mistake: where the record belongs is not known, so it is not dropped
-    return hash_partition_key(record.partition_key or "")
+_keys_of: Final = itemgetter(0, 1)
+
+
+def _lies_in(records: list[UserRecord], hash_range: HashRange) -> bool:
+    """Whether a range holds the hash keys of all records, as far as they have one."""
+    if hash_range == FULL_RANGE:
+        return True
+    # Hash keys are compared as 16 bytes, which sorts them as numbers. Nearly all records of an aggregate share a few
+    # keys.
+    low, high = (end.to_bytes(16, "big") for end in (hash_range.start, hash_range.end))
+    md5 = hashlib.md5
+    for partition_key, explicit_hash_key in set(map(_keys_of, records)):
+        if explicit_hash_key is None:
+            if not low <= md5(partition_key.encode(), usedforsecurity=False).digest() <= high:
+                return False
+            continue
+        try:
+            if parse_hash_key(explicit_hash_key) not in hash_range:
+                return False
+        except RecordError:
+            continue  # another producer's mistake: where the record belongs is not known
+    return True
 
 
 # --- writing --------------------------------------------------------------------------------------------------
@@ -287,9 +358,14 @@ class AggregateBuilder:
     The wire bytes are put together here rather than by protobuf: they are known as soon as a record is, which makes
     the size exact for nothing. The order is that of every protobuf writer, field by field. What a builder does not do:
     it does not ask whether its records go to one shard, nor how large it may grow; both are its owner's.
+
+    Args:
+        is_marked: Promise that all records are sent again when the aggregate is misplaced; a single record bears no
+            mark, since it goes as it is and no reader drops it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_marked: bool = False) -> None:
+        self._end = MARK if is_marked else b""
         self._records: list[tuple[str, str | None, bytes]] = []
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
@@ -308,7 +384,7 @@ class AggregateBuilder:
         """Bytes of the blob that `build` gives; for a single record the blob is its data alone."""
         if len(self._records) == 1:
             return len(self._records[0][2])
-        return 0 if not self._records else self._body_bytes + OVERHEAD_BYTES
+        return 0 if not self._records else self._body_bytes + len(self._end) + OVERHEAD_BYTES
 
     def size_with(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> int:
         """Give the bytes of the blob if this record were added.
@@ -326,7 +402,7 @@ class AggregateBuilder:
         data_bytes = len(data)
         inner_bytes = len(head) + _varint_bytes(data_bytes) + data_bytes
         record_bytes = 1 + _varint_bytes(inner_bytes) + inner_bytes
-        return self._body_bytes + table_bytes + record_bytes + OVERHEAD_BYTES
+        return self._body_bytes + table_bytes + record_bytes + len(self._end) + OVERHEAD_BYTES
 
     def add(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
         """Add one record behind the others.
@@ -367,7 +443,7 @@ class AggregateBuilder:
         first_key, first_hash_key, first_data = self._records[0]
         if len(self._records) == 1:
             return Packed(first_data, first_key, first_hash_key, 1)
-        body = b"".join((*self._key_table, *self._hash_key_table, *self._body))
+        body = b"".join((*self._key_table, *self._hash_key_table, *self._body, self._end))
         blob = b"".join((MAGIC, body, hashlib.md5(body, usedforsecurity=False).digest()))
         placed_by = first_hash_key or str(hash_partition_key(first_key))
         return Packed(blob, OUTER_KEY, placed_by, len(self._records))

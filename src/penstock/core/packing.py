@@ -178,7 +178,7 @@ def take_aggregate(
     first = waiting.popleft()
     if first.is_solo or not waiting or waiting[0].is_solo:
         return pack_one(first, shard_id)
-    builder = AggregateBuilder()
+    builder = AggregateBuilder(is_marked=True)
     builder.add(first.data, first.partition_key, first.explicit_hash_key)
     taken = [first]
     waiting_bytes = first.size_bytes

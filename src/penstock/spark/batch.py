@@ -25,12 +25,13 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from penstock.aws.arrow import delivered
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.spark.border import explained, explained_rows
 from penstock.spark.cuts import count_before_ms, count_up_to
 from penstock.spark.joining import refuse_unknown_shards
 from penstock.spark.options import BatchOptions
-from penstock.spark.process import open_kinesis_for
+from penstock.spark.process import misplaced_rule, open_kinesis_for
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
 
 if TYPE_CHECKING:
@@ -194,15 +195,22 @@ class KinesisBatchReader(DataSourceReader):
             pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
             loss=LossPolicy(options.fail_on_data_loss, None, bounded.retention_ms),
             deaggregate=options.deaggregate,
+            rule=misplaced_rule(
+                options.connection,
+                options.stream,
+                bounded.shard_id,
+                drops_unmarked=options.drops_misplaced_aggregates,
+            ),
         )
         for page in shard.pages():
             count = count_before_ms(page.rows, bounded.until_ms)
             if bounded.end is not None:
                 count = min(count, count_up_to(page.rows, bounded.end))
             if count:
-                yield page.rows.slice(0, count)
+                yield delivered(page.rows.slice(0, count))
             if count < page.rows.num_rows or page.millis_behind_latest == 0:
-                return
+                break
+        shard.report_dropped()
 
 
 def _later_start(start: Position, from_ms: int | None) -> Position:

@@ -51,6 +51,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("fetchInterval", duration(0, 60), 0.2, "Time between two GetRecords calls of one shard (the service allows five a second).", _READ, ("kinesis.getRecords.fetchIntervalMs=ms", "minFetchPeriod")),
     Option("probeInterval", duration(0.2, 60), 1.0, "How often an idle query asks a shard for news.", _SOURCE, ("shardFetchInterval", "kinesis.client.describeShardInterval", "kinesis.describeShardInterval")),
     Option("deaggregate", FLAG, True, "Take KPL aggregates apart; false gives each Kinesis record as it is.", _READ),
+    Option("dropMisplacedAggregates", FLAG, False, "Drop every KPL aggregate that holds a record outside the hash range of the shard it is read from, as the KCL does. Otherwise only those of Penstock's own producer are dropped, which it sends again; those of others are delivered, so a reshard may repeat records but loses none.", _READ),
     Option("region", TEXT, None, "AWS region; boto3's rules when not given.", _ALL, ("regionName", "kinesis.region", "awsRegion", "kinesis.kinesisRegion")),
     Option("endpointUrl", TEXT, None, "Endpoint of every service; `AWS_ENDPOINT_URL` and its per-service forms count when not given.", _ALL, ("endpoint", "kinesis.endpointUrl", "serviceEndpoint")),
     Option("profile", TEXT, None, "Profile of the shared configuration.", _ALL, ("awsProfile",)),
@@ -174,6 +175,7 @@ class SourceOptions:
     fetch_interval_s: float
     probe_interval_s: float
     deaggregate: bool
+    drops_misplaced_aggregates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,6 +190,7 @@ class BatchOptions:
     fetch_count_max: int
     fetch_interval_s: float
     deaggregate: bool
+    drops_misplaced_aggregates: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +253,7 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             fetch_interval_s=values["fetchInterval"],
             probe_interval_s=values["probeInterval"],
             deaggregate=values["deaggregate"],
+            drops_misplaced_aggregates=values["dropMisplacedAggregates"],
         ),
         notes,
     )
@@ -280,6 +284,7 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
             fetch_count_max=values["recordsPerFetch"],
             fetch_interval_s=values["fetchInterval"],
             deaggregate=values["deaggregate"],
+            drops_misplaced_aggregates=values["dropMisplacedAggregates"],
         ),
         notes,
     )

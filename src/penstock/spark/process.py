@@ -9,7 +9,9 @@ from __future__ import annotations
 import os
 from typing import Final, Protocol
 
+from penstock.consumer.hash_ranges import HashRanges
 from penstock.consumer.metrics_log import LoggingMetrics
+from penstock.core.aggregation import MisplacedRule
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, NoMetrics
@@ -18,6 +20,7 @@ from penstock.spark.options import Connection, SourceOptions
 from penstock.wiring import AwsOptions, open_cloudwatch, open_kinesis, open_lease_table
 
 _iterators: Final[dict[int, IteratorCache]] = {}
+_hash_ranges: Final[dict[tuple[int, Connection, str], HashRanges]] = {}
 
 
 def open_kinesis_for(connection: Connection) -> Kinesis:
@@ -56,6 +59,17 @@ class _NoMetrics(NoMetrics):
 def shard_iterators() -> IteratorCache:
     """Give this process's iterators."""
     return _iterators.setdefault(os.getpid(), IteratorCache())
+
+
+def misplaced_rule(
+    connection: Connection, stream: str, shard_id: str, *, drops_unmarked: bool
+) -> MisplacedRule:
+    """Return the rule by which misplaced aggregates in a shard are dropped; nothing is asked yet."""
+    key = (os.getpid(), connection, stream)
+    ranges = _hash_ranges.get(key)
+    if ranges is None:
+        ranges = _hash_ranges.setdefault(key, HashRanges(open_kinesis_for(connection), stream))
+    return MisplacedRule(ranges.of(shard_id), drops_unmarked)
 
 
 def _aws_options(connection: Connection) -> AwsOptions:

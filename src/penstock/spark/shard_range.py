@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.aws.arrow import records_to_batch
-from penstock.core.aggregation import DecodeCounts
+from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.checkpoint import ResumeCheck, check_resume, plan_iterator
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
@@ -84,7 +84,8 @@ class ShardPage:
     """One answer, as rows.
 
     Args:
-        rows: User records after the start, in order; may have no rows.
+        rows: User records after the start, in order; may have no rows. To be cut first, and given out by
+            `penstock.aws.arrow.delivered` then.
         millis_behind_latest: 0 when nothing is left to read.
         is_end: The shard is closed and read to its end.
         children: The shards that follow; only with `is_end`.
@@ -108,6 +109,7 @@ class ShardRange:
         pace: How to ask.
         loss: What to do when the start is gone.
         deaggregate: Whether KPL aggregates are taken apart.
+        rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
     """
 
@@ -122,6 +124,7 @@ class ShardRange:
         pace: Pace,
         loss: LossPolicy,
         deaggregate: bool = True,
+        rule: MisplacedRule | None = None,
         iterators: IteratorCache | None = None,
     ) -> None:
         self._kinesis = kinesis
@@ -132,6 +135,7 @@ class ShardRange:
         self._pace = pace
         self._loss = loss
         self._deaggregate = deaggregate
+        self._rule = rule
         self._iterators = IteratorCache() if iterators is None else iterators
         self.began_with_kept_iterator = False
         self._last_raw: str | None = None
@@ -182,6 +186,19 @@ class ShardRange:
         """
         if self._iterator is not None:
             self._iterators.put(self._stream, self._shard_id, position, self._iterator, time.monotonic())
+
+    def report_dropped(self) -> None:
+        """Say in the log how many misplaced records were read and not delivered, if there were any."""
+        counts = self.decode_counts
+        if counts.misplaced_records:
+            _log.warning(
+                "stream %s, shard %s: %d records of %d aggregates that a reshard left in the wrong shard were dropped; "
+                "their producer sends them again",
+                self._stream,
+                self._shard_id,
+                counts.misplaced_records,
+                counts.misplaced_aggregates,
+            )
 
     def _open(self) -> None:
         kept = self._iterators.take(self._stream, self._shard_id, self._start, time.monotonic())
@@ -246,6 +263,7 @@ class ShardRange:
             after=after,
             deaggregate=self._deaggregate,
             counts=self.decode_counts,
+            rule=self._rule,
         )
         return ShardPage(rows, page.millis_behind_latest, is_end, children)
 

@@ -23,12 +23,19 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
+from penstock.aws.arrow import delivered
 from penstock.core.offsets import INITIAL_OFFSET, parse_offset
 from penstock.spark.border import exit_on_termination, explained, explained_rows
 from penstock.spark.claimed_read import Bounds, ClaimedRead
 from penstock.spark.options import SourceOptions
 from penstock.spark.planner import Planner, ShardTask
-from penstock.spark.process import open_kinesis_for, open_metrics_for, open_table_for, shard_iterators
+from penstock.spark.process import (
+    misplaced_rule,
+    open_kinesis_for,
+    open_metrics_for,
+    open_table_for,
+    shard_iterators,
+)
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
 from penstock.wiring import SystemClock
 
@@ -130,6 +137,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
             loss=LossPolicy(options.fail_on_data_loss, task.tip_seen_ms, task.retention_ms),
             deaggregate=options.deaggregate,
+            rule=misplaced_rule(
+                options.connection,
+                options.stream,
+                task.shard_id,
+                drops_unmarked=options.drops_misplaced_aggregates,
+            ),
             iterators=shard_iterators(),
         )
         claimed = ClaimedRead(
@@ -148,4 +161,6 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ),
             fail_on_data_loss=options.fail_on_data_loss,
         )
-        yield from claimed.rows()
+        for rows in claimed.rows():
+            yield delivered(rows)
+        shard.report_dropped()

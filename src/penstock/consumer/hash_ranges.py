@@ -1,0 +1,100 @@
+"""Which hash keys the shards of a stream own, for readers that drop misplaced aggregates.
+
+A shard's range never changes, so one listing serves a process for long. But a stream may be deleted and made again with
+other shards under the same names: before a record is dropped, the word must be fresh.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Final
+
+from penstock.core.hash_key import HashRange
+from penstock.errors import AccessDenied
+from penstock.ports.kinesis import Kinesis
+
+_log: Final = logging.getLogger("penstock.consumer")
+_FRESH_S: Final = 60.0
+_DENIED_AGAIN_S: Final = 300.0
+
+
+class HashRanges:
+    """Lists the shards of one stream when first asked. Safe to use from several threads.
+
+    Args:
+        kinesis: The service.
+        stream: Name or ARN.
+        monotonic_s: The process's clock.
+    """
+
+    def __init__(
+        self, kinesis: Kinesis, stream: str, monotonic_s: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._kinesis = kinesis
+        self._stream = stream
+        self._monotonic_s = monotonic_s
+        self._lock = threading.Lock()
+        self._ranges: dict[str, HashRange] = {}
+        self._listed_s = float("-inf")
+        self._denied_s = float("-inf")
+        self._unlisted_s: dict[str, float] = {}
+
+    def of(self, shard_id: str) -> ShardRangeLookup:
+        """Return the look-up for one shard; nothing is asked yet."""
+        return ShardRangeLookup(self, shard_id)
+
+    def fetch(self, shard_id: str, *, age_max_s: float = float("inf")) -> HashRange | None:
+        """Return a shard's range, at most so old; None when the listing does not name it or is not permitted.
+
+        Raises:
+            ServiceError: The shards could not be listed just now.
+        """
+        with self._lock:  # one listing is enough, however many threads want it
+            now_s = self._monotonic_s()
+            if shard_id in self._ranges:
+                is_due = now_s - self._listed_s > age_max_s
+            else:  # a child that is younger than the listing, most likely
+                is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _FRESH_S
+            if is_due:
+                self._list(now_s)
+                if shard_id not in self._ranges:
+                    self._unlisted_s[shard_id] = now_s
+            return self._ranges.get(shard_id)
+
+    def _list(self, now_s: float) -> None:
+        if now_s - self._denied_s < _DENIED_AGAIN_S:
+            return
+        try:
+            shards = self._kinesis.fetch_shards(self._stream).shards
+        except AccessDenied as error:
+            self._denied_s = now_s
+            self._ranges = {}
+            _log.warning(
+                "stream %s: ListShards is not permitted (%s), so aggregates that a reshard left in the wrong shard are not "
+                "recognised: their records may be delivered twice; permit the call",
+                self._stream,
+                error,
+            )
+            return
+        self._ranges = {shard.shard_id: shard.hash_range for shard in shards}
+        self._unlisted_s.clear()
+        self._listed_s = now_s
+
+
+class ShardRangeLookup:
+    """Implements `penstock.core.aggregation.ShardHashKeys` for one shard."""
+
+    def __init__(self, ranges: HashRanges, shard_id: str) -> None:
+        self._ranges = ranges
+        self._shard_id = shard_id
+
+    def fetch(self) -> HashRange | None:
+        """Return the range as it is known; the first time it is listed."""
+        return self._ranges.fetch(self._shard_id)
+
+    def fetch_again(self) -> HashRange | None:
+        """Return the range of a listing that is at most a minute old."""
+        return self._ranges.fetch(self._shard_id, age_max_s=_FRESH_S)
