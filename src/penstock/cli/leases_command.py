@@ -29,7 +29,9 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument("application", metavar="APPLICATION", help="the lease table's name")
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
-        "--stream", metavar="STREAM", help="also show each shard's lag; with --reset-to: list its shards"
+        "--stream",
+        metavar="STREAM",
+        help="also show each shard's lag, the age of its oldest unread record; with --reset-to: list its shards",
     )
     parser.add_argument(
         "--observe",
@@ -214,22 +216,13 @@ def _print_bars(console: Console, title: str, counts: dict[str, int]) -> None:
         console.print("nobody owns a lease")
 
 
-def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int]:
-    """Ask the stream how far behind each unfinished checkpoint is: one small read per shard."""
-    from penstock.core.checkpoint import plan_iterator
-    from penstock.errors import PositionError, ServiceError
+def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
+    from penstock.cli.shard_lags import measure_lags
+    from penstock.wiring import SystemClock
 
-    kinesis = open_kinesis(args)
-    lags: dict[str, int] = {}
-    for sighting in sightings:
-        lease = sighting.lease
-        if lease.is_ended:
-            continue
-        try:
-            iterator = kinesis.fetch_iterator(args.stream, lease.key, plan_iterator(lease.checkpoint))
-            page = kinesis.fetch_records(args.stream, iterator, 1)
-        except (ServiceError, PositionError) as error:
-            warn(f"lag of {lease.key} is unknown: {error}")
-            continue
-        lags[lease.key] = page.millis_behind_latest
-    return lags
+    leases = [sighting.lease for sighting in sightings]
+    measured = measure_lags(open_kinesis(args), args.stream, leases, SystemClock())
+    for lag in measured:
+        if lag.lag_ms is None:
+            warn(f"lag of {lag.shard_id} is unknown: {lag.why_unknown}")
+    return {lag.shard_id: lag.lag_ms for lag in measured}
