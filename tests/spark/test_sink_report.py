@@ -6,13 +6,16 @@ import base64
 import json
 from types import SimpleNamespace
 
+import pyarrow as pa
 import pytest
+from pyspark import TaskContext
 from pyspark.errors import PySparkException
 
-from penstock.errors import OptionError, UsageError
+from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.producer.task_writer import ShardCounts, WriteReport
 from penstock.spark import SinkReport, sink_report
 from penstock.spark.options import parse_sink
+from penstock.spark.sink import RowWriter
 from penstock.spark.sink_figures import FILE_NAME, merge, record_commit
 from spark_support import DEADLINE_S, numbered, put, wait_until
 from stream_reading import raw_records
@@ -122,6 +125,7 @@ def test_rows_that_can_never_be_written_go_to_a_folder_and_the_others_to_the_str
     good = [record["Data"] for _, records in raw_records(client, stream) for record in records]
     assert sorted(good) == [b"good", b"good too"]
     [file] = folder.iterdir()
+    assert (file.stat().st_mode & 0o777, folder.stat().st_mode & 0o777) == (0o600, 0o700)
     letters = [json.loads(line) for line in file.read_text().splitlines()]
     assert [letter["row"] for letter in letters] == [1, 2, 3, 4]
     assert [letter["data"] and base64.b64decode(letter["data"]) for letter in letters] == [
@@ -133,6 +137,42 @@ def test_rows_that_can_never_be_written_go_to_a_folder_and_the_others_to_the_str
     assert {letter["stream"] for letter in letters} == {stream}
     assert "the column partitionKey is null" in letters[0]["reason"]
     assert "explicit hash key '-1'" in letters[3]["reason"]
+
+
+def test_two_writes_of_one_foreach_batch_keep_their_dead_letters_apart(
+    spark, stream, client, kinesis, job, tmp_path
+):
+    put(client, stream, numbered(0, 20, keys=1))
+    targets = [f"one-{stream}", f"two-{stream}"]
+    for target in targets:
+        kinesis.create_stream(target, shards=1)
+    folder = tmp_path / "dead"
+
+    def write_twice(batch, batch_id):
+        number = "cast(cast(data as string) as int)"
+        for target, step in zip(targets, (5, 4), strict=True):
+            rows = batch.selectExpr(
+                f"if({number} % {step} = 0, null, partitionKey) as partitionKey", "data"
+            ).coalesce(1)
+            write(rows, target, onError="deadLetter", deadLetterPath=str(folder))
+
+    reader = spark.readStream.format("kinesis").option("streamName", stream)
+    for key, value in job.options.items():
+        reader = reader.option(key, value)
+    query = (
+        reader.load()
+        .writeStream.foreachBatch(write_twice)
+        .option("checkpointLocation", str(tmp_path / "out"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    job.running.append(query)
+    assert query.awaitTermination(DEADLINE_S)
+    assert query.exception() is None
+    letters = [json.loads(line) for file in folder.iterdir() for line in file.read_text().splitlines()]
+    by_stream = {target: [each for each in letters if each["stream"] == target] for target in targets}
+    assert {target: len(its) for target, its in by_stream.items()} == dict(zip(targets, (4, 5), strict=True))
+    assert all(file.name.startswith(f"dead-letters-{query.id}-batch-") for file in folder.iterdir())
 
 
 def test_dead_letters_can_go_to_another_stream(spark, stream, client, kinesis):
@@ -193,3 +233,49 @@ def test_a_streaming_query_counts_its_dead_letters_and_names_files_by_batch(
 def test_dead_letters_without_a_place_are_refused(options, message):
     with pytest.raises(OptionError, match=message):
         parse_sink({"streamName": "orders", **options})
+
+
+@pytest.fixture
+def task():
+    """Make this process look like a Spark task of one micro-batch."""
+    context = TaskContext._getOrCreate()
+    context._partitionId = 3
+    context._localProperties = {"sql.streaming.queryId": "q", "streaming.sql.batchId": "7"}
+    yield context
+    TaskContext._setTaskContext(None)
+
+
+def bad_rows(kinesis, target, folder):
+    """Give the writers of two writes, and a task's rows of which none can ever be written."""
+    options, _ = parse_sink(
+        {
+            "streamName": target,
+            "endpointUrl": kinesis.endpoint_url,
+            "region": "us-east-1",
+            "awsAccessKeyId": "local",
+            "awsSecretKey": "local",
+            "onError": "deadLetter",
+            "deadLetterPath": str(folder),
+        }
+    )
+    rows = pa.RecordBatch.from_pydict({"data": [b"x"] * 3, "partitionKey": pa.nulls(3, pa.string())})
+    columns = ("data", "partitionKey", "", "")
+    return [RowWriter(options, columns, name) for name in ("one", "two")], rows
+
+
+def test_a_task_that_is_tried_again_replaces_its_own_letters_and_no_others(kinesis, stream, task, tmp_path):
+    writers, rows = bad_rows(kinesis, stream, tmp_path)
+    for writer in (writers[0], writers[1], writers[0]):
+        assert writer.write(iter([rows])).dead_letter_count == 3
+    names = [f"dead-letters-q-batch-7-write-{name}-part-00003.jsonl" for name in ("one", "two")]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    assert [len((tmp_path / name).read_text().splitlines()) for name in names] == [3, 3]
+
+
+def test_dead_letters_that_find_no_place_fail_the_task_and_name_the_option(kinesis, stream, task, tmp_path):
+    (tmp_path / "taken").write_text("a file")
+    writers, rows = bad_rows(kinesis, stream, tmp_path / "taken")
+    with pytest.raises(
+        PenstockError, match=r"option deadLetterPath=.*taken: 3 dead letters cannot be written"
+    ):
+        writers[0].write(iter([rows]))

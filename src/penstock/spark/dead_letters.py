@@ -3,8 +3,9 @@
 Such a row (too large, a key that is none, null data) would fail its task however often Spark repeats it. Errors of the
 service are no matter for dead letters: they fail the task, which Spark repeats.
 
-A folder gets one file of JSON lines per task, named by query, batch and partition, so that a repeated task replaces
-what it wrote before. Each line holds all that is needed to put the record by hand: `{"stream", "partitionKey",
+A folder gets one file of JSON lines per task, named by query, batch, write and partition: a task that is tried again
+replaces what it wrote before, and the writes of one `foreachBatch` keep apart. A batch that a restarted query repeats in
+`foreachBatch` is another write; its letters are there twice, as its records are. Each line holds all that is needed to put the record by hand: `{"stream", "partitionKey",
 "explicitHashKey", "data" (base64), "row", "reason"}`. A stream gets the same JSON as the record's data.
 """
 
@@ -12,14 +13,18 @@ from __future__ import annotations
 
 import base64
 import json
-from typing import Any, Final
+import tempfile
+from typing import IO, Any, Final
 
 from penstock.errors import PenstockError, RecordError, UsageError
 from penstock.producer.task_writer import TaskWriter
+from penstock.spark.folder import Folder
 from penstock.spark.options import SinkOptions
 from penstock.spark.process import open_kinesis_for
 
 _KEY_CHARACTERS_MAX: Final = 256
+_SPOOL_BYTES: Final = 2**20
+"""Letters beyond this wait on disk for the end of their task."""
 
 
 class DeadLetters:
@@ -27,13 +32,13 @@ class DeadLetters:
 
     Args:
         options: The sink's, with a target.
-        write_id: Of the batch write, or of the streaming query's run; names files where Spark gives no batch.
+        write_id: Of the batch write; None for a streaming query's sink, which writes each of its batches once.
     """
 
-    def __init__(self, options: SinkOptions, write_id: str) -> None:
+    def __init__(self, options: SinkOptions, write_id: str | None) -> None:
         self._options = options
         self._write_id = write_id
-        self._lines: list[str] = []
+        self._lines: IO[bytes] | None = None
         self._writer: TaskWriter | None = None
         self.count = 0
 
@@ -63,7 +68,9 @@ class DeadLetters:
         )
         self.count += 1
         if self._options.dead_letter_path is not None:
-            self._lines.append(letter)
+            if self._lines is None:
+                self._lines = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - closed by `close`
+            self._lines.write(letter.encode() + b"\n")
             return
         self._send(letter, str(key or "")[:_KEY_CHARACTERS_MAX] or "dead-letter", row_number)
 
@@ -88,29 +95,28 @@ class DeadLetters:
         """
         if self._writer is not None:
             self._writer.finish()
-        if self._lines:
-            self._write_file()
+        if self._lines is not None:
+            self._write_file(self._lines)
 
-    def _write_file(self) -> None:
+    def close(self) -> None:
+        """Let go of what was not written, after a failure."""
+        if self._lines is not None:
+            self._lines.close()
+
+    def _write_file(self, lines: IO[bytes]) -> None:
         import pyarrow as pa
-        from pyarrow import fs
 
         folder = self._options.dead_letter_path or ""
         name = _file_name(self._write_id)
         try:
-            system, path = (
-                fs.FileSystem.from_uri(folder) if "://" in folder else (fs.LocalFileSystem(), folder)
-            )
-            system.create_dir(path, recursive=True)
-            with system.open_output_stream(f"{path}/{name}") as file:
-                file.write("".join(f"{line}\n" for line in self._lines).encode())
+            Folder(folder).replace(name, lines)
         except (OSError, pa.ArrowException) as error:
             raise PenstockError(
-                f"option deadLetterPath={folder}: {len(self._lines)} dead letters cannot be written to {name}: {error}"
+                f"option deadLetterPath={folder}: {self.count} dead letters cannot be written to {name}: {error}"
             ) from error
 
 
-def _file_name(write_id: str) -> str:
+def _file_name(write_id: str | None) -> str:
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -118,5 +124,7 @@ def _file_name(write_id: str) -> str:
         raise UsageError("dead letters are written by Spark tasks, and this is none")
     query = context.getLocalProperty("sql.streaming.queryId")
     batch = context.getLocalProperty("streaming.sql.batchId")
-    what = write_id if query is None else f"{query}-batch-{batch}"
-    return f"dead-letters-{what}-part-{context.partitionId():05d}.jsonl"
+    parts = [] if query is None else [f"{query}-batch-{batch}"]
+    if write_id is not None:
+        parts.append(write_id if query is None else f"write-{write_id}")
+    return f"dead-letters-{'-'.join(parts)}-part-{context.partitionId():05d}.jsonl"

@@ -73,7 +73,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("maxRecordsPerBatch", whole_number(1, 500), 500, "Kinesis records in one PutRecords call.", _SINK),
     Option("bufferBytes", SIZE, 32 * 2**20, "Memory that one task may hold in records that are not acknowledged yet.", _SINK),
     Option("onError", one_of("fail", "deadLetter"), "fail", "What happens to a row that the service can never accept (too large, a key that is none, null): `fail` the task, or put it aside with `deadLetterPath` or `deadLetterStream`. Errors of the service always fail the task.", _SINK),
-    Option("deadLetterPath", TEXT, None, "Folder (local, or a URI that pyarrow opens, as s3://bucket/folder) for rows put aside: JSON lines, a file per task.", _SINK),
+    Option("deadLetterPath", TEXT, None, "Folder (local, or a URI that pyarrow opens, as s3://bucket/folder) for rows put aside: JSON lines, a file for each task that had any, named by query, batch, write and partition. Local files and folders are for their owner alone.", _SINK),
     Option("deadLetterStream", TEXT, None, "Stream for rows put aside, as JSON.", _SINK),
     Option("writeDeadline", duration(1, 86400), 600.0, "Time without any acknowledgement after which a task gives up and fails.", _SINK),
 )  # fmt: skip

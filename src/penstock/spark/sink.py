@@ -7,6 +7,7 @@ at-least-once: a task that Spark repeats sends its rows again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import uuid
 from collections.abc import Iterator, Mapping
@@ -102,12 +103,13 @@ class RowWriter:
     Args:
         options: The sink's options.
         columns: What `check_columns` gave.
+        write_id: Tells this write from others of the same micro-batch; None where there can be no other.
     """
 
-    def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> None:
         self._options = options
         self._columns = columns
-        self._write_id = uuid.uuid4().hex
+        self._write_id = write_id
 
     @explained
     def write(self, batches: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
@@ -117,8 +119,13 @@ class RowWriter:
             RecordError: A row can never be accepted; names the row and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
+        if not self._options.keeps_dead_letters:
+            return self._write(batches, None)
+        with contextlib.closing(DeadLetters(self._options, self._write_id)) as dead:
+            return self._write(batches, dead)
+
+    def _write(self, batches: Iterator[pa.RecordBatch], dead: DeadLetters | None) -> KinesisCommitMessage:
         writers: dict[str, TaskWriter] = {}
-        dead = DeadLetters(self._options, self._write_id) if self._options.keeps_dead_letters else None
         row_number = 0
         for batch in batches:
             names = batch.schema.names
@@ -207,7 +214,7 @@ class KinesisBatchWriter(DataSourceArrowWriter):
     """The sink of `df.write`."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
-        self._rows = RowWriter(options, columns)
+        self._rows = RowWriter(options, columns, uuid.uuid4().hex)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows."""

@@ -8,6 +8,7 @@ batch and the query goes on.
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 from penstock.errors import UsageError
 from penstock.producer.task_writer import ShardCounts, WriteReport
+from penstock.spark.folder import Folder
 
 _log: Final = logging.getLogger("penstock.spark")
 FILE_NAME: Final = "penstock-sink.json"
@@ -139,27 +141,11 @@ def _report_of(entry: Mapping[str, Any]) -> WriteReport:
     )
 
 
-def _open(location: str) -> tuple[Any, str]:
-    from pyarrow import fs
-
-    if location.startswith("file:"):
-        location = "/" + location.removeprefix("file:").lstrip("/")
-    if "://" not in location:
-        return fs.LocalFileSystem(), location
-    # Hadoop's names of S3; pyarrow knows the plain one.
-    for scheme in ("s3a://", "s3n://"):
-        location = location.replace(scheme, "s3://", 1) if location.startswith(scheme) else location
-    system, path = fs.FileSystem.from_uri(location)
-    return system, path
-
-
 def _read(location: str) -> Any:
     import pyarrow as pa
 
     try:
-        system, path = _open(location)
-        with system.open_input_stream(f"{path}/{FILE_NAME}") as file:
-            return json.loads(file.read())
+        return json.loads(Folder(location).read(FILE_NAME))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, pa.ArrowException) as error:
@@ -167,9 +153,4 @@ def _read(location: str) -> Any:
 
 
 def _write(location: str, report: SinkReport) -> None:
-    system, path = _open(location)
-    draft, final = f"{path}/.{FILE_NAME}.draft", f"{path}/{FILE_NAME}"
-    system.create_dir(path, recursive=True)
-    with system.open_output_stream(draft) as file:
-        file.write(json.dumps(_to_json(report)).encode())
-    system.move(draft, final)
+    Folder(location).replace(FILE_NAME, io.BytesIO(json.dumps(_to_json(report)).encode()))

@@ -1,0 +1,147 @@
+"""Small files in a folder that the user names: a local one, or a URI that pyarrow opens.
+
+A file is whole or not there: it is written beside its place and moved. Object stores show an object only when all of it
+is uploaded, so nothing is moved there. Locally a file is for its owner alone, as are the folders that are made for it, since
+it may hold what a stream holds. A name that somebody else planted as a symbolic link is replaced, not followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, Final
+
+_CHUNK_BYTES: Final = 2**20
+_OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
+_FILE: Final = 0o600
+_FOLDER: Final = 0o700
+
+
+class Folder:
+    """A place for files.
+
+    Args:
+        location: A path, or a URI; Hadoop's names of S3 are understood.
+
+    Raises:
+        OSError, pyarrow.ArrowException: The URI cannot be opened.
+    """
+
+    def __init__(self, location: str) -> None:
+        self._system: Any = None
+        if location.startswith("file:"):
+            location = "/" + location.removeprefix("file:").lstrip("/")
+        self._path = location
+        if "://" in location:
+            from pyarrow import fs
+
+            # pyarrow knows the plain name of S3.
+            for scheme in ("s3a://", "s3n://"):
+                location = location.replace(scheme, "s3://", 1) if location.startswith(scheme) else location
+            self._system, self._path = fs.FileSystem.from_uri(location)
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content.
+
+        Raises:
+            FileNotFoundError: There is none.
+            OSError, pyarrow.ArrowException: It cannot be read.
+        """
+        if self._system is None:
+            return (Path(self._path) / name).read_bytes()
+        with self._system.open_input_stream(f"{self._path}/{name}") as file:
+            return bytes(file.read())
+
+    def replace(self, name: str, content: IO[bytes]) -> None:
+        """Write a file whole, in place of one that has the name already.
+
+        Raises:
+            OSError, pyarrow.ArrowException: It cannot be written; what was there stands.
+        """
+        if self._system is None:
+            self._replace_local(name, content)
+        else:
+            self._replace_remote(name, content)
+
+    def _replace_local(self, name: str, content: IO[bytes]) -> None:
+        path = Path(self._path)
+        _make_folders(path)
+        _refuse_planted(path)
+        # By the folder's own descriptor: whoever moves the folder away meanwhile does not move the file elsewhere.
+        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+        draft = f".{name}.{secrets.token_hex(8)}.draft"
+        try:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+            try:
+                with os.fdopen(os.open(draft, flags, _FILE, dir_fd=folder), "wb") as file:
+                    file.writelines(_chunks(content))
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.rename(draft, name, src_dir_fd=folder, dst_dir_fd=folder)
+                os.fsync(folder)
+            except BaseException:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(draft, dir_fd=folder)
+                raise
+        finally:
+            os.close(folder)
+
+    def _replace_remote(self, name: str, content: IO[bytes]) -> None:
+        system, final = self._system, f"{self._path}/{name}"
+        system.create_dir(self._path, recursive=True)
+        if system.type_name in _OBJECT_STORES:
+            with system.open_output_stream(final) as file:
+                for chunk in _chunks(content):
+                    file.write(chunk)
+            return
+        draft = f"{self._path}/.{name}.{secrets.token_hex(8)}.draft"
+        try:
+            with system.open_output_stream(draft) as file:
+                for chunk in _chunks(content):
+                    file.write(chunk)
+            _move_over(system, draft, final)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                system.delete_file(draft)
+            raise
+
+
+def _chunks(content: IO[bytes]) -> Iterator[bytes]:
+    content.seek(0)
+    while chunk := content.read(_CHUNK_BYTES):
+        yield chunk
+
+
+def _make_folders(path: Path) -> None:
+    """Make a folder and those above it, for their owner alone; those that exist stay as they are."""
+    missing = [each for each in (path, *path.parents) if not each.is_dir()]
+    for each in reversed(missing):
+        each.mkdir(_FOLDER, exist_ok=True)  # another task may be first
+
+
+def _refuse_planted(path: Path) -> None:
+    """Refuse a folder that is a symbolic link of another user: it may lead anywhere.
+
+    Raises:
+        PermissionError: It is one.
+    """
+    found = path.lstat()
+    if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
+        raise PermissionError(
+            f"{path} is a symbolic link that belongs to user {found.st_uid}, not to the one who writes here; "
+            "name the folder itself"
+        )
+
+
+def _move_over(system: Any, draft: str, final: str) -> None:
+    """Move a file over another one, also where a file system (HDFS) moves only to a free name."""
+    try:
+        system.move(draft, final)
+    except OSError:
+        with contextlib.suppress(OSError):
+            system.delete_file(final)
+        system.move(draft, final)
