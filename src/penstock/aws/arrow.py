@@ -5,13 +5,14 @@ Imported only by those who want Arrow (the Spark source, the benches): `import p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, take_apart
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserRecord, take_apart
 from penstock.core.position import Position
 from penstock.ports.kinesis import RawRecord
 
@@ -32,6 +33,9 @@ SCHEMA: Final = pa.schema(
 MISPLACED: Final = "penstock.isMisplaced"
 """A column that is there only where a page holds misplaced records. They have their rows until a batch is cut and its
 end is fixed, so that positions count them; `delivered` takes them out."""
+
+ROWS_MAX: Final = 50_000
+"""Where a slice of a page ends: about 20 MB of rows without data. A page of plain records has 10,000 at most."""
 
 
 def records_to_batch(
@@ -55,24 +59,71 @@ def records_to_batch(
         counts: Added to.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
     """
+    slices = records_to_slices(
+        stream_name,
+        shard_id,
+        records,
+        after=after,
+        deaggregate=deaggregate,
+        counts=counts,
+        rule=rule,
+        rows_max=sys.maxsize,
+    )
+    return next(slices)[0]
+
+
+def records_to_slices(
+    stream_name: str,
+    shard_id: str,
+    records: Sequence[RawRecord],
+    *,
+    after: Position | None = None,
+    deaggregate: bool = True,
+    counts: DecodeCounts | None = None,
+    rule: MisplacedRule | None = None,
+    rows_max: int = ROWS_MAX,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Yield the rows of a page bit by bit, so that memory follows a slice and not what a page unpacks to.
+
+    A user record of no bytes takes six in an aggregate and hundreds as a row: a page of 10 MiB can hold over a million.
+
+    Args:
+        stream_name: For the column of that name.
+        shard_id: For the column of that name.
+        records: In sequence order.
+        after: Leave out everything up to and including it; None keeps all.
+        deaggregate: Whether aggregates are taken apart.
+        counts: Added to.
+        rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
+        rows_max: A slice ends with the Kinesis record that reaches it.
+
+    Yields:
+        Rows, and how many of `records` are read with them; at least one slice, also for no records.
+    """
     counts = DecodeCounts() if counts is None else counts
     data = pa.array([record.data for record in records], pa.binary())
     if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
-        batch = _mixed(stream_name, shard_id, records, counts, rule)
+        slices = _mixed(stream_name, shard_id, records, counts, rule, rows_max)
     else:
+        slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
         counts.plain_records += len(records)
-        arrivals = [record.arrival_s for record in records]
-        batch = _batch(
-            stream_name,
-            shard_id,
-            [record.sequence_number for record in records],
-            None,
-            [record.partition_key for record in records],
-            None,
-            arrivals,
-            data,
-        )
-    return batch if after is None else batch.slice(_count_done(batch, after))
+    for batch, count in slices:
+        yield batch if after is None else batch.slice(_count_done(batch, after)), count
+
+
+def _plain(
+    stream_name: str, shard_id: str, records: Sequence[RawRecord], data: pa.BinaryArray
+) -> pa.RecordBatch:
+    return _batch(
+        stream_name,
+        shard_id,
+        [record.sequence_number for record in records],
+        None,
+        [record.partition_key for record in records],
+        None,
+        [record.arrival_s for record in records],
+        data,
+    )
 
 
 def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
@@ -82,25 +133,34 @@ def delivered(rows: pa.RecordBatch) -> pa.RecordBatch:
     return rows.filter(pc.invert(rows.column(MISPLACED))).select(SCHEMA.names)
 
 
-def _mixed(
+def _mixed(  # noqa: PLR0917 - what was given to `records_to_slices`
     stream_name: str,
     shard_id: str,
     records: Sequence[RawRecord],
     counts: DecodeCounts,
     rule: MisplacedRule | None,
-) -> pa.RecordBatch:
+    rows_max: int,
+) -> Iterator[tuple[pa.RecordBatch, int]]:
     sequence: list[str] = []
     arrivals: list[float] = []
-    found = []
+    found: list[UserRecord] = []
     misplaced: list[bool] = []
-    for record in records:
+    for count, record in enumerate(records, 1):
         inner, is_misplaced = take_apart(record.data, record.partition_key, counts, rule)
         found += inner
         sequence += [record.sequence_number] * len(inner)
         arrivals += [record.arrival_s] * len(inner)
         misplaced += [is_misplaced] * len(inner)
-    keys, hash_keys, data, subs = zip(*found, strict=True)
-    batch = _batch(stream_name, shard_id, sequence, subs, keys, hash_keys, arrivals, data)
+        if len(found) >= rows_max or count == len(records):
+            keys, hash_keys, data, subs = zip(*found, strict=True)
+            batch = _batch(stream_name, shard_id, sequence, subs, keys, hash_keys, arrivals, data)
+            marked = _marked(batch, misplaced)
+            del keys, hash_keys, data, subs, batch  # while the slice is used, its raw form must not take room
+            sequence, arrivals, found, misplaced = [], [], [], []
+            yield marked, count
+
+
+def _marked(batch: pa.RecordBatch, misplaced: list[bool]) -> pa.RecordBatch:
     if True not in misplaced:
         return batch
     return pa.RecordBatch.from_arrays(

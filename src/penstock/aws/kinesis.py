@@ -29,6 +29,14 @@ class AwsKinesis:
     def __init__(self, options: AwsOptions) -> None:
         self._options = options
 
+    def __eq__(self, other: object) -> bool:
+        """Two are the same when they reach the same service as the same caller."""
+        return isinstance(other, AwsKinesis) and self._options == other._options
+
+    def __hash__(self) -> int:
+        """Agree with equality."""
+        return hash(self._options)
+
     def __repr__(self) -> str:
         """Show where, never as whom."""
         return f"AwsKinesis({self._options!r})"

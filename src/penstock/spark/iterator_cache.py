@@ -3,6 +3,8 @@
 A task that read a shard to a position leaves the service's next iterator here; the next task of the same process
 that starts at exactly that position saves a GetShardIterator call and a second look at the last record. Iterators
 live for five minutes at the service and are handed out here for four.
+
+An iterator is good only where it came from: the same stream name in another region, account or server is another stream.
 """
 
 from __future__ import annotations
@@ -21,24 +23,36 @@ class IteratorCache:
     """Thread-safe, bounded; an entry is handed out once."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[str, str, str], tuple[str, float]] = OrderedDict()
+        self._entries: OrderedDict[tuple[object, str, str, str], tuple[str, float]] = OrderedDict()
         self._lock = threading.Lock()
         self.hit_count = 0
         self.miss_count = 0
 
-    def take(self, stream: str, shard_id: str, position: Position, now_s: float) -> str | None:
-        """Give the iterator for a position and forget it; None when there is none that is young enough."""
+    def take(
+        self, service: object, stream: str, shard_id: str, position: Position, now_s: float
+    ) -> str | None:
+        """Return the iterator for a position and forget it; None when there is none that is young enough.
+
+        Args:
+            service: Whom the iterator is for, equal only for the same endpoint, region and credentials.
+            stream: Name or ARN.
+            shard_id: The shard.
+            position: Where the read starts.
+            now_s: Monotonic seconds.
+        """
         with self._lock:
-            entry = self._entries.pop((stream, shard_id, str(position)), None)
+            entry = self._entries.pop((service, stream, shard_id, str(position)), None)
             if entry is not None and now_s - entry[1] < _LIFE_S:
                 self.hit_count += 1
                 return entry[0]
             self.miss_count += 1
             return None
 
-    def put(self, stream: str, shard_id: str, position: Position, iterator: str, now_s: float) -> None:
+    def put(  # noqa: PLR0917 - the key's parts, as for `take`, and the entry's
+        self, service: object, stream: str, shard_id: str, position: Position, iterator: str, now_s: float
+    ) -> None:
         """Keep an iterator; the oldest entry goes when the cache is full."""
         with self._lock:
-            self._entries[(stream, shard_id, str(position))] = (iterator, now_s)
+            self._entries[(service, stream, shard_id, str(position))] = (iterator, now_s)
             while len(self._entries) > _SIZE_MAX:
                 self._entries.popitem(last=False)
