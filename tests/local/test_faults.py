@@ -263,6 +263,7 @@ def test_a_fault_that_cannot_be_is_refused(options, message):
 def ask(rig, method: str, path: str, document: object = None) -> tuple[int, object]:
     body = None if document is None else json.dumps(document).encode()
     request = urllib.request.Request(f"{rig.server.endpoint_url}/_penstock/{path}", body, method=method)
+    request.add_header("Content-Type", "application/json")
     try:
         with urllib.request.urlopen(request, timeout=10) as response:
             return response.status, json.load(response)
@@ -287,6 +288,12 @@ def test_faults_and_clock_are_scripted_by_http_too(rig):
     assert ask(rig, "POST", "clock", [1])[0] == 400
     assert ask(rig, "POST", "expire", {"what": "everything"})[0] == 400
     assert ask(rig, "POST", "streams", {"name": "s"})[0] == 400
+    assert ask(rig, "POST", "streams", {"name": "bad name"})[0] == 400
+    assert ask(rig, "POST", "streams", {"name": 5})[0] == 400
+    assert ask(rig, "POST", "streams", {"name": "wide", "shards": "many"})[0] == 400
+    assert "shard limit" in ask(rig, "POST", "streams", {"name": "wide", "shards": 300_000})[1]["error"]
+    assert ask(rig, "POST", "clock", {"advance_s": 1e300})[0] == 400
+    assert ask(rig, "GET", "state")[1]["streams"].keys() == {"s"}
     assert ask(rig, "GET", "nowhere")[0] == 404
 
 

@@ -9,7 +9,8 @@ import pytest
 
 from penstock.errors import OptionError, Unavailable
 from penstock.local import LocalKinesis
-from penstock.local.calls import CALLERS_MAX, CallLog, caller_of
+from penstock.local.calls import CALLERS_MAX, CallLog
+from penstock.local.credentials import credential_of
 
 
 def test_a_record_put_is_read_back():
@@ -135,4 +136,4 @@ def test_the_callers_that_are_counted_apart_are_limited():
     ],
 )
 def test_a_caller_is_the_access_key_of_the_signature(authorization, caller):
-    assert caller_of(authorization) == caller
+    assert credential_of(authorization).access_key == caller

@@ -7,22 +7,24 @@ import logging
 import uuid
 from collections.abc import Awaitable, Sequence
 from email.utils import formatdate
-from typing import Any
-from xml.sax.saxutils import escape
 
 import msgspec
 
 from penstock.local import moto_bridge
-from penstock.local.calls import CallLog, caller_of
+from penstock.local.access import Access
+from penstock.local.answers import error_answer, kinesis_error
+from penstock.local.calls import CallLog
 from penstock.local.clock import VirtualClock
+from penstock.local.content import unpack
 from penstock.local.control import PREFIX, Control
+from penstock.local.credentials import credential_of
 from penstock.local.faults import Hit
 from penstock.local.http import Request, Response
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations import dispatch
 from penstock.local.operations.call import Call, DropConnection, Service
 from penstock.local.replies import Refusal
-from penstock.local.wire import CBOR, Wire, wire_for
+from penstock.local.wire import wire_for
 
 log = logging.getLogger("penstock.local")
 
@@ -46,9 +48,18 @@ class KinesisApplication:
         clock: The server's clock.
         calls: The server's call log.
         bridge: Serves DynamoDB, CloudWatch and STS.
+        allow_hosts: Host names to answer to beside those of loopback.
     """
 
-    def __init__(self, service: Service, clock: VirtualClock, calls: CallLog, bridge: MotoBridge) -> None:
+    def __init__(
+        self,
+        service: Service,
+        clock: VirtualClock,
+        calls: CallLog,
+        bridge: MotoBridge,
+        allow_hosts: Sequence[str] = (),
+    ) -> None:
+        self._access = Access(allow_hosts)
         self._service = service
         self._clock = clock
         self._calls = calls
@@ -57,19 +68,26 @@ class KinesisApplication:
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         """Answer a request, at once where that is possible."""
+        refused = self._access.refusal(request.headers)
+        if refused is not None:
+            return self._dated(error_answer(request, "AccessDeniedException", refused, 403))
+        try:
+            unpack(request)
+        except Refusal as refusal:
+            return self._dated(error_answer(request, refusal.code, refusal.message, refusal.status))
         if request.target.startswith(PREFIX):
             return self._control.answer(request)
         target = request.headers.get("x-amz-target", "")
-        if target.startswith(_TARGET):
+        if target.startswith(_TARGET) and request.method == "POST":
             return self._kinesis(target.removeprefix(_TARGET), request)
         other = moto_bridge.service_and_operation(request)
         if other is not None:
             return self._other(*other, request)
         message = (
-            f"{request.method} {request.target} is no call of Kinesis, DynamoDB, CloudWatch or STS; "
+            f"{request.method} {request.target[:200]} is no call of Kinesis, DynamoDB, CloudWatch or STS; "
             f"this endpoint serves those and {PREFIX}*."
         )
-        return self._dated(_error(wire_for(""), Refusal("UnknownOperationException", message, 404)))
+        return self._dated(error_answer(request, "UnknownOperationException", message, 404))
 
     # -- Kinesis --------------------------------------------------------------------------------------------
 
@@ -82,7 +100,7 @@ class KinesisApplication:
             response = Response(200, body, [("Content-Type", wire.content_type)])
         except Refusal as refusal:
             outcome = refusal.code
-            response = _error(wire, refusal)
+            response = kinesis_error(wire, refusal)
         except DropConnection:
             outcome = "drop_before"
             response = Response(drop=True)
@@ -90,7 +108,7 @@ class KinesisApplication:
             # a fault of this server or its disk: the service would say this, and the log says what it was
             log.exception("Kinesis %s failed", operation)
             outcome = "InternalFailure"
-            response = _error(
+            response = kinesis_error(
                 wire, Refusal(outcome, f"penstock local failed in {operation}; see its log", 500)
             )
         if outcome == "ok" and call.sending:
@@ -102,7 +120,7 @@ class KinesisApplication:
             resource=call.resource,
             shards=call.shards,
             outcome=outcome,
-            caller=caller_of(request.headers.get("authorization", "")),
+            caller=credential_of(request.headers.get("authorization", "")).access_key,
         )
         self._dated(response)
         return _sent(response, call.sending) if call.sending else response
@@ -123,7 +141,7 @@ class KinesisApplication:
             resource=",".join(tables),
             shards=(),
             outcome=outcome,
-            caller=caller_of(request.headers.get("authorization", "")),
+            caller=credential_of(request.headers.get("authorization", "")).access_key,
         )
         self._dated(response)
         sending = [hit for hit in hits if hit.is_sending or hit.fault.kind == "delay"]
@@ -146,9 +164,9 @@ def _scripted(service: str, request: Request, hits: Sequence[Hit]) -> Response |
             return Response(drop=True)
         if fault.kind == "throttle":
             code, message = _THROTTLES[service]
-            return _other_error(request, fault.code or code, fault.message or message, 400)
+            return error_answer(request, fault.code or code, fault.message or message, 400)
         if fault.kind == "error":
-            return _other_error(
+            return error_answer(
                 request, fault.code or "InternalServerError", fault.message or "scripted fault", fault.status
             )
     return None
@@ -173,30 +191,6 @@ def _sent(response: Response, hits: Sequence[Hit]) -> Response | Awaitable[Respo
 async def _late(response: Response, delay_s: float) -> Response:
     await asyncio.sleep(delay_s)
     return response
-
-
-def _error(wire: Wire, refusal: Refusal) -> Response:
-    document: dict[str, Any] = {"__type": refusal.code, "message": refusal.message}
-    headers = [("Content-Type", wire.content_type)]
-    if wire is CBOR:
-        headers.append(("x-amzn-ErrorType", refusal.code))
-    return Response(refusal.status, wire.encode(document), headers)
-
-
-def _other_error(request: Request, code: str, message: str, status: int) -> Response:
-    """Write an error in the form that the request's protocol has: XML for the query protocol, else JSON."""
-    if "x-www-form-urlencoded" in request.headers.get("content-type", ""):
-        xml = f"<ErrorResponse><Error><Code>{escape(code)}</Code><Message>{escape(message)}</Message></Error></ErrorResponse>"
-        return Response(status, xml.encode(), [("Content-Type", "text/xml")])
-    body = msgspec.json.encode({"__type": code, "message": message, "Message": message})
-    short = code.rpartition("#")[2]
-    # the query services read the code from this header
-    headers = [
-        ("Content-Type", "application/x-amz-json-1.0"),
-        ("x-amzn-query-error", f"{short};{'Sender' if status < 500 else 'Receiver'}"),
-        ("x-amzn-ErrorType", short),
-    ]
-    return Response(status, body, headers)
 
 
 def _outcome(response: Response) -> str:

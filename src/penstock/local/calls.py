@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, deque
 from collections.abc import Sequence
 from typing import Any
 
 RECENT_MAX = 1000
 CALLERS_MAX = 1000
-_CREDENTIAL = re.compile(r"Credential=([^/,\s]+)/")
-
-
-def caller_of(authorization: str) -> str:
-    """The access key id that a request's signature names; empty for an unsigned one."""
-    match = _CREDENTIAL.search(authorization)
-    return match[1] if match else ""
+NAMES_MAX = 1000
+_TEXT_CHARS_MAX = 256
 
 
 class CallLog:
@@ -48,13 +42,15 @@ class CallLog:
         Args:
             now_ms: Virtual time in milliseconds.
             service: `kinesis`, `dynamodb`, `cloudwatch` or `sts`.
-            operation: The service's name of the call.
+            operation: The service's name of the call; those after the first 1,000 are counted as `(others)`.
             resource: The stream or table, or an empty text.
             shards: The shards it touched.
             outcome: `ok`, an error code, or what a fault did to it (`drop_after`, ...).
             caller: The access key id of the request; those after the first 1,000 are counted as one, `(others)`.
         """
-        name = f"{service}.{operation}"
+        name = f"{service}.{operation[:_TEXT_CHARS_MAX]}"
+        if name not in self._total and len(self._total) >= NAMES_MAX:
+            name = f"{service}.(others)"
         self._total[name] += 1
         if shards:
             by_shard = self._by_shard.setdefault(name, Counter())
@@ -69,7 +65,7 @@ class CallLog:
             {
                 "at_ms": now_ms,
                 "operation": name,
-                "resource": resource,
+                "resource": resource[:_TEXT_CHARS_MAX],
                 "shards": list(shards),
                 "outcome": outcome,
                 "caller": caller,

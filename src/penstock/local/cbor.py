@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 from typing import Any
 
+from penstock.local.documents import VALUES_MAX
 from penstock.local.replies import Timestamp, serialization
 
 _DEPTH_MAX = 32
@@ -78,7 +79,8 @@ def decode(data: bytes) -> Any:
     """Return the document that `data` holds; tag 1 becomes a `Timestamp`.
 
     Raises:
-        Refusal: `SerializationException`: it is cut short, nested too deeply, or followed by other bytes.
+        Refusal: `SerializationException`: it is cut short, nested too deeply, has too many values, or is
+            followed by other bytes.
     """
     reader = _Reader(data)
     try:
@@ -91,15 +93,23 @@ def decode(data: bytes) -> Any:
 
 
 class _Reader:
-    __slots__ = ("at", "data")
+    __slots__ = ("at", "count", "data")
 
     def __init__(self, data: bytes) -> None:
         self.data = data
         self.at = 0
+        self.count = 0
+
+    def _counted(self) -> None:
+        """Count a value: each takes far more memory and time than its bytes."""
+        self.count += 1
+        if self.count > VALUES_MAX:
+            raise ValueError(f"more than {VALUES_MAX} values")
 
     def item(self, depth: int) -> Any:  # noqa: PLR0911 - one return per major type
         if depth > _DEPTH_MAX:
             raise ValueError(f"more than {_DEPTH_MAX} levels")
+        self._counted()
         first = self.data[self.at]
         self.at += 1
         major, info = first >> 5, first & 31
@@ -153,6 +163,7 @@ class _Reader:
             first = self.data[self.at]
             if first >> 5 != major:
                 raise ValueError("a chunk of another type in a string")
+            self._counted()
             self.at += 1
             pieces.append(self._take(self._sure(self._amount(first & 31))))
         self.at += 1
@@ -175,6 +186,8 @@ class _Reader:
                 if amount is None:
                     break
                 raise ValueError("a break in a map of known length")
+            if not isinstance(key, str):
+                raise TypeError("a key that is no text")
             found[key] = self._value(depth)
             if left is not None:
                 left -= 1

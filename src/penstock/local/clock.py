@@ -12,6 +12,8 @@ from collections.abc import Callable
 
 from penstock.errors import OptionError
 
+MOMENT_MAX_MS = 9_999_999_999_999
+
 
 class VirtualClock:
     """Milliseconds since the epoch, never running backwards.
@@ -37,7 +39,8 @@ class VirtualClock:
 
     def now_ms(self) -> int:
         """Return the virtual time in milliseconds since the epoch."""
-        return int(self._base_ms + (self._monotonic() - self._origin_s) * 1000.0 * self.factor)
+        reading_ms = self._base_ms + (self._monotonic() - self._origin_s) * 1000.0 * self.factor
+        return int(min(reading_ms, MOMENT_MAX_MS))
 
     def advance(self, seconds: float) -> int:
         """Move the clock forwards.
@@ -49,11 +52,16 @@ class VirtualClock:
             The new time in milliseconds.
 
         Raises:
-            OptionError: `seconds` is negative or not finite: records and positions rely on time not going back.
+            OptionError: `seconds` is negative or not finite (records and positions rely on time not going back),
+                or leads beyond the year 2286, after which times have more digits than the wire has room for.
         """
         if not math.isfinite(seconds) or seconds < 0:
             raise OptionError(
                 f"the clock moves forwards only: advance takes at least 0 seconds, not {seconds!r}"
+            )
+        if self.now_ms() + seconds * 1000.0 > MOMENT_MAX_MS:
+            raise OptionError(
+                f"the clock ends in the year 2286: it cannot be advanced by {seconds!r} seconds"
             )
         self._base_ms += seconds * 1000.0
         return self.now_ms()

@@ -42,6 +42,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     # for a parent that starts it and may die without a word: its end of the pipe closes
     parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
     parser.add_argument("--region", default="us-east-1", help="region of the ARNs")
+    parser.add_argument(
+        "--allow-host",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="answer to this host name too, beside localhost and loopback addresses; may be repeated",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -59,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
             args.settle,
             args.memory_max,
             args.region,
+            tuple(args.allow_host),
         )
         asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof))
     except PenstockError as error:

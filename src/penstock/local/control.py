@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import msgspec
 
 from penstock.errors import OptionError
 from penstock.local.calls import CallLog
 from penstock.local.clock import VirtualClock
+from penstock.local.documents import read_json
 from penstock.local.faults import Fault
 from penstock.local.http import Request, Response
 from penstock.local.operations.call import Service
 from penstock.local.replies import Refusal
+from penstock.local.shapes import NAME
 
 PREFIX = "/_penstock/"
+_JSON = "application/json"
 
 
 class Control:
@@ -47,23 +50,18 @@ class Control:
 
     def answer(self, request: Request) -> Response:
         """Answer one request; 400 with a sentence when it asks for something wrong."""
-        url = urlsplit(request.target)
-        route = self._routes.get((request.method, url.path.removeprefix(PREFIX)))
+        path, _, query = request.target.partition("?")
+        route = self._routes.get((request.method, path.removeprefix(PREFIX)))
         if route is None:
             known = ", ".join(f"{method} {PREFIX}{name}" for method, name in self._routes)
-            return _reply({"error": f"no {request.method} {url.path}; there are {known}"}, 404)
+            return _reply({"error": f"no {request.method} {path[:200]}; there are {known}"}, 404)
+        # a page in a browser sends any other type without asking first
+        if request.method == "POST" and _media_type(request) != _JSON:
+            return _reply({"error": f"POST {path} needs the header Content-Type: {_JSON}"}, 415)
         try:
-            document = msgspec.json.decode(request.body) if request.body else {}
-            if not isinstance(document, dict):
-                return _reply({"error": "the body must be a JSON object"}, 400)
-            document.update({name: values[-1] for name, values in parse_qs(url.query).items()})
-            return _reply(route(document))
-        except (OptionError, msgspec.DecodeError) as error:
-            return _reply({"error": str(error)}, 400)
-        except Refusal as refusal:
-            return _reply({"error": refusal.message}, 400)
-        except (KeyError, TypeError, ValueError) as error:
-            return _reply({"error": f"cannot be used: {type(error).__name__}: {error}"}, 400)
+            return _reply(route(_document(request.body, query)))
+        except (OptionError, Refusal, KeyError, TypeError, ValueError, OverflowError) as error:
+            return _reply({"error": _sentence(error)}, 400)
 
     def _clock_state(self) -> dict[str, Any]:
         return {"now_ms": self._clock.now_ms(), "time_factor": self._clock.factor}
@@ -99,10 +97,8 @@ class Control:
     def _create_stream(self, document: dict[str, Any]) -> dict[str, Any]:
         """Create a stream that is ACTIVE on return, past all account rates."""
         store = self._service.store
-        shards = int(document.get("shards", 1))
-        if shards < 1:
-            raise OptionError(f"a stream needs at least 1 shard, not {shards}")
-        stream = store.create_active(str(document["name"]), shards, self._clock.now_ms())
+        name, shards = check_stream(document["name"], document.get("shards", 1))
+        stream = store.create_active(name, shards, self._clock.now_ms())
         return {"arn": stream.arn}
 
     def _state(self) -> dict[str, Any]:
@@ -126,5 +122,48 @@ class Control:
         }
 
 
+def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
+    """Return a stream's name and number of shards when the service would take them.
+
+    Raises:
+        OptionError: It would refuse them.
+    """
+    if not isinstance(name, str):
+        raise OptionError(f"the name of a stream is a text, not {type(name).__name__}")
+    problems: list[str] = []
+    NAME.check(name, "streamName", problems)
+    if problems:
+        raise OptionError(f"{name[:200]!r} cannot be the name of a stream: {'; '.join(problems)}")
+    if isinstance(shard_count, bool) or not isinstance(shard_count, int):
+        raise OptionError(f"the number of shards of {name!r} is a whole number, not {shard_count!r}")
+    if shard_count < 1:
+        raise OptionError(f"stream {name!r} needs at least 1 shard, not {shard_count}")
+    return name, shard_count
+
+
+def _document(body: bytes, query: str) -> dict[str, Any]:
+    document = read_json(body) if body else {}
+    if not isinstance(document, dict):
+        raise OptionError("the body must be a JSON object")
+    document.update({name: values[-1] for name, values in parse_qs(query).items()})
+    return document
+
+
+def _sentence(error: Exception) -> str:
+    match error:
+        case OptionError():
+            return str(error)
+        case Refusal():
+            return error.message
+        case KeyError():
+            return f"{error} is missing"
+        case _:
+            return f"cannot be used: {type(error).__name__}: {error}"
+
+
+def _media_type(request: Request) -> str:
+    return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
 def _reply(document: Any, status: int = 200) -> Response:
-    return Response(status, msgspec.json.encode(document), [("Content-Type", "application/json")])
+    return Response(status, msgspec.json.encode(document), [("Content-Type", _JSON)])

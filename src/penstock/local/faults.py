@@ -28,6 +28,7 @@ KINDS = {
     "omit": "ListShards leaves out the shard named by `shard`",
     "empty": "GetRecords returns no records and stays where it is, though there are some",
 }
+ACTIVE_MAX = 1000
 _SENDING = {"drop_after", "truncate", "garbage"}
 
 
@@ -153,6 +154,10 @@ class FaultBook:
 
     def add(self, fault: Fault) -> int:
         """Activate a fault; returns its number."""
+        if len(self._active) >= ACTIVE_MAX:
+            raise OptionError(
+                f"there are {ACTIVE_MAX} active faults already; clear those that are not needed"
+            )
         self._number += 1
         self._active.append(_Active(self._number, fault))
         return self._number

@@ -90,7 +90,8 @@ class Remote:
         connection = http.client.HTTPConnection(self._host, timeout=_CONTROL_TIMEOUT_S)
         try:
             body = None if document is None else msgspec.json.encode(document)
-            connection.request(method, f"/_penstock/{path}", body)
+            headers = {} if body is None else {"Content-Type": "application/json"}
+            connection.request(method, f"/_penstock/{path}", body, headers)
             response = connection.getresponse()
             answer = msgspec.json.decode(response.read())
         except (OSError, http.client.HTTPException) as error:

@@ -1,7 +1,9 @@
 """HTTP/1.1 over asyncio: parses requests with httptools, answers one at a time per connection.
 
 Knows nothing of Kinesis. The application is a function from a request to a response, or to an awaitable
-of one when the answer takes time; meanwhile the connection reads nothing more.
+of one when the answer takes time; meanwhile the connection reads nothing more. Whatever a client sends or
+leaves unsent is bounded: sizes by refusal, time by `Connections.end_overdue`, which the server calls now
+and then.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from http import HTTPStatus
+from io import BytesIO
 from typing import Any
 
 import httptools
@@ -19,6 +22,16 @@ import httptools
 log = logging.getLogger("penstock.local")
 
 BODY_BYTES_MAX = 32 * 1024 * 1024
+ALL_BODIES_BYTES_MAX = 256 * 1024 * 1024
+TARGET_BYTES_MAX = 16 * 1024
+HEAD_BYTES_MAX = 64 * 1024
+HEADERS_MAX = 100
+CONNECTIONS_MAX = 800
+HEAD_TIMEOUT_S = 60.0
+REQUEST_TIMEOUT_S = 120.0
+IDLE_TIMEOUT_S = 900.0
+SEND_TIMEOUT_S = 60.0
+_LINGER_S = 2.0
 _SEND_PIECE_BYTES = 256 * 1024
 _PIPELINED_MAX = 16
 
@@ -31,6 +44,7 @@ class Request:
     target: str = ""
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
+    header_bytes: int = 0
 
 
 @dataclass(slots=True)
@@ -40,6 +54,7 @@ class Response:
     Attributes:
         drop: Close the connection and send nothing.
         cut_at: Send only this many bytes of the body, then close; the head promises all of it.
+        is_head: Answers HEAD: its body is announced and not sent.
     """
 
     status: int = 200
@@ -47,9 +62,44 @@ class Response:
     headers: list[tuple[str, str]] = field(default_factory=list)
     drop: bool = False
     cut_at: int | None = None
+    is_head: bool = False
+
+    @property
+    def sent_body(self) -> bytes:
+        """What follows the head."""
+        return b"" if self.is_head else self.body
 
 
 Application = Callable[[Request], Response | Awaitable[Response]]
+
+
+class Connections:
+    """The open connections of one server, and what they take up together.
+
+    Attributes:
+        open: The connections.
+        body_bytes: Bytes of request bodies that have come in part.
+    """
+
+    def __init__(self) -> None:
+        self.open: set[HttpProtocol] = set()
+        self.body_bytes = 0
+
+    def add(self, connection: HttpProtocol) -> None:
+        """Take one in; where that makes too many, the one that has waited longest for its client goes."""
+        self.open.add(connection)
+        if len(self.open) > CONNECTIONS_MAX:
+            waiting = [other for other in self.open if other.waits_for_client]
+            min(waiting, key=lambda other: other.since_s).close()
+
+    def end_overdue(self, now_s: float) -> None:
+        """Close the connections whose clients have kept the server waiting too long.
+
+        Args:
+            now_s: Reading of the loop's clock.
+        """
+        for connection in list(self.open):
+            connection.end_if_overdue(now_s)
 
 
 class HttpProtocol(asyncio.Protocol):
@@ -58,14 +108,18 @@ class HttpProtocol(asyncio.Protocol):
     Args:
         application: Answers requests.
         loop: The loop that the connection lives on.
-        connections: Set that the connection keeps itself in while it is open.
+        connections: Where the connection keeps itself while it is open.
+
+    Attributes:
+        is_new: Whether no request has begun on it yet.
+        since_s: When it came, began its request, or was last answered, by the loop's clock.
     """
 
     def __init__(
         self,
         application: Application,
         loop: asyncio.AbstractEventLoop,
-        connections: set[HttpProtocol],
+        connections: Connections,
     ) -> None:
         self._application = application
         self._loop = loop
@@ -73,8 +127,16 @@ class HttpProtocol(asyncio.Protocol):
         self._transport: asyncio.Transport | None = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._request = Request()
-        self._pieces: list[bytes] = []
+        self._body = BytesIO()
         self._body_bytes = 0
+        self._head_bytes = 0
+        self._header_count = 0
+        self._refusal: HTTPStatus | None = None
+        self._is_refused = False
+        self.is_new = True
+        self._in_head = False
+        self._in_request = False
+        self.since_s = loop.time()
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
@@ -91,22 +153,32 @@ class HttpProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
         """Forget the connection; an answer under way is given up."""
-        self._connections.discard(self)
+        self._connections.open.discard(self)
+        self._drop_body()
         self._transport = None
         self._writable.set()
         if self._task is not None:
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; what is not HTTP ends the connection."""
+        """Feed the parser; what is not HTTP, or too much, is refused."""
+        if self._is_refused:
+            return
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
             # the request itself was answered as HTTP/1.1; what follows in the other protocol is not read
             if self._transport is not None:
                 self._transport.close()
+            return
         except httptools.HttpParserError:
-            self._refuse(HTTPStatus.BAD_REQUEST)
+            self._refuse(self._refusal or HTTPStatus.BAD_REQUEST)
+            return
+        if self._in_head:
+            # the parser shows a header when it is complete: one without an end is counted here
+            self._head_bytes += len(data)
+            if self._head_bytes > HEAD_BYTES_MAX + TARGET_BYTES_MAX:
+                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def pause_writing(self) -> None:
         """The client reads slower than we send."""
@@ -121,48 +193,96 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.abort()
 
+    # -- deadlines ------------------------------------------------------------------------------------------
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Whether the next step is the client's: to send a request, or the rest of one."""
+        return self._task is None
+
+    def end_if_overdue(self, now_s: float) -> None:
+        """Close the connection when its client has had its time to send."""
+        if not self.waits_for_client:
+            return
+        waited_s = now_s - self.since_s
+        if self._in_request:
+            if waited_s > (HEAD_TIMEOUT_S if self._in_head else REQUEST_TIMEOUT_S):
+                self._refuse(HTTPStatus.REQUEST_TIMEOUT)
+        elif waited_s > (HEAD_TIMEOUT_S if self.is_new else IDLE_TIMEOUT_S):
+            self.close()
+
     # -- httptools ------------------------------------------------------------------------------------------
 
     def on_message_begin(self) -> None:
         """Start a request."""
         self._request = Request()
-        self._pieces = []
-        self._body_bytes = 0
+        self._head_bytes = self._header_count = 0
+        self.is_new = False
+        self._in_head = self._in_request = True
+        self.since_s = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
         """Take the target; it may come in pieces."""
+        if len(self._request.target) + len(url) > TARGET_BYTES_MAX:
+            self._stop(HTTPStatus.REQUEST_URI_TOO_LONG)
         self._request.target += url.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header."""
-        self._request.headers[name.decode("latin-1").lower()] = value.decode("latin-1")
+        """Take one header; those after a body say nothing that is needed."""
+        self._header_count += 1
+        self._request.header_bytes += len(name) + len(value)
+        if self._header_count > HEADERS_MAX or self._request.header_bytes > HEAD_BYTES_MAX:
+            self._stop(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+        if not self._in_head:
+            return
+        key = name.decode("latin-1").lower()
+        if key == "host" and key in self._request.headers:
+            self._stop(HTTPStatus.BAD_REQUEST)
+        self._request.headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Tell a client that waits for permission to go on."""
+        """Refuse a body that is announced too large; tell a client that waits for permission to go on."""
+        self._in_head = False
         self._request.method = self._parser.get_method().decode("latin-1")
+        announced = self._request.headers.get("content-length", "")
+        if announced.isdecimal() and (len(announced) > 18 or int(announced) > BODY_BYTES_MAX):
+            self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
         """Take a piece of the body."""
         self._body_bytes += len(data)
+        self._connections.body_bytes += len(data)
         if self._body_bytes > BODY_BYTES_MAX:
-            self._refuse(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-            return
-        self._pieces.append(data)
+            self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+        if self._connections.body_bytes > ALL_BODIES_BYTES_MAX:
+            self._stop(HTTPStatus.SERVICE_UNAVAILABLE)
+        self._body.write(data)
 
     def on_message_complete(self) -> None:
         """Answer the request, after those before it."""
+        self._in_request = False
+        request = self._request
+        request.body = self._body.getvalue()
+        self._drop_body()
         if self._transport is None or self._transport.is_closing():
             return
-        request = self._request
-        request.body = self._pieces[0] if len(self._pieces) == 1 else b"".join(self._pieces)
-        self._pieces = []
         self._waiting.append((request, self._parser.should_keep_alive()))
         if len(self._waiting) > _PIPELINED_MAX:
-            self._refuse(HTTPStatus.TOO_MANY_REQUESTS)
+            self._stop(HTTPStatus.TOO_MANY_REQUESTS)
         elif self._task is None:
             self._work()
+
+    def _drop_body(self) -> None:
+        self._connections.body_bytes -= self._body_bytes
+        self._body_bytes = 0
+        self._body = BytesIO()
+
+    def _stop(self, status: HTTPStatus) -> None:
+        """Stop the parser: the request is refused."""
+        self._refusal = status
+        raise ValueError(status.phrase)
 
     # -- answering ------------------------------------------------------------------------------------------
 
@@ -175,8 +295,14 @@ class HttpProtocol(asyncio.Protocol):
             except Exception:
                 log.exception("%s %s failed", request.method, request.target)
                 response = Response(HTTPStatus.INTERNAL_SERVER_ERROR)
+            self.since_s = self._loop.time()
+            if request.method == "HEAD" and isinstance(response, Response):
+                response.is_head = True
             if isinstance(response, Response) and self._send_at_once(response, keep_alive):
                 continue
+            if not isinstance(response, Response):
+                # a task from the start: one that is cancelled before its first step still ends in order
+                response = self._loop.create_task(_sure(request, response))
             self._task = self._loop.create_task(self._finish(request, response, keep_alive))
             return
 
@@ -186,14 +312,19 @@ class HttpProtocol(asyncio.Protocol):
         if self._transport is not None:
             self._transport.pause_reading()
         try:
-            await self._send(
-                response if isinstance(response, Response) else await _sure(request, response), keep_alive
-            )
+            answer = response if isinstance(response, Response) else await response
+            answer.is_head = request.method == "HEAD"
+            await self._send(answer, keep_alive)
         except asyncio.CancelledError:
             # the connection is gone: nobody waits for the answer
             return
+        except TimeoutError:
+            log.info("%s %s: the client did not read its answer", request.method, request.target)
+            self.close()
+            return
         finally:
             self._task = None
+            self.since_s = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
             self._work()
@@ -204,7 +335,7 @@ class HttpProtocol(asyncio.Protocol):
             return False
         if self._transport is None or not self._writable.is_set():
             return False
-        self._transport.write(_head(response, keep_alive) + response.body)
+        self._transport.write(_head(response, keep_alive) + response.sent_body)
         if not keep_alive:
             self._transport.close()
         return True
@@ -216,22 +347,39 @@ class HttpProtocol(asyncio.Protocol):
         if response.drop:
             transport.abort()
             return
+        await self._until_writable()
         transport.write(_head(response, keep_alive))
-        body = memoryview(response.body)
+        body = memoryview(response.sent_body)
         if response.cut_at is not None:
             body = body[: response.cut_at]
         for begin in range(0, len(body), _SEND_PIECE_BYTES):
-            await self._writable.wait()
+            await self._until_writable()
             # a connection that was lost meanwhile ignores what is written
             transport.write(body[begin : begin + _SEND_PIECE_BYTES])
         if response.cut_at is not None or not keep_alive:
             transport.close()
 
+    async def _until_writable(self) -> None:
+        async with asyncio.timeout(SEND_TIMEOUT_S):
+            await self._writable.wait()
+
     def _refuse(self, status: HTTPStatus) -> None:
-        """Answer a request that cannot be read, and close."""
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.write(_head(Response(status), keep_alive=False))
-            self._transport.close()
+        """Answer a request that cannot be read, and close.
+
+        What the client still sends is read and thrown away for a moment: closing at once would reset the
+        connection, and the client might lose the answer.
+        """
+        if self._is_refused or self._transport is None or self._transport.is_closing():
+            return
+        self._is_refused = True
+        self._waiting.clear()
+        if self._task is not None:
+            self._task.cancel()
+        self._drop_body()
+        self._transport.resume_reading()
+        self._transport.write(_head(Response(status), keep_alive=False))
+        self._transport.write_eof()
+        self._loop.call_later(_LINGER_S, self.close)
 
 
 async def _sure(request: Request, answer: Awaitable[Response]) -> Response:

@@ -14,13 +14,15 @@ from pathlib import Path
 import msgspec
 
 from penstock.local import moto_repairs
+from penstock.local.credentials import credential_of, is_region
+from penstock.local.documents import read_json
 from penstock.local.http import Request, Response
 from penstock.local.moto_account import MotoAccount
+from penstock.local.replies import Refusal
 from penstock.local.tables import TableJournal
 
 log = logging.getLogger("penstock.local")
 
-_SCOPE = re.compile(r"Credential=[^/]*/\d*/([^/]*)/([^/]*)/aws4_request")
 _HOSTS = {
     "dynamodb": "dynamodb.{}.amazonaws.com",
     "dynamodbstreams": "streams.dynamodb.{}.amazonaws.com",
@@ -33,6 +35,7 @@ _TARGETS = {
     "GraniteServiceVersion20100801": "cloudwatch",
 }
 _VERSIONS = {"2010-08-01": "cloudwatch", "2011-06-15": "sts"}
+VALUES_MAX = 1_000_000
 _FORM = re.compile(rb"(?:^|&)(Action|Version)=([^&]*)")
 
 
@@ -54,8 +57,8 @@ def service_and_operation(request: Request) -> tuple[str, str] | None:
 def tables_of(body: bytes) -> tuple[str, ...]:
     """Return the tables that a DynamoDB request names."""
     try:
-        document = msgspec.json.decode(body)
-    except msgspec.DecodeError:
+        document = read_json(body, values_max=VALUES_MAX)
+    except Refusal:
         return ()
     if not isinstance(document, dict):
         return ()
@@ -103,8 +106,8 @@ class MotoBridge:
             saved.result()
 
     def _answer(self, service: str, operation: str, request: Request) -> Response:
-        scope = _SCOPE.search(request.headers.get("authorization", ""))
-        region = scope[1] if scope is not None else self._region
+        named = credential_of(request.headers.get("authorization", "")).region
+        region = named if is_region(named) else self._region
         if service == "dynamodb":
             request.body = moto_repairs.repaired(operation, request.body)
         try:

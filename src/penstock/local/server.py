@@ -17,16 +17,20 @@ from types import TracebackType
 from typing import Self
 
 from penstock.errors import OptionError, Unavailable
+from penstock.local.access import Access
 from penstock.local.application import KinesisApplication
 from penstock.local.calls import CallLog
 from penstock.local.clock import VirtualClock
+from penstock.local.control import check_stream
+from penstock.local.credentials import is_region
 from penstock.local.faults import FaultBook
 from penstock.local.handle import Handle
-from penstock.local.http import HttpProtocol
+from penstock.local.http import Connections, HttpProtocol
 from penstock.local.journal import FileJournal
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations.call import Service
 from penstock.local.quotas import Quotas
+from penstock.local.replies import Refusal
 from penstock.local.store import GIB, Store, StoreOptions
 from penstock.local.tokens import Tokens
 
@@ -51,6 +55,8 @@ class LocalOptions:
         settle_s: Virtual seconds that CREATING, UPDATING and DELETING last.
         memory_bytes_max: Stored records at most, in bytes; writes beyond are refused.
         region: Region of the ARNs.
+        allow_hosts: Host names to answer to beside `localhost` and loopback addresses, for instance
+            `("host.docker.internal",)`; web pages of these hosts are answered too.
     """
 
     port: int = 0
@@ -60,6 +66,7 @@ class LocalOptions:
     settle_s: float = 0.2
     memory_bytes_max: int = 4 * GIB
     region: str = "us-east-1"
+    allow_hosts: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -70,6 +77,11 @@ class LocalOptions:
             raise OptionError(f"memory_bytes_max must be at least 1, not {self.memory_bytes_max}")
         if not self.time_factor >= 0:
             raise OptionError(f"time_factor must be at least 0, not {self.time_factor}")
+        if not is_region(self.region):
+            raise OptionError(
+                f"region must be the name of a region, for instance us-east-1, not {self.region!r}"
+            )
+        Access(self.allow_hosts)
 
 
 class Server:
@@ -93,8 +105,10 @@ class Server:
         tokens = Tokens(secrets.token_bytes(32))
         self._service = Service(self._store, Quotas(enforced=options.limits), tokens, FaultBook())
         self._bridge = MotoBridge(options.region, state_dir)
-        self._application = KinesisApplication(self._service, self.clock, CallLog(), self._bridge)
-        self._connections: set[HttpProtocol] = set()
+        self._application = KinesisApplication(
+            self._service, self.clock, CallLog(), self._bridge, options.allow_hosts
+        )
+        self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
         self.port = 0
@@ -138,7 +152,7 @@ class Server:
             self._sweeper.cancel()
         if self._server is not None:
             await _close_door(self._server)
-        for connection in list(self._connections):
+        for connection in list(self._connections.open):
             connection.close()
         if self._server is not None:
             await self._server.wait_closed()
@@ -147,13 +161,22 @@ class Server:
             self._journal.close(self.clock.now_ms())
 
     def create_streams(self, streams: list[tuple[str, int]]) -> None:
-        """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return."""
+        """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return.
+
+        Raises:
+            OptionError: The service would refuse one of them.
+        """
         for name, count in streams:
+            check_stream(name, count)
             if name not in self._store.streams:
-                self._store.create_active(name, count, self.clock.now_ms())
+                try:
+                    self._store.create_active(name, count, self.clock.now_ms())
+                except Refusal as refusal:
+                    raise OptionError(f"stream {name!r} cannot be created: {refusal.message}") from refusal
 
     def _sweep(self) -> None:
         """Free what is past its retention, now and then, also in streams that nobody touches."""
+        self._connections.end_overdue(asyncio.get_running_loop().time())
         self._store.settle_all(self.clock.now_ms())
         if self._journal is not None:
             self._journal.compact_if_large(self._store)
@@ -187,6 +210,7 @@ class LocalKinesis(Handle):
         settle_s: Virtual seconds that CREATING, UPDATING and DELETING last.
         memory_bytes_max: Stored records at most, in bytes.
         region: Region of the ARNs.
+        allow_hosts: Host names to answer to beside `localhost` and loopback addresses.
     """
 
     def __init__(
@@ -199,8 +223,11 @@ class LocalKinesis(Handle):
         settle_s: float = 0.2,
         memory_bytes_max: int = 4 * GIB,
         region: str = "us-east-1",
+        allow_hosts: tuple[str, ...] = (),
     ) -> None:
-        self.options = LocalOptions(port, limits, time_factor, state_dir, settle_s, memory_bytes_max, region)
+        self.options = LocalOptions(
+            port, limits, time_factor, state_dir, settle_s, memory_bytes_max, region, allow_hosts
+        )
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] | None = None
         self._failure: BaseException | None = None
@@ -362,6 +389,8 @@ def arguments(options: LocalOptions) -> list[str]:
     found += ["--region", options.region]
     if not options.limits:
         found.append("--no-limits")
+    for name in options.allow_hosts:
+        found += ["--allow-host", name]
     if options.state_dir is not None:
         found += ["--state", str(options.state_dir)]
     return found

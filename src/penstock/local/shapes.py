@@ -5,7 +5,6 @@ Source: the API reference of Kinesis Data Streams (members, lengths, ranges and 
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,6 +13,11 @@ from typing import Any
 from penstock.local.replies import Timestamp, serialization, validation
 
 MIB = 1024 * 1024
+
+
+_SHOWN_CHARS_MAX = 1024
+_MOMENT_MAX_S = 253_402_300_799
+"""The last second of the year 9999."""
 
 
 class Shape:
@@ -26,7 +30,7 @@ class Shape:
 
 def violated(value: Any, path: str, constraint: str) -> str:
     """Say, in the service's words, that a member violates a constraint."""
-    shown = "null" if value is None else f"'{value}'"
+    shown = "null" if value is None else f"'{str(value)[:_SHOWN_CHARS_MAX]}'"
     return f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"
 
 
@@ -56,7 +60,9 @@ class Text(Shape):
             problems.append(
                 violated(value, path, f"Member must have length less than or equal to {self.max}")
             )
-        if self.pattern is not None and not re.fullmatch(self.pattern, value):
+        # a value that is too long is not matched: some of the model's patterns take long for it
+        fits = self.max is None or len(value) <= self.max
+        if self.pattern is not None and fits and not re.fullmatch(self.pattern, value, re.ASCII):
             problems.append(
                 violated(value, path, f"Member must satisfy regular expression pattern: {self.pattern}")
             )
@@ -106,8 +112,10 @@ class Moment(Shape):
     def check(self, value: Any, path: str, problems: list[str]) -> int:  # noqa: ARG002 - one signature for all
         """Convert to milliseconds since the epoch."""
         if isinstance(value, Timestamp):
+            if abs(value.ms) > _MOMENT_MAX_S * 1000:
+                raise wrong_type(path, "a time before the year 10000", value)
             return value.ms
-        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) <= _MOMENT_MAX_S:
             raise wrong_type(path, "a number of seconds", value)
         # microseconds first: the product of a float and 1000 may fall just below a whole millisecond
         return -(-round(value * 1_000_000) // 1000)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Protocol
 
-from penstock.local.replies import Refusal, in_use, invalid_argument, not_found
+from penstock.local.replies import Refusal, in_use, invalid_argument, limit_exceeded, not_found
 from penstock.local.sequence import TAG_MAX
 from penstock.local.shard import Shard
 from penstock.local.stream import Change, Stream
@@ -150,6 +150,20 @@ class Store:
             total += change.args[0] if change is not None and creating else len(stream.open_shards)
         return total
 
+    def require_shard_room(self, added: int) -> None:
+        """Refuse what would pass the account's quota of open shards.
+
+        Raises:
+            Refusal: `LimitExceededException`.
+        """
+        present, limit = self.open_shard_count(), self.options.shard_count_max
+        if present + added > limit:
+            raise limit_exceeded(
+                f"This request would exceed the shard limit for the account {ACCOUNT} in region {self.options.region}. "
+                f"Current shard count for the account: {present}. Limit: {limit}. Number of additional shards that "
+                f"would have resulted from this request: {added}."
+            )
+
     # -- changing -------------------------------------------------------------------------------------------
 
     def create(self, name: str, shard_count: int, now_ms: int, *, mode: str = "PROVISIONED") -> Stream:
@@ -193,7 +207,12 @@ class Store:
         return tag
 
     def create_active(self, name: str, shard_count: int, now_ms: int) -> Stream:
-        """Create a stream that is ACTIVE on return."""
+        """Create a stream that is ACTIVE on return.
+
+        Raises:
+            Refusal: There is one of that name, or there is no room for so many shards.
+        """
+        self.require_shard_room(shard_count)
         stream = self.create(name, shard_count, now_ms)
         if stream.change is not None:
             stream.change.due_ms = now_ms

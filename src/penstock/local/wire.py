@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.local import cbor
+from penstock.local.documents import check_values, read_json
 from penstock.local.replies import Timestamp, serialization
 
 _NUMBER_AT = len('{"SequenceNumber":"')
@@ -115,16 +116,14 @@ class JsonWire:
 
     def decode(self, body: bytes) -> Any:
         """Read a request's document; an empty body is an empty document."""
-        try:
-            return msgspec.json.decode(body) if body else {}
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
-            raise serialization(f"the body is not JSON: {error}") from error
+        return read_json(body) if body else {}
 
     def decode_put_records(self, body: bytes) -> tuple[dict[str, Any], list[Entry] | None]:
         """Read a PutRecords request without turning its data into objects."""
+        check_values(body)
         try:
             request = self._put_records.decode(body)
-        except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise serialization(f"the body is not a PutRecords request: {error}") from error
         fields = {"StreamName": request.StreamName, "StreamARN": request.StreamARN}
         if request.Records is None:

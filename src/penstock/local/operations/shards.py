@@ -8,7 +8,6 @@ from typing import Any
 
 from penstock.local import quotas
 from penstock.local.operations.call import Call
-from penstock.local.operations.streams import require_shard_room
 from penstock.local.replies import in_use, invalid_argument, limit_exceeded, not_found, validation
 from penstock.local.shard import Shard
 from penstock.local.store import ACCOUNT
@@ -135,7 +134,7 @@ def SplitShard(call: Call, request: Document) -> Document:
     stream = call.active_stream(request)
     shard = stream.check_split(request["ShardToSplit"], int(request["NewStartingHashKey"]))
     call.admit(stream, (shard.id,))
-    require_shard_room(call, 1)
+    call.service.store.require_shard_room(1)
     args = (shard.index, int(request["NewStartingHashKey"]))
     call.service.store.begin(stream, "split", args, "UPDATING", call.now_ms)
     return {}
@@ -162,7 +161,7 @@ def UpdateShardCount(call: Call, request: Document) -> Document:
     if call.service.quotas.enforced:
         _check_rescale(call, stream, current, target)
     call.admit(stream)
-    require_shard_room(call, max(0, target - current))
+    call.service.store.require_shard_room(max(0, target - current))
     stream.rescaled_ms = [at for at in stream.rescaled_ms if call.now_ms - at < quotas.DAY_MS] + [call.now_ms]
     call.service.store.begin(stream, "scale", (target,), "UPDATING", call.now_ms)
     return {

@@ -40,25 +40,12 @@ def CreateStream(call: Call, request: Document) -> Document:
                 f"Account {ACCOUNT} has {creating} streams in CREATING; at most {quotas.CREATING_STREAMS_MAX} may be."
             )
     if request["StreamName"] not in store.streams:
-        require_shard_room(call, shard_count)
+        store.require_shard_room(shard_count)
     stream = store.create(request["StreamName"], shard_count, call.now_ms, mode=mode)
     stream.tags = dict(request.get("Tags", {}))
     stream.record_kib_max = request.get("MaxRecordSizeInKiB", stream.record_kib_max)
     store.journal.stream_changed(stream)
     return {}
-
-
-def require_shard_room(call: Call, added: int) -> None:
-    """Refuse what would pass the account's quota of open shards."""
-    store = call.service.store
-    present = store.open_shard_count()
-    limit = store.options.shard_count_max
-    if present + added > limit:
-        raise limit_exceeded(
-            f"This request would exceed the shard limit for the account {ACCOUNT} in region {store.options.region}. "
-            f"Current shard count for the account: {present}. Limit: {limit}. Number of additional shards that "
-            f"would have resulted from this request: {added}."
-        )
 
 
 def DeleteStream(call: Call, request: Document) -> Document:

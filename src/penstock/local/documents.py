@@ -1,0 +1,38 @@
+"""Reads JSON that strangers send: the number of values and the nesting are bounded before anything is built."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import msgspec
+
+from penstock.local.replies import serialization
+
+VALUES_MAX = 200_000
+# a string that has no end reaches to the end of the text, so that no byte is looked at twice
+_STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
+_MARKS = (b",", b"[", b"{")
+
+
+def read_json(body: bytes, *, values_max: int = VALUES_MAX) -> Any:
+    """Return the document of a body.
+
+    Raises:
+        Refusal: `SerializationException`: it is not JSON, nested too deeply, or has too many values.
+    """
+    check_values(body, values_max)
+    try:
+        return msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise serialization(f"the body is not JSON that can be read: {error}") from error
+
+
+def check_values(body: bytes, values_max: int = VALUES_MAX) -> None:
+    """Refuse a text with more values than any request needs: each takes far more memory than its byte."""
+    if _marks(body) > values_max and _marks(_STRING.sub(b"", body)) > values_max:
+        raise serialization(f"the body has more than {values_max} values")
+
+
+def _marks(text: bytes) -> int:
+    return sum(text.count(mark) for mark in _MARKS)

@@ -1,0 +1,96 @@
+"""Who is let in: programs of this machine, and no web page of another host."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from urllib.parse import urlsplit
+
+import pytest
+
+from penstock.errors import OptionError
+from penstock.local import LocalKinesis
+from penstock.local.access import Access
+
+LIST = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "application/x-amz-json-1.1"}
+
+
+def send(server, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, dict]:
+    connection = http.client.HTTPConnection(urlsplit(server.endpoint_url).netloc, timeout=10)
+    connection.putrequest(method, path, skip_host=True)
+    for name, value in headers.items():
+        connection.putheader(name, value)
+    connection.putheader("Content-Length", str(len(body or "")))
+    connection.endheaders((body or "").encode())
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    return response.status, answer
+
+
+@pytest.mark.parametrize(
+    "host", ["localhost", "LOCALHOST:1", "127.0.0.1:4567", "127.1.2.3", "[::1]:4567", "kinesis.localhost:80"]
+)
+def test_every_name_of_this_machine_is_answered(rig, host):
+    assert send(rig.server, "POST", "/", "{}", {"Host": host, **LIST})[0] == 200
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "localhost.evil.example:4567", "10.0.0.1", "127.0.0.1.evil.example", ""]
+)
+@pytest.mark.parametrize(
+    ("method", "path", "headers"),
+    [
+        ("POST", "/", LIST),
+        ("POST", "/_penstock/clock", {"Content-Type": "application/json"}),
+        ("GET", "/_penstock/state", {}),
+        ("POST", "/", {"X-Amz-Target": "DynamoDB_20120810.ListTables"}),
+    ],
+)
+def test_a_name_that_was_pointed_to_loopback_is_refused_everywhere(rig, host, method, path, headers):
+    status, answer = send(rig.server, method, path, '{"advance_s": 60}', {"Host": host, **headers})
+    assert (status, answer["__type"]) == (403, "AccessDeniedException")
+    assert "--allow-host" in answer["message"]
+
+
+def test_a_request_without_a_host_is_refused(rig):
+    assert send(rig.server, "POST", "/", "{}", LIST)[0] in (400, 403)
+
+
+@pytest.mark.parametrize(
+    "page", [{"Origin": "https://evil.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}]
+)
+def test_a_web_page_of_another_host_moves_nothing(rig, page):
+    before_ms = rig.clock.now_ms()
+    headers = {"Host": "localhost", "Content-Type": "application/json", **page}
+    assert send(rig.server, "POST", "/_penstock/clock", '{"advance_s": 60}', headers)[0] == 403
+    assert send(rig.server, "POST", "/", "{}", {"Host": "localhost", **LIST, **page})[0] == 403
+    assert rig.clock.now_ms() == before_ms
+
+
+def test_a_page_of_this_machine_is_answered(rig):
+    headers = {"Host": "localhost:4567", "Origin": "http://localhost:3000", **LIST}
+    assert send(rig.server, "POST", "/", "{}", headers)[0] == 200
+
+
+@pytest.mark.parametrize("content_type", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_control_path_takes_json_that_is_called_json(rig, content_type):
+    before_ms = rig.clock.now_ms()
+    headers = {"Host": "localhost", "Content-Type": content_type}
+    status, answer = send(rig.server, "POST", "/_penstock/clock", '{"advance_s": 60}', headers)
+    assert (status, rig.clock.now_ms()) == (415, before_ms)
+    assert "Content-Type: application/json" in answer["error"]
+
+
+def test_further_hosts_can_be_allowed():
+    with LocalKinesis(limits=False, allow_hosts=("Kinesis.test",)) as server:
+        assert send(server, "POST", "/", "{}", {"Host": "kinesis.test:4567", **LIST})[0] == 200
+        assert send(server, "POST", "/", "{}", {"Host": "other.test:4567", **LIST})[0] == 403
+    with LocalKinesis.process(limits=False, allow_hosts=("kinesis.test",)) as server:
+        assert send(server, "POST", "/", "{}", {"Host": "kinesis.test", **LIST})[0] == 200
+
+
+@pytest.mark.parametrize("names", [("http://kinesis.test",), ("kinesis.test:4567",), ("",), "kinesis.test"])
+def test_what_is_no_host_name_cannot_be_allowed(names):
+    with pytest.raises(OptionError, match="allow_hosts takes"):
+        Access(names)
