@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 import threading
 
 import pytest
@@ -110,28 +109,43 @@ def test_acknowledged_records_survive_a_killed_server(tmp_path):
         assert len(kept) <= len(acknowledged) + 1
 
 
-def test_a_frame_that_was_cut_short_is_dropped_and_the_rest_is_kept(tmp_path, caplog):
+def test_a_record_that_was_cut_short_is_dropped_and_the_rest_is_kept(tmp_path, caplog):
     with started(tmp_path) as kinesis:
         kinesis.create_stream("s")
         kinesis.client("kinesis").put_record(StreamName="s", Data=b"kept", PartitionKey="k")
     journal = tmp_path / "kinesis.journal"
-    journal.write_bytes(journal.read_bytes() + struct.pack(">IIc", 1000, 0, b"R") + b"half")
+    whole = journal.read_bytes()
     with started(tmp_path) as kinesis:
-        assert [d for _, d in read(kinesis, "s")] == [b"kept"]
-    assert "the last 13 bytes were cut short by a crash and are dropped" in caplog.text
+        kinesis.client("kinesis").put_record(StreamName="s", Data=b"x" * 1000, PartitionKey="k")
+        longer = journal.read_bytes()
+    journal.write_bytes(longer[: len(whole) + 500])
+    for _ in range(2):
+        with started(tmp_path) as kinesis:
+            assert [d for _, d in read(kinesis, "s")] == [b"kept"]
+    assert caplog.text.count("its last 500 bytes were cut short by a crash and are dropped") == 1
 
 
-def test_a_damaged_journal_stops_the_start_instead_of_losing_records(tmp_path):
+@pytest.mark.parametrize("name", ["kinesis.journal", "dynamodb.journal"])
+def test_a_damaged_journal_stops_the_start_instead_of_losing_what_follows(tmp_path, name):
     with started(tmp_path) as kinesis:
         kinesis.create_stream("s")
         kinesis.client("kinesis").put_record(StreamName="s", Data=b"kept" * 50, PartitionKey="k")
-    journal = tmp_path / "kinesis.journal"
+        make_table(kinesis.client("dynamodb"))
+    journal = tmp_path / name
     raw = bytearray(journal.read_bytes())
-    raw[raw.index(b"SequenceNumber")] ^= 1
+    # the first byte after the file's own mark is the highest of a length
+    raw[raw.index(b"\n") + 1] ^= 0x40
     journal.write_bytes(raw)
-    with pytest.raises(OptionError, match=r"is damaged at byte \d+ of \d+"):
-        started(tmp_path).start()
-    assert journal.read_bytes() == raw
+    before = contents(tmp_path)
+    said = rf"{name} is damaged at byte 19 of {len(raw)}: .*The first 19 bytes can be read, and nothing was changed\."
+    for _ in range(2):
+        with pytest.raises(OptionError, match=said + r".*run `truncate -s 19 .*move the state folder away"):
+            started(tmp_path).start()
+    assert contents(tmp_path) == before
+
+
+def contents(folder) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
 
 
 def test_a_folder_serves_one_server_at_a_time(tmp_path):
@@ -255,40 +269,31 @@ def test_acknowledged_table_writes_survive_a_killed_server(tmp_path):
         assert all(set(i) == {"leaseKey"} for i in items)
 
 
-def test_a_damaged_table_file_stops_the_start(tmp_path):
+def test_a_change_of_tables_that_was_cut_short_is_dropped(tmp_path, caplog):
     with started(tmp_path) as kinesis:
         make_table(kinesis.client("dynamodb"))
-    tables = tmp_path / "dynamodb.jsonl"
-    whole = tables.read_bytes()
-    tables.write_bytes(b"nonsense\n" + whole)
-    with pytest.raises(OptionError, match=r"dynamodb.jsonl is damaged in line 1"):
-        started(tmp_path).start()
-    tables.write_bytes(whole + whole)
-    with pytest.raises(OptionError, match=r"line \d+ \(CreateTable\) is refused"):
-        started(tmp_path).start()
-
-
-def test_a_line_that_was_cut_short_is_dropped(tmp_path, caplog):
-    with started(tmp_path) as kinesis:
-        make_table(kinesis.client("dynamodb"))
-    tables = tmp_path / "dynamodb.jsonl"
-    tables.write_bytes(tables.read_bytes() + b'["us-east-1","PutIt')
+    tables = tmp_path / "dynamodb.journal"
+    tables.write_bytes(tables.read_bytes() + b"\x00\x00\x01")
     with started(tmp_path) as kinesis:
         assert kinesis.client("dynamodb").list_tables()["TableNames"] == ["leases"]
-    assert "its last line was cut short by a crash and is dropped" in caplog.text
+    assert "its last 3 bytes were cut short by a crash and are dropped" in caplog.text
 
 
-def test_the_table_file_is_written_anew_when_it_grows_long(tmp_path, monkeypatch):
-    monkeypatch.setattr("penstock.local.tables._LINES_MAX", 20)
+def test_the_file_of_tables_is_written_anew_when_it_grows_long(tmp_path, monkeypatch):
+    monkeypatch.setattr("penstock.local.tables._COMPACT_BYTES_MIN", 4000)
     with started(tmp_path) as kinesis:
         client = kinesis.client("dynamodb")
         make_table(client)
         for i in range(50):
-            client.put_item(TableName="leases", Item={"leaseKey": {"S": "same"}, "n": {"N": str(i)}})
-        assert len((tmp_path / "dynamodb.jsonl").read_bytes().splitlines()) <= 23
+            client.put_item(
+                TableName="leases",
+                Item={"leaseKey": {"S": "same"}, "n": {"N": str(i)}, "b": {"B": bytes(300)}},
+            )
+        assert 1000 < (tmp_path / "dynamodb.journal").stat().st_size < 8000
     with started(tmp_path) as kinesis:
         (item,) = kinesis.client("dynamodb").scan(TableName="leases")["Items"]
         assert item["n"] == {"N": "49"}
+        assert item["b"] == {"B": bytes(300)}
 
 
 def test_a_process_that_cannot_start_says_why(tmp_path):

@@ -1,35 +1,35 @@
 """The state folder's file of streams and records: an append-only journal, replayed at the next start.
 
 Every change is written (to the operating system, not forced to the disk) before the caller is answered,
-so what was acknowledged survives the death of this process. Each frame carries its length and checksum:
-a frame that was cut short at the end of the file was never acknowledged and is dropped with a warning;
-damage anywhere else is an error, because acknowledged records would be lost.
+so what was acknowledged survives the death of this process. A change that cannot be written is not
+acknowledged, and the stream is put back to what the journal tells of it. What the file looks like, and
+what counts as damage, is said in `frames`.
 """
 
 from __future__ import annotations
 
-import fcntl
 import logging
 import os
 import struct
-import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from penstock.errors import OptionError
+from penstock.local.frames import Frame, FrameFile
+from penstock.local.replies import Refusal
 from penstock.local.shard import Shard, shard_id
+from penstock.local.state_folder import StateFolder
 from penstock.local.store import Batch, Store
-from penstock.local.stream import Change, Stream
+from penstock.local.stream import Change, SavedStream, Stream
 
-_HEAD = struct.Struct(">IIc")
 _RECORDS = struct.Struct(">QqI")
 _BATCH = struct.Struct(">IQI")
 _SIZES = struct.Struct(">II")
+_CLOCK_READING = struct.Struct(">q")
 _META, _STREAM, _DELETED, _ADDED, _CLOCK = b"M", b"S", b"D", b"R", b"C"
-_VERSION = 1
+_FILE = "kinesis.journal"
 _COMPACT_BYTES_MIN = 64 * 1024 * 1024
 _REWRITE_RECORDS = 1000
 
@@ -37,180 +37,244 @@ log = logging.getLogger("penstock.local")
 
 
 class FileJournal:
-    """Keeps a store in a folder; the store tells it of every change.
+    """Keeps a store in a state folder; the store tells it of every change.
 
-    Args:
-        folder: Made when it does not exist.
-
-    Raises:
-        OptionError: The folder cannot be used, another server uses it, or its journal is damaged.
+    Attributes:
+        clock_ms: Latest reading of the clock that the file tells of.
+        key: Signs iterators and tokens, so that they outlive a restart.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "kinesis.journal"
-        self._replaying = False
+    def __init__(self, folder: StateFolder) -> None:
+        self._file = FrameFile(folder, _FILE)
+        self._written: dict[int, SavedStream] = {}
+        self._live_bytes = 0
         self.clock_ms = 0
         self.key = os.urandom(32)
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT, 0o600)
-        except OSError as error:
-            raise OptionError(f"the state folder {folder} cannot be used: {error}") from error
-        try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            os.close(self._lock)
-            raise OptionError(f"the state folder {folder} is in use by another server") from error
-        self._fd = -1
-        self._size = 0
 
     def load(self, store: Store) -> None:
-        """Fill an empty store from the folder, then write the journal anew without what is gone."""
-        self._replaying = True
-        try:
-            streams: dict[int, Stream] = {}
-            if self._path.exists():
-                for kind, payload in self._frames():
-                    self._replay(kind, payload, streams, store)
-            for stream in streams.values():
-                store.adopt(stream)
-        finally:
-            self._replaying = False
-        self.compact(store)
+        """Fill an empty store from the folder.
 
-    def close(self, now_ms: int) -> None:
-        """Write the clock, and let the folder go."""
-        if self._fd >= 0:
-            self._append(_CLOCK, struct.pack(">q", now_ms))
-            os.close(self._fd)
-            self._fd = -1
-        os.close(self._lock)
+        Raises:
+            OptionError: The journal is damaged, or cannot be read or written.
+        """
+        if self._file.exists:
+            self._replay_all(store)
+            return
+        try:
+            self._file.replace(self._frames(store), lambda frames: _is_same(frames, self, store))
+        except OSError as error:
+            raise OptionError(f"{self._file.path} cannot be written: {error}") from error
+
+    def _replay_all(self, store: Store) -> None:
+        replay = _Replay(store)
+        for at, kind, payload in self._file.frames():
+            try:
+                replay.apply(kind, payload)
+            except (struct.error, ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
+                raise self._file.damaged(at, f"a record does not fit those before it ({error})") from error
+        if replay.key is None:
+            raise self._file.damaged(0, "it has no beginning")
+        self.key, self.clock_ms = replay.key, replay.clock_ms
+        for stream in replay.streams.values():
+            store.adopt(stream)
+            self._written[stream.uid] = stream.saved()
+
+    def close(self, now_ms: int | None) -> None:
+        """Write the clock, if there is a reading, and close the file."""
+        if now_ms is not None:
+            self.save_clock(now_ms)
+        self._file.close()
+
+    def save_clock(self, now_ms: int) -> None:
+        """Write the clock if that is possible; without it, the next start goes on from the last change."""
+        try:
+            self.clock_moved(now_ms)
+        except Refusal as refusal:
+            log.warning("the clock is not saved: %s", refusal)
 
     # -- told by the store ----------------------------------------------------------------------------------
 
     def stream_changed(self, stream: Stream) -> None:
-        """Write everything about a stream but its records."""
-        if not self._replaying:
-            self._append(_STREAM, msgspec.json.encode(_stream_document(stream)))
+        """Write everything about a stream but its records.
+
+        Raises:
+            Refusal: It cannot be written; the stream is as it was when it last was.
+        """
+        try:
+            self._file.append(_STREAM, msgspec.json.encode(_stream_document(stream)))
+        except Refusal:
+            self._put_back(stream)
+            raise
+        self._written[stream.uid] = stream.saved()
 
     def stream_deleted(self, stream: Stream) -> None:
-        """Write that a stream is gone."""
-        if not self._replaying:
-            self._append(_DELETED, struct.pack(">Q", stream.uid))
+        """Write that a stream is gone.
+
+        Raises:
+            Refusal: It cannot be written; the stream is as it was when it last was.
+        """
+        try:
+            self._file.append(_DELETED, struct.pack(">Q", stream.uid))
+        except Refusal:
+            self._put_back(stream)
+            raise
+        del self._written[stream.uid]
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
-        """Write the records of one call."""
+        """Write the records of one call, which are not in the store yet.
+
+        Raises:
+            Refusal: They cannot be written.
+        """
         pieces = [_RECORDS.pack(stream.uid, arrival_ms, len(batches))]
         for shard, texts, sizes in batches:
             pieces.append(_BATCH.pack(shard.index, shard.next_ordinal, len(texts)))
             pieces.extend(_SIZES.pack(size, len(text)) for size, text in zip(sizes, texts, strict=True))
             pieces.extend(texts)
-        self._append(_ADDED, b"".join(pieces))
+        self._file.append(_ADDED, b"".join(pieces))
 
     def clock_moved(self, now_ms: int) -> None:
-        """Write that the clock was moved, so that it does not fall back at the next start."""
-        self._append(_CLOCK, struct.pack(">q", now_ms))
+        """Write that the clock was moved, so that it does not fall back at the next start.
+
+        Raises:
+            Refusal: It cannot be written.
+        """
+        self._file.append(_CLOCK, _CLOCK_READING.pack(now_ms))
+        self.clock_ms = now_ms
+
+    def _put_back(self, stream: Stream) -> None:
+        # a stream that was never written is for the store to forget
+        if stream.uid in self._written:
+            stream.put_back(self._written[stream.uid])
+
+    # -- the file written anew ------------------------------------------------------------------------------
 
     def compact_if_large(self, store: Store) -> None:
         """Write the journal anew when most of it is about records that are gone."""
-        if self._size > max(_COMPACT_BYTES_MIN, 3 * store.stored_bytes):
+        if self._file.size > max(_COMPACT_BYTES_MIN, 3 * max(store.stored_bytes, self._live_bytes)):
             self.compact(store)
 
-    # -- the file -------------------------------------------------------------------------------------------
-
     def compact(self, store: Store) -> None:
-        """Write the journal anew from the store, and put it in the place of the old one."""
-        fresh = self._path.with_suffix(".new")
-        old = self._fd
-        self._fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        self._size = 0
-        self._append(_META, msgspec.json.encode({"version": _VERSION, "key": self.key.hex()}))
-        self._append(_CLOCK, struct.pack(">q", self.clock_ms))
+        """Write the journal anew from the store; when that fails, the old one serves on."""
+        if self._file.compact(self._frames(store), lambda frames: _is_same(frames, self, store)):
+            self._live_bytes = self._file.size
+
+    def _frames(self, store: Store) -> Iterator[Frame]:
+        yield _META, msgspec.json.encode({"key": self.key.hex()})
+        yield _CLOCK, _CLOCK_READING.pack(self.clock_ms)
         for stream in store.streams.values():
-            self.stream_changed(stream)
+            yield _STREAM, msgspec.json.encode(_stream_document(stream))
             for shard in stream.shards.values():
                 for payload in _kept_frames(stream, shard):
-                    self._append(_ADDED, payload)
-        fresh.rename(self._path)
-        if old >= 0:
-            os.close(old)
+                    yield _ADDED, payload
 
-    def _append(self, kind: bytes, payload: bytes) -> None:
-        frame = memoryview(_HEAD.pack(len(payload), zlib.crc32(payload), kind) + payload)
-        written = 0
-        try:
-            while written < len(frame):
-                written += os.write(self._fd, frame[written:])
-        except OSError:
-            # half a frame in the middle would make everything after it unreadable
-            os.ftruncate(self._fd, self._size)
-            raise
-        self._size += len(frame)
 
-    def _frames(self) -> Iterator[tuple[bytes, bytes]]:
-        size = self._path.stat().st_size
-        at = 0
-        with self._path.open("rb") as file:
-            while at < size:
-                head = file.read(_HEAD.size)
-                length, checksum, kind = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0, b"")
-                end = at + _HEAD.size + length
-                payload = file.read(length) if kind and end <= size else b""
-                if not kind or len(payload) != length:
-                    log.warning(
-                        "%s: the last %d bytes were cut short by a crash and are dropped",
-                        self._path,
-                        size - at,
-                    )
-                    return
-                if zlib.crc32(payload) != checksum:
-                    raise OptionError(
-                        f"{self._path} is damaged at byte {at} of {size}; move the state folder away to start anew"
-                    )
-                yield kind, payload
-                at = end
+class _Replay:
+    """Builds streams from the frames of a journal.
 
-    def _replay(self, kind: bytes, payload: bytes, streams: dict[int, Stream], store: Store) -> None:
+    Attributes:
+        streams: By uid.
+        clock_ms: Latest moment that any frame tells of.
+        key: What the first frame carries; None before it.
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self.streams: dict[int, Stream] = {}
+        self.clock_ms = 0
+        self.key: bytes | None = None
+
+    def apply(self, kind: bytes, payload: bytes) -> None:
+        """Apply one frame.
+
+        Raises:
+            ValueError: It cannot follow those before it (or another of the errors that say so).
+        """
         if kind == _META:
-            meta = msgspec.json.decode(payload)
-            if meta["version"] != _VERSION:
-                raise OptionError(f"{self._path} has version {meta['version']}; this server reads {_VERSION}")
-            self.key = bytes.fromhex(meta["key"])
+            self.key = bytes.fromhex(msgspec.json.decode(payload)["key"])
         elif kind == _CLOCK:
-            self.clock_ms = max(self.clock_ms, *struct.unpack(">q", payload))
+            self.clock_ms = max(self.clock_ms, *_CLOCK_READING.unpack(payload))
         elif kind == _DELETED:
-            streams.pop(struct.unpack(">Q", payload)[0], None)
+            del self.streams[struct.unpack(">Q", payload)[0]]
         elif kind == _STREAM:
             document = msgspec.json.decode(payload)
-            stream = _stream_from(document, streams.get(document["uid"]), store)
-            streams[stream.uid] = stream
+            stream = _stream_from(document, self.streams.get(document["uid"]), self._store)
+            self.streams[stream.uid] = stream
             self.clock_ms = max(self.clock_ms, document["at_ms"])
         elif kind == _ADDED:
-            self.clock_ms = max(self.clock_ms, _replay_records(payload, streams))
+            self._add_records(payload)
+        else:
+            raise ValueError(f"unknown kind {kind!r}")
+
+    def _add_records(self, payload: bytes) -> None:
+        uid, arrival_ms, batches = _unpacked(payload)
+        stream = self.streams[uid]
+        for index, ordinal, texts, sizes in batches:
+            shard = stream.shards[shard_id(index)]
+            shard.restart_at(ordinal)
+            if shard.next_ordinal != ordinal:
+                raise ValueError(
+                    f"{shard.id} of {stream.name} goes on with record {ordinal} after {shard.next_ordinal - 1}"
+                )
+            shard.extend(texts, sizes, arrival_ms)
+        self.clock_ms = max(self.clock_ms, arrival_ms)
 
 
-def _replay_records(payload: bytes, streams: dict[int, Stream]) -> int:
+def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> bool:
+    """Return whether frames that were read back stand for what the store holds."""
+    documents = {stream.uid: _stream_document(stream) for stream in store.streams.values()}
+    unread = {
+        (stream.uid, shard.index): shard.kept()
+        for stream in store.streams.values()
+        for shard in stream.shards.values()
+    }
+    done = dict.fromkeys(unread, 0)
+    found: dict[int, Any] = {}
+    marks: dict[bytes, Any] = {}
+    for kind, payload in frames:
+        if kind == _STREAM:
+            document = msgspec.json.decode(payload)
+            found[document["uid"]] = document
+        elif kind == _ADDED:
+            uid, arrival_ms, batches = _unpacked(payload)
+            for index, ordinal, texts, sizes in batches:
+                first, kept_texts, kept_sizes, kept_arrivals = unread[uid, index]
+                begin = done[uid, index]
+                end = done[uid, index] = begin + len(texts)
+                same_place = ordinal == first + begin and kept_arrivals[begin:end] == [arrival_ms] * len(
+                    texts
+                )
+                if not same_place or kept_texts[begin:end] != texts or kept_sizes[begin:end] != sizes:
+                    return False
+        elif kind in marks:
+            return False
+        else:
+            marks[kind] = payload
+    whole = all(done[key] == len(kept[1]) for key, kept in unread.items())
+    expected = {
+        _META: msgspec.json.encode({"key": journal.key.hex()}),
+        _CLOCK: _CLOCK_READING.pack(journal.clock_ms),
+    }
+    same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
+    return whole and same_documents and marks == expected
+
+
+def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes], list[int]]]]:
+    """Return uid, arrival and batches of a frame of records: shard index, first ordinal, texts and sizes."""
     uid, arrival_ms, batch_count = _RECORDS.unpack_from(payload)
     at = _RECORDS.size
-    stream = streams.get(uid)
+    batches = []
     for _ in range(batch_count):
         index, ordinal, count = _BATCH.unpack_from(payload, at)
         at += _BATCH.size
-        sizes = list(_SIZES.iter_unpack(payload[at : at + count * _SIZES.size]))
+        pairs = list(_SIZES.iter_unpack(payload[at : at + count * _SIZES.size]))
         at += count * _SIZES.size
         texts = []
-        for _, length in sizes:
+        for _, length in pairs:
             texts.append(payload[at : at + length])
             at += length
-        shard = None if stream is None else stream.shards.get(shard_id(index))
-        if shard is not None:
-            shard.restart_at(ordinal)
-            if shard.next_ordinal != ordinal:
-                raise OptionError(
-                    f"the journal is damaged: {shard.id} goes on with record {ordinal} after {shard.next_ordinal - 1}"
-                )
-            shard.extend(texts, [size for size, _ in sizes], arrival_ms)
-    return int(arrival_ms)
+        batches.append((index, ordinal, texts, [size for size, _ in pairs]))
+    return uid, arrival_ms, batches
 
 
 def _kept_frames(stream: Stream, shard: Shard) -> Iterator[bytes]:
@@ -296,6 +360,8 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
         before = None if known is None else known.shards.get(shard.id)
         if before is not None:
             shard = before
+            # those that were trimmed since must not come back under a longer retention
+            shard.forget_before(each["first"])
         shard.closed_ms = each["closed_ms"]
         shard.children = tuple(each["children"])
         shard.restart_at(each["first"])

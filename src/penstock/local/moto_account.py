@@ -49,9 +49,7 @@ class MotoAccount:
             from botocore.compat import HTTPHeaders
             from moto.core.botocore_stubber import BotocoreStubber
 
-            if not self._used:
-                install_serializer()
-                self._used = True
+            self._begin()
             sent = HTTPHeaders()
             for name, value in request.headers.items():
                 if name not in ("host", "content-length"):
@@ -71,6 +69,22 @@ class MotoAccount:
         status, headers, body = answer
         kept = [(str(n), str(v)) for n, v in headers.items() if str(n).lower() not in _OWN_HEADERS]
         return int(status), kept, body.encode() if isinstance(body, str) else bytes(body or b"")
+
+    def tables(self, region: str) -> Any | None:
+        """Return moto's DynamoDB of a region; None when moto knows no such region."""
+        with _turn:
+            from moto.dynamodb.models import dynamodb_backends
+
+            self._begin()
+            try:
+                return dynamodb_backends[f"{self._number:012d}"][region]
+            except KeyError:
+                return None
+
+    def _begin(self) -> None:
+        if not self._used:
+            install_serializer()
+            self._used = True
 
     def release(self) -> None:
         """Empty the account and let another server have it."""

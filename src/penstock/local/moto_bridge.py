@@ -9,16 +9,17 @@ import asyncio
 import logging
 import re
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import msgspec
 
 from penstock.local import moto_repairs
+from penstock.local.answers import error_answer
 from penstock.local.credentials import credential_of, is_region
 from penstock.local.documents import read_json
 from penstock.local.http import Request, Response
 from penstock.local.moto_account import MotoAccount
 from penstock.local.replies import Refusal
+from penstock.local.state_folder import StateFolder
 from penstock.local.tables import TableJournal
 
 log = logging.getLogger("penstock.local")
@@ -78,14 +79,14 @@ class MotoBridge:
 
     Args:
         region: Region to use for requests that are not signed.
-        state_dir: Folder to keep DynamoDB tables in, which exists; None keeps nothing.
+        folder: Folder to keep DynamoDB tables in; None keeps nothing.
     """
 
-    def __init__(self, region: str, state_dir: Path | None = None) -> None:
+    def __init__(self, region: str, folder: StateFolder | None = None) -> None:
         self._region = region
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-moto")
         self._account = MotoAccount()
-        self._journal = None if state_dir is None else TableJournal(state_dir, self._send_dynamodb)
+        self._journal = None if folder is None else TableJournal(folder, self._account.tables)
 
     async def start(self) -> None:
         """Load the tables that the state folder keeps."""
@@ -98,18 +99,30 @@ class MotoBridge:
         return await loop.run_in_executor(self._thread, self._answer, service, operation, request)
 
     def close(self) -> None:
-        """Finish the request in hand, save the tables, stop the thread."""
-        saved = None if self._journal is None else self._thread.submit(self._journal.close)
+        """Finish the request in hand, and stop the thread."""
         self._thread.shutdown(wait=True)
         self._account.release()
-        if saved is not None:
-            saved.result()
+        if self._journal is not None:
+            self._journal.close()
 
     def _answer(self, service: str, operation: str, request: Request) -> Response:
         named = credential_of(request.headers.get("authorization", "")).region
         region = named if is_region(named) else self._region
         if service == "dynamodb":
             request.body = moto_repairs.repaired(operation, request.body)
+            if self._journal is not None:
+                try:
+                    return self._journal.carry_out(
+                        region,
+                        operation,
+                        request.body,
+                        lambda: self._moto(service, operation, region, request),
+                    )
+                except Refusal as refusal:
+                    return error_answer(request, refusal.code, refusal.message, refusal.status)
+        return self._moto(service, operation, region, request)
+
+    def _moto(self, service: str, operation: str, region: str, request: Request) -> Response:
         try:
             status, headers, raw = self._account.dispatch(_HOSTS[service].format(region), request)
         except Exception as error:
@@ -121,16 +134,4 @@ class MotoBridge:
             return Response(
                 refused[0], msgspec.json.encode(refused[1]), [("Content-Type", "application/x-amz-json-1.0")]
             )
-        if service == "dynamodb" and status == 200 and self._journal is not None:
-            self._journal.succeeded(region, operation, request.body)
         return Response(status, raw, headers)
-
-    def _send_dynamodb(self, region: str, operation: str, body: bytes) -> tuple[int, bytes]:
-        headers = {
-            "x-amz-target": f"DynamoDB_20120810.{operation}",
-            "content-type": "application/x-amz-json-1.0",
-            "authorization": f"AWS4-HMAC-SHA256 Credential=local/20260101/{region}/dynamodb/aws4_request",
-        }
-        host = _HOSTS["dynamodb"].format(region)
-        status, _, answer = self._account.dispatch(host, Request("POST", "/", headers, body))
-        return status, answer

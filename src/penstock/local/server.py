@@ -31,6 +31,7 @@ from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations.call import Service
 from penstock.local.quotas import Quotas
 from penstock.local.replies import Refusal
+from penstock.local.state_folder import StateFolder
 from penstock.local.store import GIB, Store, StoreOptions
 from penstock.local.tokens import Tokens
 
@@ -94,8 +95,8 @@ class Server:
     def __init__(self, options: LocalOptions) -> None:
         self.options = options
         self.clock = VirtualClock(options.time_factor)
-        state_dir = None if options.state_dir is None else Path(options.state_dir)
-        self._journal = None if state_dir is None else FileJournal(state_dir)
+        self._folder = None if options.state_dir is None else StateFolder(Path(options.state_dir))
+        self._journal = None if self._folder is None else FileJournal(self._folder)
         settings = StoreOptions(
             region=options.region,
             settle_ms=round(options.settle_s * 1000),
@@ -104,13 +105,14 @@ class Server:
         self._store = Store(settings, self._journal)
         tokens = Tokens(secrets.token_bytes(32))
         self._service = Service(self._store, Quotas(enforced=options.limits), tokens, FaultBook())
-        self._bridge = MotoBridge(options.region, state_dir)
+        self._bridge = MotoBridge(options.region, self._folder)
         self._application = KinesisApplication(
             self._service, self.clock, CallLog(), self._bridge, options.allow_hosts
         )
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
+        self._loaded = False
         self.port = 0
 
     async def start(self) -> None:
@@ -145,6 +147,7 @@ class Server:
             self.clock.catch_up(self._journal.clock_ms)
             self._service.tokens.key = self._journal.key
         await self._bridge.start()
+        self._loaded = True
 
     async def stop(self) -> None:
         """Stop listening, end all connections, close the state folder."""
@@ -158,7 +161,10 @@ class Server:
             await self._server.wait_closed()
         await asyncio.get_running_loop().run_in_executor(None, self._bridge.close)
         if self._journal is not None:
-            self._journal.close(self.clock.now_ms())
+            # a start that failed writes nothing: the folder may be damaged
+            self._journal.close(self.clock.now_ms() if self._loaded else None)
+        if self._folder is not None:
+            self._folder.close()
 
     def create_streams(self, streams: list[tuple[str, int]]) -> None:
         """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return.
@@ -177,8 +183,11 @@ class Server:
     def _sweep(self) -> None:
         """Free what is past its retention, now and then, also in streams that nobody touches."""
         self._connections.end_overdue(asyncio.get_running_loop().time())
-        self._store.settle_all(self.clock.now_ms())
+        now_ms = self.clock.now_ms()
+        self._store.settle_all(now_ms)
         if self._journal is not None:
+            if self.clock.factor > 1:
+                self._journal.save_clock(now_ms)
             self._journal.compact_if_large(self._store)
         self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
 

@@ -166,7 +166,15 @@ class Shard:
         """Drop the records that arrived before the horizon; returns the bytes that became free."""
         if not self._arrivals or self._arrivals[0] >= horizon_ms:
             return 0
-        count = bisect_left(self._arrivals, horizon_ms)
+        return self._drop(bisect_left(self._arrivals, horizon_ms))
+
+    def forget_before(self, ordinal: int) -> int:
+        """Drop the records before a position; returns the bytes that became free."""
+        return self._drop(min(max(ordinal - self.first, 0), len(self._texts)))
+
+    def _drop(self, count: int) -> int:
+        if count == 0:
+            return 0
         freed = sum(map(len, self._texts[:count]))
         self._base_bytes = self._ends[count - 1]
         del self._texts[:count], self._arrivals[:count], self._ends[:count]

@@ -6,11 +6,12 @@ caller is answered.
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from hashlib import md5
-from typing import Protocol
+from typing import Any, Protocol
 
 from penstock.local.replies import Refusal, in_use, invalid_argument, limit_exceeded, not_found
 from penstock.local.sequence import TAG_MAX
@@ -25,8 +26,15 @@ Batch = tuple[Shard, Sequence[bytes], Sequence[int]]
 """Records for one shard: it, the records' texts, and the bytes that each counts for."""
 
 
+log = logging.getLogger("penstock.local")
+
+
 class Journal(Protocol):
-    """Told of every change; implemented by `journal.FileJournal` and by `NullJournal`."""
+    """Told of every change; implemented by `journal.FileJournal` and by `NullJournal`.
+
+    Each method raises `Refusal` when the change cannot be kept. A stream that had been kept before is then
+    put back to what was kept.
+    """
 
     def stream_changed(self, stream: Stream) -> None:
         """Something other than the records of this stream changed."""
@@ -114,12 +122,19 @@ class Store:
         return stream
 
     def settle(self, stream: Stream, now_ms: int) -> None:
-        """Apply what is due in a stream; a deleted one is forgotten."""
-        if stream.settle(now_ms):
+        """Apply what is due in a stream; a deleted one is forgotten.
+
+        Nobody waits for this change: when the journal cannot take it, it stays due, and what only reads goes on.
+        """
+        if not stream.settle(now_ms):
+            return
+        try:
             if stream.status == "DELETED":
                 self._drop(stream)
-                return
-            self.journal.stream_changed(stream)
+            else:
+                self.journal.stream_changed(stream)
+        except Refusal as refusal:
+            log.debug("the change of %s stays due: %s", stream.name, refusal)
 
     def settle_all(self, now_ms: int) -> None:
         """Apply what is due everywhere, and trim everything (called now and then by the server)."""
@@ -133,9 +148,14 @@ class Store:
     def forget_expired(self, stream: Stream, now_ms: int) -> None:
         """Drop the closed shards of a stream that are past its retention."""
         gone = stream.forget_expired(now_ms)
-        if gone:
-            self.stored_bytes -= sum(shard.stored_bytes for shard in gone)
+        if not gone:
+            return
+        try:
             self.journal.stream_changed(stream)
+        except Refusal as refusal:
+            log.debug("closed shards of %s stay: %s", stream.name, refusal)
+            return
+        self.stored_bytes -= sum(shard.stored_bytes for shard in gone)
 
     def trim(self, stream: Stream, shard: Shard, now_ms: int) -> None:
         """Drop a shard's records past the retention."""
@@ -166,8 +186,17 @@ class Store:
 
     # -- changing -------------------------------------------------------------------------------------------
 
-    def create(self, name: str, shard_count: int, now_ms: int, *, mode: str = "PROVISIONED") -> Stream:
+    def create(
+        self, name: str, shard_count: int, now_ms: int, *, mode: str = "PROVISIONED", **settings: Any
+    ) -> Stream:
         """Begin to create a stream.
+
+        Args:
+            name: Name of the stream.
+            shard_count: Shards that it begins with.
+            now_ms: Reading of the clock.
+            mode: `PROVISIONED` or `ON_DEMAND`.
+            settings: More attributes of the stream that do not have their default.
 
         Raises:
             Refusal: `ResourceInUseException` when there is one of that name.
@@ -180,9 +209,15 @@ class Store:
         stamp_s = max(now_ms // 1000, self._stamps.get(name, 0) + 1)
         stream = self.blank_stream(name, self._uid_last, now_ms, stamp_s, mode)
         stream.tag = self._free_tag(stream)
+        for setting, value in settings.items():
+            setattr(stream, setting, value)
         self.streams[name] = stream
         self.by_uid[stream.uid] = stream
-        self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
+        try:
+            self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
+        except Refusal:
+            del self.streams[name], self.by_uid[stream.uid]
+            raise
         return stream
 
     def blank_stream(self, name: str, uid: int, created_ms: int, stamp_s: int, mode: str) -> Stream:
@@ -217,6 +252,7 @@ class Store:
         if stream.change is not None:
             stream.change.due_ms = now_ms
             self.settle(stream, now_ms)
+            self.require_active(stream)
         return stream
 
     def begin(self, stream: Stream, kind: str, args: tuple[int, ...], status: str, now_ms: int) -> None:
@@ -269,13 +305,13 @@ class Store:
             self.stored_bytes += shard.extend(texts, sizes, arrival_ms)
 
     def _drop(self, stream: Stream) -> None:
+        self.journal.stream_deleted(stream)
         del self.streams[stream.name]
         del self.by_uid[stream.uid]
         self._stamps[stream.name] = max(
             (shard.created_s for shard in stream.shards.values()), default=stream.stamp_s
         )
         self.stored_bytes -= sum(shard.stored_bytes for shard in stream.shards.values())
-        self.journal.stream_deleted(stream)
 
 
 def hash_key_of(partition_key: str) -> int:

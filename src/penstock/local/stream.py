@@ -7,12 +7,15 @@ events does not depend on when somebody looked.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
 from penstock.local.replies import invalid_argument, not_found
 from penstock.local.shard import Shard
+
+SavedStream = tuple[dict[str, Any], list[tuple[Shard, int | None, tuple[str, ...]]]]
+"""A stream's fields, and what changes of each of its shards; see `Stream.saved`."""
 
 HASH_KEY_MAX = (1 << 128) - 1
 HOUR_MS = 3_600_000
@@ -124,6 +127,22 @@ class Stream:
         """Start a change: the stream shows `status` until it is due."""
         self.change = change
         self.status = status
+
+    def saved(self) -> SavedStream:
+        """Return what `put_back` needs to undo every later change, but for records."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        found["shards"] = dict(self.shards)
+        found["change"] = None if self.change is None else replace(self.change)
+        return found, [(shard, shard.closed_ms, shard.children) for shard in self.shards.values()]
+
+    def put_back(self, saved: SavedStream) -> None:
+        """Undo every change since `saved` was asked; records that were added or trimmed stay so."""
+        found, shards = saved
+        for name, value in found.items():
+            setattr(self, name, value)
+        self.shards = dict(self.shards)
+        for shard, closed_ms, children in shards:
+            shard.closed_ms, shard.children = closed_ms, children
 
     def forget_expired(self, now_ms: int) -> list[Shard]:
         """Drop closed shards whose last record is past the retention; returns them."""

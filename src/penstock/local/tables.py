@@ -1,176 +1,324 @@
-"""The state folder's file of DynamoDB tables: the requests that made them, replayed at the next start.
+"""The state folder's file of DynamoDB tables: what each request changed, replayed at the next start.
 
-Every request that changed something is appended, before it is answered, as one line. At an orderly stop,
-and when the file has grown long, it is written anew as the requests that would make the tables as they
-are. CloudWatch and STS keep nothing.
+A request is carried out by moto, and what it changed is appended before it is answered. When moto refuses
+it, or when the change cannot be written, moto's tables are put back: what they hold is always what was
+acknowledged. CloudWatch and STS keep nothing.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-import os
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 
 from penstock.errors import OptionError
+from penstock.local import moto_tables
+from penstock.local.frames import Frame, FrameFile
+from penstock.local.http import Response
+from penstock.local.replies import Refusal
+from penstock.local.state_folder import StateFolder
+from penstock.local.table_image import Delta, Identity, Image, RegionImage, identity
 
+_FILE = "dynamodb.journal"
+_DELTA = b"T"
+_COMPACT_BYTES_MIN = 1024 * 1024
 _READING = ("BatchGet", "Describe", "Get", "List", "Query", "Scan", "TransactGet")
-_LINES_MAX = 5000
-_WRITE_ITEMS_MAX = 25
-_TABLE_MEMBERS = ("AttributeDefinitions", "KeySchema", "TableName", "DeletionProtectionEnabled")
-_INDEX_MEMBERS = ("IndexName", "KeySchema", "Projection")
-
-Send = Callable[[str, str, bytes], tuple[int, bytes]]
-"""Carries one DynamoDB request out: region, operation, body; answers status and body."""
+# these leave the items of tables alone that were there before
+_ABOUT_TABLES = frozenset(
+    {
+        "CreateTable",
+        "UpdateTable",
+        "DeleteTable",
+        "TagResource",
+        "UntagResource",
+        "UpdateTimeToLive",
+        "UpdateContinuousBackups",
+        "CreateBackup",
+        "DeleteBackup",
+        "RestoreTableFromBackup",
+        "RestoreTableToPointInTime",
+        "PutResourcePolicy",
+        "DeleteResourcePolicy",
+    }
+)
 
 log = logging.getLogger("penstock.local")
 
+BackendOf = Callable[[str], moto_tables.Backend | None]
+"""Returns moto's tables of a region; None for a region that moto does not know."""
+
 
 class TableJournal:
-    """Keeps the tables in a folder; used from the thread that talks to moto, and only from it.
+    """Keeps the tables in a state folder; used from the thread that talks to moto, and only from it.
 
     Args:
-        folder: The state folder, which exists.
-        send: Carries requests out.
+        folder: The state folder.
+        backend_of: Finds moto's tables.
     """
 
-    def __init__(self, folder: Path, send: Send) -> None:
-        self._path = folder / "dynamodb.jsonl"
-        self._send = send
-        self._lines = 0
-        self._regions: set[str] = set()
-        self._fd = -1
+    def __init__(self, folder: StateFolder, backend_of: BackendOf) -> None:
+        self._file = FrameFile(folder, _FILE)
+        self._backend_of = backend_of
+        self._image = Image()
 
     def load(self) -> None:
         """Make the tables again.
 
         Raises:
-            OptionError: The file is damaged, or a request in it is refused.
+            OptionError: The file is damaged, or cannot be read or written.
         """
-        raw = self._path.read_bytes() if self._path.exists() else b""
-        lines = raw.split(b"\n")
-        # what follows the last line end was never acknowledged
-        if lines.pop():
-            log.warning("%s: its last line was cut short by a crash and is dropped", self._path)
-        for number, line in enumerate(lines, 1):
+        if not self._file.exists:
             try:
-                region, operation, body = msgspec.json.decode(line, type=tuple[str, str, str])
-            except msgspec.DecodeError as error:
-                raise OptionError(f"{self._path} is damaged in line {number}: {error}") from error
-            status, answer = self._send(region, operation, body.encode())
-            if status != 200:
-                raise OptionError(f"{self._path}: line {number} ({operation}) is refused: {answer.decode()}")
-            self._regions.add(region)
-        self.compact()
-
-    def succeeded(self, region: str, operation: str, body: bytes) -> None:
-        """Keep a request that was carried out; one that only reads is ignored."""
-        if operation.startswith(_READING):
+                self._file.replace(self._frames(), self._is_same)
+            except OSError as error:
+                raise OptionError(f"{self._file.path} cannot be written: {error}") from error
             return
-        self._regions.add(region)
-        self._write(self._fd, region, operation, body)
-        self._lines += 1
-        if self._lines > _LINES_MAX:
-            self.compact()
+        for at, kind, payload in self._file.frames():
+            try:
+                _apply(self._image, kind, payload)
+            except (LookupError, ArithmeticError, ValueError, msgspec.MsgspecError) as error:
+                raise self._file.damaged(at, f"a change does not fit those before it ({error!r})") from error
+        for name, region in self._image.regions.items():
+            if not region.tables and not region.extras:
+                continue
+            backend = self._backend_of(name)
+            if backend is None:
+                raise OptionError(f"{self._file.path} has tables in {name}, a region that moto does not know")
+            _restore_region(backend, region)
 
     def close(self) -> None:
-        """Write the file anew and close it."""
-        if self._fd >= 0:
-            self.compact()
-            os.close(self._fd)
-            self._fd = -1
+        """Close the file."""
+        self._file.close()
 
-    def compact(self) -> None:
-        """Write the file anew, as the requests that make the tables as they are."""
-        fresh = self._path.with_suffix(".new")
-        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        for region in sorted(self._regions):
-            for table in self._all(region, "ListTables", {}, "TableNames", "ExclusiveStartTableName"):
-                for operation, document in self._making(region, table):
-                    self._write(fd, region, operation, msgspec.json.encode(document))
-        fresh.rename(self._path)
-        if self._fd >= 0:
-            os.close(self._fd)
-        self._fd = fd
-        self._lines = 0
+    def carry_out(
+        self, region_name: str, operation: str, body: bytes, request: Callable[[], Response]
+    ) -> Response:
+        """Carry a request out and keep what it changed.
 
-    def _write(self, fd: int, region: str, operation: str, body: bytes) -> None:
-        line = memoryview(msgspec.json.encode([region, operation, body.decode()]) + b"\n")
-        begin = os.fstat(fd).st_size
+        Args:
+            region_name: The region it is for.
+            operation: Name of the operation.
+            body: Its JSON.
+            request: Has moto carry it out.
+
+        Returns:
+            moto's answer.
+
+        Raises:
+            Refusal: What it changed cannot be kept; moto's tables are as they were.
+        """
+        backend = None if operation.startswith(_READING) else self._backend_of(region_name)
+        if backend is None:
+            return request()
+        region = self._image.regions.get(region_name) or RegionImage()
+        told = {name: _stream_length(table) for name, table in backend.tables.items()}
+        response = request()
         try:
-            while line:
-                line = line[os.write(fd, line) :]
-        except OSError:
-            os.ftruncate(fd, begin)
-            raise
+            delta = _difference(backend, region_name, region, operation, _keys(operation, body))
+        except (TypeError, ValueError, ArithmeticError) as error:
+            log.exception("what %s changed cannot be kept", operation)
+            _restore_region(backend, region)
+            raise Refusal("InternalFailure", f"penstock local cannot keep this: {error}", 500) from error
+        if response.status == 200:
+            try:
+                self._keep(delta)
+            except Refusal:
+                _put_back(backend, region, delta, told)
+                raise
+        else:
+            _put_back(backend, region, delta, told)
+        return response
 
-    # -- what a table is ------------------------------------------------------------------------------------
+    def _keep(self, delta: Delta) -> None:
+        if not delta:
+            return
+        self._file.append(_DELTA, msgspec.json.encode(delta))
+        self._image.apply(delta)
+        if self._file.size > max(_COMPACT_BYTES_MIN, 3 * self._image.live_bytes):
+            self._file.compact(self._frames(), self._is_same)
 
-    def _ask(self, region: str, operation: str, document: dict[str, Any]) -> dict[str, Any]:
-        status, body = self._send(region, operation, msgspec.json.encode(document))
-        if status != 200:
-            raise OptionError(f"the tables cannot be saved: {operation} is refused: {body.decode()}")
-        return dict(msgspec.json.decode(body))
+    def _frames(self) -> Iterator[Frame]:
+        return ((_DELTA, msgspec.json.encode(delta)) for delta in self._image.deltas())
 
-    def _all(
-        self, region: str, operation: str, document: dict[str, Any], member: str, cursor: str
-    ) -> list[Any]:
-        found: list[Any] = []
-        last = "LastEvaluatedTableName" if operation == "ListTables" else "LastEvaluatedKey"
-        page: dict[str, Any] = {last: None}
-        while last in page:
-            more = {} if page[last] is None else {cursor: page[last]}
-            page = self._ask(region, operation, {**document, **more})
-            found.extend(page[member])
-        return found
-
-    def _making(self, region: str, table: str) -> list[tuple[str, dict[str, Any]]]:
-        described = self._ask(region, "DescribeTable", {"TableName": table})["Table"]
-        found = [("CreateTable", _create_request(described))]
-        tags = self._ask(region, "ListTagsOfResource", {"ResourceArn": described["TableArn"]})["Tags"]
-        if tags:
-            found.append(("TagResource", {"ResourceArn": described["TableArn"], "Tags": tags}))
-        expiry = self._ask(region, "DescribeTimeToLive", {"TableName": table})["TimeToLiveDescription"]
-        if expiry.get("AttributeName"):
-            enabled = {"AttributeName": expiry["AttributeName"], "Enabled": True}
-            found.append(("UpdateTimeToLive", {"TableName": table, "TimeToLiveSpecification": enabled}))
-        backups = self._ask(region, "DescribeContinuousBackups", {"TableName": table})
-        recovery = backups["ContinuousBackupsDescription"].get("PointInTimeRecoveryDescription", {})
-        if recovery.get("PointInTimeRecoveryStatus") == "ENABLED":
-            on = {"PointInTimeRecoveryEnabled": True}
-            found.append(
-                ("UpdateContinuousBackups", {"TableName": table, "PointInTimeRecoverySpecification": on})
-            )
-        items = self._all(region, "Scan", {"TableName": table}, "Items", "ExclusiveStartKey")
-        for begin in range(0, len(items), _WRITE_ITEMS_MAX):
-            puts = [{"PutRequest": {"Item": item}} for item in items[begin : begin + _WRITE_ITEMS_MAX]]
-            found.append(("BatchWriteItem", {"RequestItems": {table: puts}}))
-        return found
+    def _is_same(self, frames: Iterator[Frame]) -> bool:
+        image = Image()
+        for kind, payload in frames:
+            _apply(image, kind, payload)
+        kept = {
+            name: region for name, region in self._image.regions.items() if region.tables or region.extras
+        }
+        return image.regions == kept
 
 
-def _create_request(described: dict[str, Any]) -> dict[str, Any]:
-    request = {name: described[name] for name in _TABLE_MEMBERS if name in described}
-    on_demand = described.get("BillingModeSummary", {}).get("BillingMode") == "PAY_PER_REQUEST"
-    request["BillingMode"] = "PAY_PER_REQUEST" if on_demand else "PROVISIONED"
-    if not on_demand:
-        request["ProvisionedThroughput"] = _throughput(described)
-    for kind in ("GlobalSecondaryIndexes", "LocalSecondaryIndexes"):
-        indexes = []
-        for index in described.get(kind) or ():
-            made = {name: index[name] for name in _INDEX_MEMBERS if name in index}
-            if kind == "GlobalSecondaryIndexes" and not on_demand:
-                made["ProvisionedThroughput"] = _throughput(index)
-            indexes.append(made)
-        if indexes:
-            request[kind] = indexes
-    if described.get("StreamSpecification", {}).get("StreamEnabled"):
-        request["StreamSpecification"] = described["StreamSpecification"]
-    return request
+def _apply(image: Image, kind: bytes, payload: bytes) -> None:
+    if kind != _DELTA:
+        raise ValueError(f"unknown kind {kind!r}")
+    image.apply(msgspec.json.decode(payload, type=Delta))
 
 
-def _throughput(described: dict[str, Any]) -> dict[str, int]:
-    units = described.get("ProvisionedThroughput", {})
-    return {name: max(1, units.get(name, 1)) for name in ("ReadCapacityUnits", "WriteCapacityUnits")}
+# -- what a request changes ---------------------------------------------------------------------------------
+
+
+def _keys(operation: str, body: bytes) -> list[tuple[str, dict[str, Any]]] | None:
+    """Return table and attributes (the key among them) of each item that a request can change; None for any."""
+    with contextlib.suppress(msgspec.DecodeError, LookupError, TypeError, AttributeError):
+        document = msgspec.json.decode(body)
+        match operation:
+            case "PutItem":
+                return [(document["TableName"], document["Item"])]
+            case "UpdateItem" | "DeleteItem":
+                return [(document["TableName"], document["Key"])]
+            case "BatchWriteItem":
+                return [
+                    (table, put["PutRequest"]["Item"] if "PutRequest" in put else put["DeleteRequest"]["Key"])
+                    for table, puts in document["RequestItems"].items()
+                    for put in puts
+                ]
+            case "TransactWriteItems":
+                writes = [write for item in document["TransactItems"] for write in item.items()]
+                return [
+                    (write["TableName"], write["Item"] if kind == "Put" else write["Key"])
+                    for kind, write in writes
+                ]
+    return None
+
+
+def _difference(
+    backend: moto_tables.Backend,
+    region_name: str,
+    region: RegionImage,
+    operation: str,
+    keys: list[tuple[str, dict[str, Any]]] | None,
+) -> Delta:
+    """Return where moto's tables differ from the image, after a request that could change these keys."""
+    delta = Delta(region_name)
+    places = None if keys is None else _places(backend, keys)
+    if places is not None:
+        for name, key in places:
+            _compare_item(delta, region, name, key, moto_tables.find_item(backend.tables[name], key))
+        return delta
+    states = {name: moto_tables.table_state(table) for name, table in backend.tables.items()}
+    for name in region.tables:
+        if name not in states:
+            delta.add_table(name, None)
+    for name, state in states.items():
+        known = region.tables.get(name)
+        if known is None or known.state != state:
+            delta.add_table(name, state)
+        if known is None or operation not in _ABOUT_TABLES:
+            _compare_items(delta, region, name, backend.tables[name])
+    extras = moto_tables.extras_of(backend, region.extras)
+    for name in {**region.extras, **extras}:
+        if region.extras.get(name) != extras.get(name):
+            delta.add_extra(name, extras.get(name))
+    return delta
+
+
+def _places(
+    backend: moto_tables.Backend, keys: list[tuple[str, dict[str, Any]]]
+) -> list[tuple[str, list[Any]]] | None:
+    """Return table name and key of each item, each once; None when that cannot be told."""
+    by_arn = {table.table_arn: table for table in backend.tables.values()}
+    found: dict[tuple[str, Identity], list[Any]] = {}
+    for name, attributes in keys:
+        table = backend.tables.get(name) or by_arn.get(name)
+        if (
+            table is None
+            or not table.table_key_attrs
+            or not all(k in attributes for k in table.table_key_attrs)
+        ):
+            return None
+        key = [attributes[attribute] for attribute in table.table_key_attrs]
+        try:
+            found[table.name, identity(key)] = key
+        except (ArithmeticError, ValueError):
+            return None
+    return [(name, key) for (name, _), key in found.items()]
+
+
+def _compare_item(delta: Delta, region: RegionImage, name: str, key: list[Any], item: Any | None) -> None:
+    attributes = None if item is None else moto_tables.attributes_of(item)
+    if attributes != region.attributes(name, key):
+        delta.add_item(name, key if item is None else moto_tables.key_of(item), attributes)
+
+
+def _compare_items(delta: Delta, region: RegionImage, name: str, table: moto_tables.Table) -> None:
+    for item in moto_tables.items_of(table):
+        _compare_item(delta, region, name, moto_tables.key_of(item), item)
+    known = region.tables.get(name)
+    for key, _ in [] if known is None else known.items.values():
+        place = msgspec.json.decode(key)
+        if moto_tables.find_item(table, place) is None:
+            delta.add_item(name, place, None)
+
+
+# -- what is put back ---------------------------------------------------------------------------------------
+
+
+def _put_back(
+    backend: moto_tables.Backend, region: RegionImage, delta: Delta, told: dict[str, int | None]
+) -> None:
+    """Make moto's tables agree with the image again where they differ from it.
+
+    Args:
+        backend: moto's tables.
+        region: The image.
+        delta: Where they differ.
+        told: How many records the stream of each table had; None for a table without one.
+    """
+    for name in delta.tables:
+        known = region.tables.get(name)
+        if known is None:
+            del backend.tables[name]
+        elif name in backend.tables:
+            moto_tables.renew_table(backend.tables[name], known.state)
+        else:
+            _restore_table(backend, region, name)
+    for name, raw_key, _ in delta.items:
+        if name in region.tables:
+            key = msgspec.json.decode(raw_key)
+            attributes = region.attributes(name, key)
+            document = None if attributes is None else msgspec.json.decode(attributes)
+            moto_tables.set_item(backend.tables[name], key, document)
+    for name in delta.extras:
+        moto_tables.set_extra(backend, name, region.extras.get(name))
+    for name in region.tables if delta.tables else ():
+        # listed in the order that they were made in
+        backend.tables.move_to_end(name)
+    for name, table in backend.tables.items():
+        _forget_stream_records(table, told.get(name))
+
+
+def _restore_region(backend: moto_tables.Backend, region: RegionImage) -> None:
+    """Make everything in moto anew from the image."""
+    backend.tables.clear()
+    backend.backups.clear()
+    for name in region.tables:
+        _restore_table(backend, region, name)
+    for name, state in region.extras.items():
+        moto_tables.set_extra(backend, name, state)
+
+
+def _restore_table(backend: moto_tables.Backend, region: RegionImage, name: str) -> None:
+    known = region.tables[name]
+    table = moto_tables.make_table(known.state, backend.account_id)
+    for key, attributes in known.items.values():
+        moto_tables.set_item(table, msgspec.json.decode(key), msgspec.json.decode(attributes))
+    backend.tables[name] = table
+
+
+def _stream_length(table: moto_tables.Table) -> int | None:
+    return None if table.stream_shard is None else len(table.stream_shard.items)
+
+
+def _forget_stream_records(table: moto_tables.Table, length: int | None) -> None:
+    """Take back what a refused request told the table's stream."""
+    if table.stream_shard is None:
+        return
+    if length is None:
+        table.stream_shard = None
+    else:
+        del table.stream_shard.items[length:]

@@ -41,10 +41,10 @@ def CreateStream(call: Call, request: Document) -> Document:
             )
     if request["StreamName"] not in store.streams:
         store.require_shard_room(shard_count)
-    stream = store.create(request["StreamName"], shard_count, call.now_ms, mode=mode)
-    stream.tags = dict(request.get("Tags", {}))
-    stream.record_kib_max = request.get("MaxRecordSizeInKiB", stream.record_kib_max)
-    store.journal.stream_changed(stream)
+    settings: Document = {"tags": dict(request.get("Tags", {}))}
+    if "MaxRecordSizeInKiB" in request:
+        settings["record_kib_max"] = request["MaxRecordSizeInKiB"]
+    store.create(request["StreamName"], shard_count, call.now_ms, mode=mode, **settings)
     return {}
 
 
@@ -181,8 +181,9 @@ def DecreaseStreamRetentionPeriod(call: Call, request: Document) -> Document:
             f"retention period ({stream.retention_h} hours). Use IncreaseRetentionPeriod API."
         )
     stream.retention_h = hours
-    _trim_all(call, stream)
+    # first, because it may be refused, and what was trimmed does not come back
     call.service.store.journal.stream_changed(stream)
+    _trim_all(call, stream)
     return {}
 
 
