@@ -500,3 +500,35 @@ def test_the_figures_that_are_promised_are_measured(world):
     shards = [labels for name, labels in seen.gauges if name == "millis_behind_latest"]
     assert sorted(shards) == [(("shard", f"shardId-{n:012d}"),) for n in range(4)]
     assert any(name == "checkpoint_latency_s" for name, _ in seen.distributions)
+
+
+def lag_of(world, shard_id="shardId-000000000000"):
+    return world.metrics.snapshot().gauges.get(("millis_behind_latest", (("shard", shard_id),)))
+
+
+def test_records_that_wait_for_a_busy_handler_are_lag_although_the_tip_was_read():
+    world = World(shard_count=1)
+    pool = HeldPool()
+    world.worker("a", handler_pool=pool)
+    world.run(20)
+    assert lag_of(world) == 0
+    pool.is_open = False
+    world.put(3)
+    world.run(60)
+    assert 50_000 < lag_of(world) <= 61_000
+    pool.let_go()
+    world.run(20)
+    assert lag_of(world) == 0
+
+
+def test_records_that_are_not_acknowledged_are_lag():
+    world = World(shard_count=1)
+    kept = []
+    world.worker("a", kept.append, checkpointing="manual", max_records=1)
+    world.put(2)
+    world.run(60)
+    assert 50_000 < lag_of(world) <= 61_000
+    kept[0].acknowledge()
+    kept[1].acknowledge()
+    world.run(20)
+    assert lag_of(world) == 0

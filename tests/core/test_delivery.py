@@ -29,7 +29,7 @@ class Rec:
     sequence_number: str
     partition_key: str | None = "k"
     sub_sequence_number: int = 0
-    record_bytes: int = 10
+    memory_bytes: int = 10
 
 
 def delivery(**options) -> ShardDelivery[Rec]:

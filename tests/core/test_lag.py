@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from penstock.core.aggregation import AggregateBuilder
-from penstock.core.lag import age_ms, find_oldest_unread, service_now_ms
+from penstock.core.lag import ArrivalMarks, age_ms, find_oldest_unread, service_now_ms
 from penstock.core.position import TRIM_HORIZON, at_record
 
 
@@ -56,3 +56,13 @@ def test_an_unread_record_is_never_of_age_zero():
 )
 def test_a_wrong_local_clock_gives_way_to_the_services(server_ms, now_ms):
     assert service_now_ms(100_400, server_ms) == now_ms
+
+
+def test_the_oldest_record_that_is_not_done_is_known_to_the_second():
+    marks = ArrivalMarks()
+    assert marks.oldest_s(0) is None
+    for count, arrival_s in [(2, 10.0), (1, 10.9), (0, 11.0), (3, 12.0), (1, 5.0)]:
+        marks.add(count, arrival_s)
+    assert [marks.oldest_s(done) for done in range(8)] == [10.0, 10.0, 10.0, 12.0, 12.0, 12.0, 5.0, None]
+    marks.add(1, 20.0)
+    assert marks.oldest_s(7) == 20.0

@@ -14,24 +14,21 @@ import dataclasses
 import heapq
 import logging
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final, Protocol
 
-from penstock.consumer.hash_ranges import HashRanges
+from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.lease_loop import LeaseLoop
 from penstock.consumer.loop import Loop, Pool
 from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
-from penstock.consumer.records import Batch, Record, read_page
+from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.core import coordination as c
-from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.calls import Call, CallKind, DeliveryOptions
-from penstock.core.checkpoint import plan_iterator
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
-from penstock.core.reader import FetchIterator, FetchPage, ListedShard, ReaderOptions
-from penstock.core.shard import ChildShard, Shard
+from penstock.core.reader import ReaderOptions
 from penstock.core.starting import StartingPosition
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
@@ -196,8 +193,14 @@ class DeliveryLoop(Loop[ShardRun]):
         self._waiter = waiter
         self._home = home
         self._budget = Budget(buffer_bytes_max)
-        self._drops_unmarked = drops_unmarked
-        self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
+        self._fetcher = ShardFetcher(
+            stream,
+            kinesis,
+            drops_unmarked=drops_unmarked,
+            has_room=lambda: self._budget.has_room,
+            clock=clock,
+            metrics=metrics,
+        )
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._waiting: dict[str, list[ShardRun]] = {}
@@ -417,43 +420,9 @@ class DeliveryLoop(Loop[ShardRun]):
         self._read_pool.submit(lambda: self._fetch(run, fetch))
 
     def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        try:
-            self._do_fetch(run, fetch)
-        except PenstockError as error:
-            run.on_fetch_failed(error)
-        except Exception as error:
-            log.exception("shard %s: a read failed in an unexpected way", run.shard_id)
-            run.on_fetch_failed(Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords"))
+        self._fetcher.fetch(run, fetch)
         self._budget.hold(run)
         self.post(run)
-
-    def _do_fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        if isinstance(fetch, FetchIterator):
-            start = plan_iterator(fetch.position)
-            run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
-        elif isinstance(fetch, FetchPage):
-            if not self._budget.has_room:  # others have filled it while this waited for a thread
-                run.on_fetch_skipped()
-                return
-            started_s = self._clock.monotonic_s()
-            page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
-            counts = DecodeCounts()
-            rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked)
-            run.on_page(read_page(page, run.shard_id, counts, rule), started_s)
-            for reason, number in counts.undecodable.items():
-                self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})
-            if counts.misplaced_records:
-                self._metrics.count("misplaced_records_dropped", counts.misplaced_records)
-                log.info(
-                    "shard %s: %d records of %d aggregates that a reshard left in the wrong shard were dropped; their "
-                    "producer sends them again",
-                    run.shard_id,
-                    counts.misplaced_records,
-                    counts.misplaced_aggregates,
-                )
-        else:
-            listing = self._kinesis.fetch_shards(self._stream)
-            run.on_listing(find_listed(run.shard_id, listing.shards))
 
     # --- user code ---
 
@@ -535,15 +504,3 @@ class DeliveryLoop(Loop[ShardRun]):
             operation="UpdateItem",
             resource=run.shard_id,
         )
-
-
-def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard | None:
-    """Find a shard and its children in a whole listing."""
-    mine: Shard | None = None
-    children: list[ChildShard] = []
-    for shard in shards:
-        if shard.shard_id == shard_id:
-            mine = shard
-        elif shard_id in shard.parents:
-            children.append(ChildShard(shard.shard_id, shard.parents, shard.hash_range))
-    return None if mine is None else ListedShard(mine.is_open, tuple(children))

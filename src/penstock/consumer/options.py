@@ -30,7 +30,8 @@ class ConsumerOptions:
             (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
         max_records: Records per read, and per call of the handler; 1 to 10,000.
         idle_time_between_reads_s: Pause between reads of a quiet shard.
-        prefetch_bytes_max: Bytes that may be fetched from one shard and not be done yet; one page may exceed it.
+        prefetch_bytes_max: Memory for what is fetched from one shard and not done yet: payloads, keys and about 400 bytes
+            for each record. One page, or one aggregate taken apart, may exceed it.
         buffer_bytes_max: The same for all shards of the process together.
         on_data_loss: `fail` stops a shard whose checkpoint lies before what the stream still has, `warn` reports
             it and goes on.

@@ -6,7 +6,8 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, overload
 
-from penstock.core.aggregation import DecodeCounts, MisplacedRule, user_records
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, user_records
+from penstock.core.calls import RECORD_MEMORY_BYTES
 from penstock.core.position import Position, at_record
 from penstock.core.reader import Page
 from penstock.errors import UsageError
@@ -36,8 +37,13 @@ class Record(NamedTuple):
 
     @property
     def record_bytes(self) -> int:
-        """Bytes of payload and key, as they count against the limits on memory."""
+        """Bytes of payload and key."""
         return len(self.data) + len(self.partition_key or "")
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the record counts against the limits on memory."""
+        return RECORD_MEMORY_BYTES + len(self.data) + len(self.partition_key or "")
 
     @property
     def position(self) -> Position:
@@ -45,35 +51,64 @@ class Record(NamedTuple):
         return at_record(self.sequence_number, self.sub_sequence_number)
 
 
-def read_page(
-    page: RecordPage, shard_id: str, counts: DecodeCounts, rule: MisplacedRule | None = None
-) -> Page[Record]:
-    """Take a page of GetRecords apart into user records.
+class UnreadRecord(NamedTuple):
+    """A Kinesis record that was fetched and is not taken apart yet.
 
-    Args:
-        page: As the port gives it.
-        shard_id: For the records.
-        counts: Added to.
-        rule: Which misplaced aggregates are left out; None leaves out none.
+    An aggregate can hold a hundred times its size in user records, so it is taken apart only when there is room.
     """
-    records: list[Record] = []
-    read_bytes = 0
-    for raw in page.records:
-        data = raw.data
-        read_bytes += len(data) + len(raw.partition_key or "")
-        arrival = datetime.fromtimestamp(raw.arrival_s, UTC)
-        sequence_number = raw.sequence_number
-        for key, hash_key, payload, sub in user_records(data, raw.partition_key, counts, rule):
-            records.append(Record(payload, key, sequence_number, sub, hash_key, arrival, shard_id))
+
+    sequence_number: str
+    data: bytes
+    partition_key: str | None
+    arrival_s: float
+
+    @property
+    def sub_sequence_number(self) -> int:
+        """A number that none of its user records exceeds: whoever has read it has read them all."""
+        return len(self.data) if self.data.startswith(MAGIC) else 0
+
+    @property
+    def memory_bytes(self) -> int:
+        """What it counts against the limits on memory."""
+        return RECORD_MEMORY_BYTES + len(self.data)
+
+
+def unread_page(page: RecordPage) -> Page[UnreadRecord]:
+    """Return a page of GetRecords as the reader takes it, its records not taken apart."""
+    records = [
+        UnreadRecord(raw.sequence_number, raw.data, raw.partition_key, raw.arrival_s) for raw in page.records
+    ]
     return Page(
         records=records,
-        first_sequence_number=page.records[0].sequence_number if page.records else None,
-        last_sequence_number=page.records[-1].sequence_number if page.records else None,
-        read_bytes=read_bytes,
+        first_sequence_number=records[0].sequence_number if records else None,
+        last_sequence_number=records[-1].sequence_number if records else None,
+        read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
         next_iterator=page.next_iterator,
         millis_behind_latest=page.millis_behind_latest,
         children=page.child_shards,
     )
+
+
+def records_of(
+    unread: UnreadRecord, shard_id: str, counts: DecodeCounts, rule: MisplacedRule | None
+) -> list[Record]:
+    """Return the user records of one Kinesis record.
+
+    Args:
+        unread: As it was fetched.
+        shard_id: For the records.
+        counts: Added to.
+        rule: Which misplaced aggregates are left out; None leaves out none.
+
+    Raises:
+        ServiceError: The rule had to ask the service, which did not answer. Nothing is lost: ask again.
+    """
+    arrival = datetime.fromtimestamp(unread.arrival_s, UTC)
+    number = unread.sequence_number
+    return [
+        Record(payload, key, number, sub, hash_key, arrival, shard_id)
+        for key, hash_key, payload, sub in user_records(unread.data, unread.partition_key, counts, rule)
+    ]
 
 
 class Acknowledging(Protocol):

@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.pull import IterationEnded
-from penstock.consumer.records import Record
+from penstock.consumer.records import Record, UnreadRecord
 from penstock.core import coordination as c
 from penstock.core.calls import (
     Call,
@@ -32,6 +33,7 @@ from penstock.core.calls import (
     Verdict,
 )
 from penstock.core.delivery import ShardDelivery
+from penstock.core.lag import ArrivalMarks, age_ms, service_now_ms
 from penstock.core.position import Position
 from penstock.core.reader import (
     Failed,
@@ -41,9 +43,11 @@ from penstock.core.reader import (
     Finished,
     ListedShard,
     Page,
+    Pause,
     PossibleLoss,
     ReaderOptions,
     ShardReader,
+    Step,
     Wait,
 )
 from penstock.errors import LeaseLost, PenstockError
@@ -55,7 +59,13 @@ log = logging.getLogger("penstock.consumer")
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
 
-Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing
+
+@dataclass(frozen=True, slots=True)
+class TakeApart:
+    """Take apart what was fetched, as far as there is room."""
+
+
+Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | TakeApart
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,11 +132,20 @@ class ShardRun:
         self._chance = chance
         self._metrics = metrics
         self._is_checkpoint_urgent = is_checkpoint_urgent
-        self._reader: ShardReader[Record] = ShardReader(stream, start.key, start.position, reader_options)
+        self._start = start.position
+        self._reader: ShardReader[UnreadRecord] = ShardReader(
+            stream, start.key, start.position, reader_options
+        )
         self._delivery: ShardDelivery[Record] = ShardDelivery(start.key, start.position, delivery_options)
         self._deliver_until_s = start.deliver_until_s
         self._durable = start.position
         self._is_fetching = False
+        self._unread: deque[UnreadRecord] = deque()  # fetched, and not taken apart for want of room
+        self._unread_bytes = 0
+        self._has_failed_apart = False
+        self._arrivals = ArrivalMarks()
+        self._clock_offset_ms = 0  # from this machine's clock to the service's
+        self._lost_arrival_s: float | None = None  # of the first record behind a loss
         self._stop_why: c.StopWhy | None = None
         self._grace_until_s: float | None = None
         self._is_answered = False
@@ -151,8 +170,8 @@ class ShardRun:
 
     @property
     def waiting_bytes(self) -> int:
-        """Bytes that are fetched and not done."""
-        return self._delivery.waiting_bytes
+        """Memory for what is fetched and not done."""
+        return self._delivery.waiting_bytes + self._unread_bytes
 
     @property
     def last_delivered(self) -> Position:
@@ -188,9 +207,14 @@ class ShardRun:
             return Plan(fetch, calls, events, is_starved, is_over)
 
     def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        if self._is_fetching or self._delivery.phase is not Phase.RUNNING or self._is_answered:
+        is_leaving = self._delivery.phase is not Phase.RUNNING or self._is_answered
+        if is_leaving:
+            self._drop_unread()
+        if is_leaving or self._is_fetching:
             return None, None, False
-        step = self._reader.plan_step(now_s, self._delivery.waiting_bytes, has_room)
+        step = self._reader.plan_step(now_s, self.waiting_bytes, has_room)
+        if self._unread and not (self._has_failed_apart and isinstance(step, Failed)):
+            return self._plan_taking_apart(step, has_room)
         match step:
             case Wait(until_s):
                 return None, until_s, not has_room
@@ -199,11 +223,30 @@ class ShardRun:
                     self._delivery.on_shard_end(children)
                 return None, None, False
             case Failed(error):
+                self._drop_unread()
                 self.failure = error
                 return None, None, False
             case _:
                 self._is_fetching = True
                 return step, None, False
+
+    def _plan_taking_apart(self, step: Step, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
+        if self._has_failed_apart and isinstance(step, Wait) and step.reason is Pause.BACKOFF:
+            return None, step.until_s, False
+        if self._unread_room_bytes(has_room) <= 0:
+            return None, None, not has_room
+        self._is_fetching = True
+        return TakeApart(), None, False
+
+    def _unread_room_bytes(self, has_room: bool) -> int:
+        """Return how much may be taken apart; at least something while nothing else waits for delivery."""
+        waiting_bytes = self._delivery.waiting_bytes
+        room_bytes = self._reader.options.prefetch_bytes_max - waiting_bytes if has_room else 0
+        return max(room_bytes, 0 if waiting_bytes else 1)
+
+    def _drop_unread(self) -> None:
+        self._unread.clear()
+        self._unread_bytes = 0
 
     def _plan_calls(self, now_s: float) -> list[Call[Record]]:
         calls: list[Call[Record]] = []
@@ -283,14 +326,66 @@ class ShardRun:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
-    def on_page(self, page: Page[Record], started_s: float) -> None:
-        """Take in a page."""
+    def on_page(self, page: Page[UnreadRecord], started_s: float, server_ms: int | None = None) -> None:
+        """Take in a page; `on_taken_apart` follows, and with it the step is done.
+
+        Args:
+            page: Its records not taken apart.
+            started_s: When the call began.
+            server_ms: The service's clock at the answer, if it told.
+        """
         with self.lock:
-            self._is_fetching = False
+            wall_ms = self._clock.wall_ms()
+            self._clock_offset_ms = service_now_ms(wall_ms, server_ms) - wall_ms
             kept = self._reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
             if kept.loss is not None:
                 self._report_loss(kept.loss)
-            self._delivery.add(kept.records, page.millis_behind_latest)
+                if page.records and not kept.records:
+                    self._lost_arrival_s = page.records[0].arrival_s
+            self._unread.extend(kept.records)
+            self._unread_bytes += sum(record.memory_bytes for record in kept.records)
+            self._delivery.millis_behind_latest = page.millis_behind_latest
+
+    def peek_unread(self, has_room: bool) -> tuple[int, Sequence[UnreadRecord]]:
+        """Return how much may be taken apart now, in bytes, and what."""
+        with self.lock:
+            room_bytes = self._unread_room_bytes(has_room)
+            return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
+
+    def on_taken_apart(
+        self, records: Sequence[Record], taken_counts: Sequence[int], failure: PenstockError | None
+    ) -> None:
+        """Take in what the first of the unread records hold.
+
+        Args:
+            records: Of all of them.
+            taken_counts: How many each of them held.
+            failure: Why the next one could not be taken apart now.
+        """
+        with self.lock:
+            self._is_fetching = False
+            self._has_failed_apart = failure is not None
+            if failure is not None:
+                self._note_fetch_failed(failure)
+            if self._delivery.phase is not Phase.RUNNING or self._is_answered:
+                return
+            place = 0
+            new: list[Record] = []
+            for count in taken_counts:
+                unread = self._unread.popleft()
+                self._unread_bytes -= unread.memory_bytes
+                found = self._without_done(unread, records[place : place + count])
+                place += count
+                self._arrivals.add(len(found), unread.arrival_s)
+                new += found
+            self._delivery.add(new, self._delivery.millis_behind_latest)
+
+    def _without_done(self, unread: UnreadRecord, records: Sequence[Record]) -> Sequence[Record]:
+        """Leave out what the checkpoint that the shard was taken at has behind it, inside its aggregate."""
+        start = self._start
+        if start.sequence_number is None or int(start.sequence_number) != int(unread.sequence_number):
+            return records
+        return [record for record in records if record.sub_sequence_number > start.sub_sequence_number]
 
     def on_listing(self, listed: ListedShard | None) -> None:
         """Take in what a listing says of the shard."""
@@ -304,8 +399,11 @@ class ShardRun:
         """Take in that a call to the service failed."""
         with self.lock:
             self._is_fetching = False
-            self._reader.on_failure(error, self._clock.monotonic_s(), self._chance.random())
-            failures = self._reader.failure_count
+            self._note_fetch_failed(error)
+
+    def _note_fetch_failed(self, error: PenstockError) -> None:
+        self._reader.on_failure(error, self._clock.monotonic_s(), self._chance.random())
+        failures = self._reader.failure_count
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
         level = logging.WARNING if failures >= 5 and failures & (failures - 1) == 0 else logging.DEBUG
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.shard_id, failures, error)
@@ -407,12 +505,28 @@ class ShardRun:
 
     # --- figures ---
 
+    def lag_ms(self, now_s: float) -> int | None:
+        """Return the age of the oldest record that is not done, as far as known; None before the first answer.
+
+        Where everything that was read is done it is how far the reading is behind. It goes on growing when the shard
+        has stopped.
+        """
+        with self.lock:
+            arrival_s = self._arrivals.oldest_s(self._delivery.done_count)
+            if arrival_s is None and self._unread:
+                arrival_s = self._unread[0].arrival_s
+            if arrival_s is None:
+                arrival_s = self._lost_arrival_s
+            if arrival_s is None:
+                return self._reader.lag_ms(now_s)
+            return age_ms(arrival_s, self._clock.wall_ms() + self._clock_offset_ms)
+
     def beat(self, now_s: float) -> c.ReaderProgress | None:
         """Give the coordinator's watchdog its news, and set the shard's gauges."""
         with self.lock:
             if self._is_answered:
                 return None
-            lag_ms = self._reader.lag_ms(now_s)
+            lag_ms = self.lag_ms(now_s)
             passed_s = max(now_s - self._tally.since_s, 1e-3)
             throughput_kbps = self._tally.bytes / 1024 / passed_s
             self._tally = _Tally(since_s=now_s)

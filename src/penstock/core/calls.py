@@ -8,12 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock.core.position import Position
 from penstock.errors import HandlerFailed, OptionError
 
 FailurePolicy: TypeAlias = Literal["stop_shard", "stop_worker", "dead_letter"]
+RECORD_MEMORY_BYTES: Final = 400
+"""What a record costs in memory besides its payload and key, from the page to the call's return: its tuple, numbers and
+moment, its place in a queue. Measured: 235 bytes in an aggregate that shares keys, 320 with keys of its own, 440 plain."""
+LANE_MEMORY_BYTES: Final = 1_600
+"""What a partition key with a queue of its own costs, where keys run in parallel; measured."""
 
 
 class DeliveredRecord(Protocol):
@@ -32,8 +37,8 @@ class DeliveredRecord(Protocol):
         """None on streams that place records themselves: such records have no order to keep."""
 
     @property
-    def record_bytes(self) -> int:
-        """What the record counts against the limits on memory."""
+    def memory_bytes(self) -> int:
+        """What the record counts against the limits on memory: not only its payload."""
 
 
 R = TypeVar("R", bound=DeliveredRecord)

@@ -23,6 +23,7 @@ from typing import Final, Generic, Literal
 
 from penstock.core.backoff import Backoff
 from penstock.core.calls import (
+    LANE_MEMORY_BYTES,
     Call,
     CallKind,
     DeliveryOptions,
@@ -81,6 +82,7 @@ class ShardDelivery(Generic[R]):
         self._ids = count(1)
         self._under_way: dict[int, _Piece[R]] = {}
         self._lanes: dict[Hashable, _Lane[R]] = {}
+        self._lane_bytes = LANE_MEMORY_BYTES if options.concurrency > 1 else 0
         self._ready: deque[Hashable] = deque()
         self._paused: list[tuple[float, int, Hashable]] = []
         self._lifecycle: dict[CallKind, Literal["due", "under way", "done"]] = {}
@@ -106,6 +108,16 @@ class ShardDelivery(Generic[R]):
     def last_taken(self) -> Position:
         """The newest record that user code was given."""
         return self._last_taken
+
+    @property
+    def added_count(self) -> int:
+        """Records that were read."""
+        return self._added
+
+    @property
+    def done_count(self) -> int:
+        """Records, counted from the first, below which everything is acknowledged."""
+        return self._water.ordinal
 
     @property
     def unacknowledged_count(self) -> int:
@@ -165,13 +177,14 @@ class ShardDelivery(Generic[R]):
         for record in records:
             ordinal = self._added
             self._added += 1
-            self.waiting_bytes += record.record_bytes
+            self.waiting_bytes += record.memory_bytes
             key: Hashable = _WHOLE_SHARD
             if keyed:  # a record without a key has no order to keep: a lane of its own
                 key = record.partition_key if record.partition_key is not None else ordinal
             lane = self._lanes.get(key)
             if lane is None:
                 lane = self._lanes[key] = _Lane()
+                self.waiting_bytes += self._lane_bytes
             if not (lane.is_busy or lane.fresh or lane.again):
                 self._ready.append(key)
             lane.fresh.append((ordinal, record))
@@ -217,7 +230,7 @@ class ShardDelivery(Generic[R]):
         """
         piece = self._under_way.pop(call_id)
         if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
-            self.waiting_bytes -= sum(record.record_bytes for record in piece.records)
+            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
             if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
                 self._acknowledge(piece.records, piece.ordinals, now_s)
             self._free_lane(piece.lane)
@@ -239,7 +252,7 @@ class ShardDelivery(Generic[R]):
             self._lifecycle[piece.kind] = "due"
             return
         if self.phase is not Phase.RUNNING:
-            self.waiting_bytes -= sum(record.record_bytes for record in piece.records)
+            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
             return
         self._lanes[piece.lane].again.appendleft(piece)
         self._ready.appendleft(piece.lane)
@@ -259,7 +272,7 @@ class ShardDelivery(Generic[R]):
         piece = self._under_way.pop(call_id)
         if piece.records and self.phase is not Phase.RUNNING:
             # Not acknowledged, so the next reader of the shard gets the records again.
-            self.waiting_bytes -= sum(record.record_bytes for record in piece.records)
+            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
             return None
         if self.phase is Phase.LOST:
             # LOST is told once. Whatever else failed was not heard: LOST follows a STOP or an END, nothing a START.
@@ -273,6 +286,7 @@ class ShardDelivery(Generic[R]):
             return self._repeat(piece, now_s, chance)
         if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
             return self._give_up(piece, error)
+        self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
         return self._stop(self._describe(piece, error), error)
 
     # --- acknowledging ---
@@ -425,23 +439,24 @@ class ShardDelivery(Generic[R]):
         )
 
     def _free_lane(self, key: Hashable) -> None:
+        if self.phase is not Phase.RUNNING:
+            return  # the lanes are gone
         lane = self._lanes[key]
         lane.is_busy = False
-        if self.phase is not Phase.RUNNING:
-            return
         if lane.again or lane.fresh:
             self._ready.append(key)
         else:
             del self._lanes[key]
+            self.waiting_bytes -= self._lane_bytes
 
     def _drop_waiting(self) -> None:
         self._ready.clear()
         self._paused.clear()
         for lane in self._lanes.values():
-            self.waiting_bytes -= sum(record.record_bytes for _, record in lane.fresh)
-            self.waiting_bytes -= sum(record.record_bytes for piece in lane.again for record in piece.records)
-            lane.fresh.clear()
-            lane.again.clear()
+            self.waiting_bytes -= sum(record.memory_bytes for _, record in lane.fresh)
+            self.waiting_bytes -= sum(record.memory_bytes for piece in lane.again for record in piece.records)
+        self.waiting_bytes -= self._lane_bytes * len(self._lanes)
+        self._lanes.clear()
 
     # --- inside: failures ---
 
@@ -505,7 +520,7 @@ class ShardDelivery(Generic[R]):
             if self._is_done(record, ordinal):
                 # Known by its position alone, perhaps: from now on by its number too, since it will not return.
                 self._water.acknowledge(((ordinal, record.sequence_number, record.sub_sequence_number),))
-                self.waiting_bytes -= record.record_bytes
+                self.waiting_bytes -= record.memory_bytes
             else:
                 left.append((record, ordinal))
         kept = tuple(record for record, _ in left)

@@ -6,6 +6,7 @@ that reaches the tip, however old and however unread the records in that page ar
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import Final, Protocol
 
@@ -13,6 +14,7 @@ from penstock.core.aggregation import deaggregate
 from penstock.core.checkpoint import is_record_done
 from penstock.core.position import Position
 
+_SHARED_S: Final = 1.0
 _CLOCKS_AGREE_MS: Final = 2_000  # the service's clock comes in whole seconds, and has been on its way
 
 
@@ -67,3 +69,42 @@ def find_oldest_unread(records: Sequence[ArrivedRecord], position: Position) -> 
         if not is_record_done(position, record.sequence_number, count):
             return record
     return None
+
+
+class ArrivalMarks:
+    """When the records that are not done yet arrived, to the second. Not thread-safe.
+
+    Records are counted in the order in which they were read. Those that arrived within a second of each other share a
+    mark, so that a long queue of small records costs little.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, float]] = (
+            deque()
+        )  # counts of records, each behind its last one; and a moment
+        self._count = 0
+
+    def add(self, count: int, arrival_s: float) -> None:
+        """Take in records that follow those before.
+
+        Args:
+            count: How many; they arrived together.
+            arrival_s: Seconds since the epoch.
+        """
+        if count == 0:
+            return
+        self._count += count
+        if self._marks and abs(arrival_s - self._marks[-1][1]) < _SHARED_S:
+            self._marks[-1] = (self._count, self._marks[-1][1])
+        else:
+            self._marks.append((self._count, arrival_s))
+
+    def oldest_s(self, done_count: int) -> float | None:
+        """Return when the oldest record that is not done arrived; None when all are.
+
+        Args:
+            done_count: So many records, from the first one on, are done. Never less than before.
+        """
+        while self._marks and self._marks[0][0] <= done_count:
+            self._marks.popleft()
+        return self._marks[0][1] if self._marks else None

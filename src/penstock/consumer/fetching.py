@@ -1,0 +1,127 @@
+"""The calls that read one shard, and the taking apart of what they bring. Runs on the read pool's threads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+
+from penstock.consumer.hash_ranges import HashRanges
+from penstock.consumer.records import Record, records_of, unread_page
+from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
+from penstock.core.aggregation import DecodeCounts, MisplacedRule
+from penstock.core.calls import RECORD_MEMORY_BYTES
+from penstock.core.checkpoint import plan_iterator
+from penstock.core.reader import FetchIterator, FetchPage, ListedShard
+from penstock.core.shard import ChildShard, Shard
+from penstock.errors import PenstockError, Unavailable
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.metrics import Metrics
+
+log = logging.getLogger("penstock.consumer")
+
+
+class ShardFetcher:
+    """Does what a run planned, and brings it what came of it.
+
+    Args:
+        stream: Name or ARN.
+        kinesis: Where to read.
+        drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
+        has_room: Whether the process as a whole may hold more.
+        clock: Time.
+        metrics: Where figures go.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        kinesis: Kinesis,
+        *,
+        drops_unmarked: bool,
+        has_room: Callable[[], bool],
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self._stream = stream
+        self._kinesis = kinesis
+        self._drops_unmarked = drops_unmarked
+        self._has_room = has_room
+        self._clock = clock
+        self._metrics = metrics
+        self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
+
+    def fetch(self, run: ShardRun, fetch: Fetch) -> None:
+        """Do one step of reading; its failure is told to the run."""
+        try:
+            self._do(run, fetch)
+        except PenstockError as error:
+            run.on_fetch_failed(error)
+        except Exception as error:
+            log.exception("shard %s: a read failed in an unexpected way", run.shard_id)
+            run.on_fetch_failed(Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords"))
+
+    def _do(self, run: ShardRun, fetch: Fetch) -> None:
+        if isinstance(fetch, FetchIterator):
+            start = plan_iterator(fetch.position)
+            run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
+        elif isinstance(fetch, FetchPage):
+            if not self._has_room():  # others have filled it while this waited for a thread
+                run.on_fetch_skipped()
+                return
+            started_s = self._clock.monotonic_s()
+            page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
+            run.on_page(unread_page(page), started_s, page.server_ms)
+            self._take_apart(run)
+        elif isinstance(fetch, TakeApart):
+            self._take_apart(run)
+        else:
+            listing = self._kinesis.fetch_shards(self._stream)
+            run.on_listing(find_listed(run.shard_id, listing.shards))
+
+    def _take_apart(self, run: ShardRun) -> None:
+        """Take apart what there is room for, and one record at least where nothing else waits for delivery."""
+        room_bytes, unread = run.peek_unread(self._has_room())
+        counts = DecodeCounts()
+        rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked)
+        records: list[Record] = []
+        taken_counts: list[int] = []
+        failure: PenstockError | None = None
+        for raw in unread:
+            try:
+                found = records_of(raw, run.shard_id, counts, rule)
+            except PenstockError as error:
+                failure = error
+                break
+            records += found
+            taken_counts.append(len(found))
+            room_bytes -= len(found) * RECORD_MEMORY_BYTES + len(raw.data)
+            if room_bytes <= 0:
+                break
+        run.on_taken_apart(records, taken_counts, failure)
+        self._report(run.shard_id, counts)
+
+    def _report(self, shard_id: str, counts: DecodeCounts) -> None:
+        for reason, number in counts.undecodable.items():
+            self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})
+        if counts.misplaced_records:
+            self._metrics.count("misplaced_records_dropped", counts.misplaced_records)
+            log.info(
+                "shard %s: %d records of %d aggregates that a reshard left in the wrong shard were dropped; their "
+                "producer sends them again",
+                shard_id,
+                counts.misplaced_records,
+                counts.misplaced_aggregates,
+            )
+
+
+def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard | None:
+    """Find a shard and its children in a whole listing."""
+    mine: Shard | None = None
+    children: list[ChildShard] = []
+    for shard in shards:
+        if shard.shard_id == shard_id:
+            mine = shard
+        elif shard_id in shard.parents:
+            children.append(ChildShard(shard.shard_id, shard.parents, shard.hash_range))
+    return None if mine is None else ListedShard(mine.is_open, tuple(children))

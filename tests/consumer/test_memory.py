@@ -1,0 +1,174 @@
+"""What a consumer holds is counted as what it costs in memory, and aggregates are taken apart as there is room."""
+
+import gc
+import tracemalloc
+from datetime import UTC, datetime
+
+import pytest
+from virtual_world import HeldPool, World
+
+from penstock.consumer import records as consumer_records
+from penstock.consumer.records import Record, UnreadRecord, records_of
+from penstock.core.aggregation import AggregateBuilder, DecodeCounts
+from penstock.core.calls import LANE_MEMORY_BYTES, DeliveryOptions
+from penstock.core.delivery import ShardDelivery
+from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.errors import Throttled
+
+SHARD = "shardId-000000000000"
+
+
+def aggregate(count: int, data: bytes = b"", key_count: int = 1) -> bytes:
+    builder = AggregateBuilder()
+    for number in range(count):
+        builder.add(data, f"k{number % key_count}")
+    return builder.build().data
+
+
+def empty_records(count):
+    raw = UnreadRecord("7" * 56, aggregate(count), "a", 1e9)
+    return records_of(raw, SHARD, DecodeCounts(), None)
+
+
+def plain_records(count):
+    return [
+        Record(bytes(20), f"key{n:012d}", f"{n:056d}", 0, None, datetime.fromtimestamp(1e9 + n, UTC), SHARD)
+        for n in range(count)
+    ]
+
+
+def keyed_records(count):
+    raw = UnreadRecord("7" * 56, aggregate(count, b"0123456789", count), "a", 1e9)
+    return records_of(raw, SHARD, DecodeCounts(), None)
+
+
+@pytest.mark.parametrize(
+    ("make", "concurrency"), [(empty_records, 1), (plain_records, 1), (keyed_records, 1), (keyed_records, 8)]
+)
+def test_what_a_record_counts_is_about_what_it_costs(make, concurrency):
+    make(10)  # what is made once
+    gc.collect()
+    tracemalloc.start()
+    try:
+        machine = ShardDelivery(SHARD, TRIM_HORIZON, DeliveryOptions(concurrency=concurrency))
+        machine.add(make(5000), 0)
+        gc.collect()
+        cost_bytes = tracemalloc.get_traced_memory()[0]
+    finally:
+        tracemalloc.stop()
+    assert cost_bytes / 1.25 <= machine.waiting_bytes <= 3 * cost_bytes
+
+
+def test_an_empty_record_counts_and_so_does_a_key_of_its_own():
+    machine = ShardDelivery(SHARD, TRIM_HORIZON, DeliveryOptions(concurrency=2))
+    first, second = empty_records(2)
+    machine.add([first], 0)
+    one_bytes = machine.waiting_bytes
+    assert one_bytes == first.memory_bytes + LANE_MEMORY_BYTES
+    machine.add([second], 0)  # the same key: the same lane
+    assert machine.waiting_bytes == one_bytes + second.memory_bytes
+    while (call := machine.take_call(0.0)) is not None:
+        machine.on_returned(call.id, 0.0)
+    assert machine.waiting_bytes == 0
+
+
+@pytest.mark.parametrize("end", ["stop", "lose", "fail"])
+def test_nothing_counts_when_a_shard_has_left(end):
+    options = DeliveryOptions(concurrency=4, retries_max=0, batch_records_max=1)
+    machine = ShardDelivery(SHARD, TRIM_HORIZON, options)
+    machine.add(keyed_records(6) + empty_records(6), 0)
+    calls = [machine.take_call(0.0) for _ in range(4)]
+    if end == "fail":
+        machine.on_raised(calls.pop().id, ValueError("no"), 0.0, 0.5)
+    else:
+        getattr(machine, end)()
+    for call in calls:
+        machine.on_returned(call.id, 0.0)
+    assert machine.waiting_bytes == 0
+
+
+class Opened:
+    """Counts the aggregates that were taken apart."""
+
+    def __init__(self, monkeypatch):
+        self.count = 0
+        self.failures = iter(())
+        real = consumer_records.user_records
+
+        def counted(*arguments):
+            error = next(self.failures, None)
+            if error is not None:
+                raise error
+            self.count += 1
+            return real(*arguments)
+
+        monkeypatch.setattr(consumer_records, "user_records", counted)
+
+
+@pytest.fixture
+def opened(monkeypatch):
+    return Opened(monkeypatch)
+
+
+def put_aggregates(world, count, size):
+    for number in range(count):
+        world.kinesis.put("k", aggregate(size, b"%d" % number))
+    return [b"%d" % number for number in range(count) for _ in range(size)]
+
+
+def test_aggregates_wait_unopened_while_the_handler_is_busy_and_all_come_in_order(opened):
+    world = World(shard_count=1)
+    pool = HeldPool()
+    pool.is_open = False
+    sent = put_aggregates(world, 40, 100)
+    # Room for about two aggregates of a hundred records.
+    worker = world.worker("a", handler_pool=pool, prefetch_bytes_max=80_000)
+    world.run(20)
+    assert 1 <= opened.count <= 3
+    pool.let_go()
+    world.run(60)
+    assert worker.data() == sent
+    assert opened.count == 40
+
+
+def test_a_full_process_still_opens_one_aggregate_of_each_shard(opened):
+    world = World(shard_count=1)
+    sent = put_aggregates(world, 10, 50)
+    worker = world.worker("a", buffer_bytes_max=1)
+    world.run(60)
+    assert worker.data() == sent
+
+
+def test_a_start_inside_an_aggregate_leaves_out_what_is_done(opened):
+    world = World(shard_count=1)
+    world.kinesis.put("k", aggregate(3, b"x"))
+    number = world.kinesis.shards[SHARD].records[0].sequence_number
+    world.worker("a", lambda batch: batch.checkpoint(batch[1]), checkpointing="manual")
+    world.run(20)
+    world.workers[0].runtime.request_stop()
+    world.run(20, until=world.workers[0].runtime.has_ended.is_set)
+    (lease,) = world.table.scan().leases
+    assert lease.checkpoint == at_record(number, 1)
+    after = world.worker("b")
+    world.run(20)
+    assert after.data() == [b"x"]
+
+
+def test_an_aggregate_that_cannot_be_judged_now_is_taken_apart_later_and_nothing_is_lost(opened):
+    world = World(shard_count=1)
+    sent = put_aggregates(world, 5, 10)
+    opened.failures = iter([None, Throttled("slowly", operation="ListShards"), Throttled("slowly")])
+    worker = world.worker("a")
+    world.run(30)
+    assert worker.data() == sent
+
+
+def test_the_end_of_a_shard_waits_for_what_is_not_taken_apart_yet(opened):
+    world = World(shard_count=1)
+    sent = put_aggregates(world, 20, 50)
+    world.kinesis.split(SHARD)
+    worker = world.worker("a", prefetch_bytes_max=30_000)
+    world.run(60)
+    assert worker.data() == sent
+    ended = [lease.key for lease in world.table.scan().leases if not lease.is_ended]
+    assert sorted(ended) == ["shardId-000000000001", "shardId-000000000002"]
