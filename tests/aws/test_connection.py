@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import os
 import pickle
+import traceback
+from dataclasses import fields
 
+import botocore.session
 import pytest
+from botocore.awsrequest import AWSResponse
 
 from penstock.aws import connection
+from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
 from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.kinesis import AwsKinesis
-from penstock.errors import OptionError
+from penstock.aws.lease_table import DynamoLeaseTable
+from penstock.core.service_codes import STALE_CREDENTIALS
+from penstock.errors import AccessDenied, NotFound, OptionError, Unavailable
 from penstock.local import LocalKinesis
+from penstock.ports.kinesis import PutEntry
 
 
 @pytest.fixture(scope="module")
@@ -132,3 +140,222 @@ def test_a_forked_child_has_connections_of_its_own_even_when_the_lock_was_held(s
 def test_pauses_never_exceed_their_cap_even_where_only_the_first_one_was_set():
     plan = AwsOptions(retry_base_s=9).retry_plan
     assert [plan.backoff.bound_s(attempt) for attempt in (1, 2, 3)] == [5.0, 5.0, 5.0]
+
+
+# --- credentials that expired, and who signs ----------------------------------------------------------------
+
+
+class RawBody:
+    """The body of an answer that was made here."""
+
+    def __init__(self, content):
+        self.content = content
+
+    def stream(self, **_):
+        yield self.content
+
+
+def keep_credentials(folder, key, profile="default"):
+    (folder / "credentials").write_text(
+        f"[{profile}]\naws_access_key_id = {key}\naws_secret_access_key = secret\n"
+    )
+
+
+def count_by(calls, key, operation):
+    """Count the calls of an operation that an access key signed."""
+    name = operation if "." in operation else f"kinesis.{operation}"
+    return calls.by_caller.get(key, {}).get(name, 0)
+
+
+def ask_kinesis(options):
+    AwsKinesis(options).fetch_summary("s")
+
+
+def put_record(options):
+    AwsKinesis(options).put_records("s", [PutEntry(b"x", "k")])
+
+
+def ask_lease_table(options):
+    with pytest.raises(NotFound):
+        DynamoLeaseTable("renewals", options).fetch("k")
+
+
+@pytest.mark.parametrize("code", sorted(STALE_CREDENTIALS))
+@pytest.mark.parametrize(
+    ("operation", "act"),
+    [
+        ("DescribeStreamSummary", ask_kinesis),
+        ("PutRecords", put_record),
+        ("dynamodb.GetItem", ask_lease_table),
+    ],
+)
+def test_credentials_that_are_taken_no_more_are_fetched_anew_once(
+    server, bare_environment, operation, act, code
+):
+    options = AwsOptions(
+        region="us-east-1",
+        endpoint_url=server.endpoint_url,
+        role_session_name=f"{operation}-{code}",  # clients of its own
+    )
+    keep_credentials(bare_environment, "OLD")
+    act(options)
+    keep_credentials(bare_environment, "NEW")
+    server.reset_calls()
+    server.faults.error(operation, code=code, status=400, message="too late")
+    act(options)
+    calls = server.calls()
+    assert (count_by(calls, "OLD", operation), count_by(calls, "NEW", operation)) == (1, 1)
+
+
+def test_credentials_that_are_refused_again_are_an_error_that_names_the_code(server, bare_environment):
+    keep_credentials(bare_environment, "OLD")
+    options = AwsOptions(region="us-east-1", endpoint_url=server.endpoint_url, role_session_name="again")
+    server.faults.error("DescribeStreamSummary", code="ExpiredTokenException", status=400, count=2)
+    server.reset_calls()
+    with pytest.raises(AccessDenied, match=r"ExpiredTokenException.*check the credentials"):
+        ask_kinesis(options)
+    assert server.calls().count("DescribeStreamSummary") == 2
+
+
+def test_fixed_credentials_that_expired_are_an_error_at_once(server, bare_environment):
+    options = AwsOptions(
+        region="us-east-1", endpoint_url=server.endpoint_url, access_key_id="FIXED", secret_access_key="b"
+    )
+    server.faults.error("DescribeStreamSummary", code="ExpiredTokenException", status=400)
+    server.reset_calls()
+    with pytest.raises(AccessDenied, match="ExpiredTokenException"):
+        ask_kinesis(options)
+    assert server.calls().count("DescribeStreamSummary") == 1
+
+
+def test_one_renewal_serves_all_threads_whose_calls_were_refused(server, bare_environment, monkeypatch):
+    now_s = 1000.0
+    monkeypatch.setattr(connection.time, "monotonic", lambda: now_s)
+    keep_credentials(bare_environment, "OLD")
+    options = AwsOptions(region="us-east-1", endpoint_url=server.endpoint_url, role_session_name="threads")
+    ask_kinesis(options)
+    keep_credentials(bare_environment, "NEW")
+    seen = connection.note_credentials(options)
+    assert [connection.renew_credentials(options, seen) for _ in range(3)] == [True] * 3
+    assert connection.note_credentials(options) == seen + 1
+    # A moment later the same credentials were refused again: fetching them once more would give the same ones.
+    assert not connection.renew_credentials(options, seen + 1)
+
+
+def test_metrics_fetch_expired_credentials_anew_too(bare_environment, caplog):
+    keep_credentials(bare_environment, "OLD")
+    options = AwsOptions(region="us-east-1", endpoint_url="http://127.0.0.1:9", role_session_name="metrics")
+    with CloudWatchMetrics("app", options, interval_s=3600) as metrics:
+        refused = []
+
+        def refuse(request, **_):
+            key = request.headers["Authorization"].decode().partition("Credential=")[2].partition("/")[0]
+            refused.append(key)
+            body = b'{"__type": "ExpiredToken", "message": "too late"}'
+            return AWSResponse(request.url, 400, {}, RawBody(body))
+
+        client_for("cloudwatch", options).meta.events.register("before-send", refuse)
+        keep_credentials(bare_environment, "NEW")
+        metrics.count("records", 1)
+        metrics.report()
+    assert refused == ["OLD"]
+    assert "no connection" in caplog.text  # the new client has no such answer: it went out with the new key
+
+
+def role_options(server, **changes):
+    return AwsOptions(
+        **{
+            "region": "us-east-1",
+            "endpoint_url": server.endpoint_url,
+            "sts_endpoint_url": server.endpoint_url,
+            "role_arn": "arn:aws:iam::123456789012:role/reader",
+            **changes,
+        }
+    )
+
+
+def test_with_a_role_every_request_is_signed_by_the_role_and_none_by_the_key_of_the_environment(
+    server, bare_environment
+):
+    keep_credentials(bare_environment, "AMBIENT")
+    server.reset_calls()
+    options = role_options(server, role_session_name="signs")
+    ask_kinesis(options)
+    put_record(options)
+    ask_lease_table(options)
+    calls = server.calls()
+    assert count_by(calls, "AMBIENT", "sts.AssumeRole") > 0
+    for operation in ("DescribeStreamSummary", "PutRecords", "dynamodb.GetItem"):
+        assert (calls.count(operation), count_by(calls, "AMBIENT", operation)) == (1, 0)
+
+
+def test_a_botocore_that_takes_no_credentials_from_outside_is_refused_when_a_client_is_opened(
+    server, bare_environment, monkeypatch
+):
+    keep_credentials(bare_environment, "AMBIENT")
+    ambient = botocore.session.Session().get_credentials()
+    monkeypatch.setattr(botocore.session.Session, "get_credentials", lambda self: ambient)
+    with pytest.raises(OptionError, match=r"roleArn=arn:aws:iam::123456789012:role/reader: botocore"):
+        ask_kinesis(role_options(server, role_session_name="inside"))
+
+
+def test_a_request_that_the_role_did_not_sign_is_not_sent(server, bare_environment, monkeypatch):
+    keep_credentials(bare_environment, "AMBIENT")
+    ambient = botocore.session.Session().get_credentials()
+    make = botocore.session.Session.create_client
+
+    def make_for_the_environment(self, service_name, **arguments):
+        if service_name == "kinesis":
+            self._credentials = ambient
+        return make(self, service_name, **arguments)
+
+    monkeypatch.setattr(botocore.session.Session, "create_client", make_for_the_environment)
+    server.reset_calls()
+    with pytest.raises(AccessDenied, match="was not signed by the role"):
+        ask_kinesis(role_options(server, role_session_name="elsewhere"))
+    assert server.calls().count("DescribeStreamSummary") == 0
+
+
+def test_a_renewed_role_is_assumed_again(server, bare_environment):
+    keep_credentials(bare_environment, "AMBIENT")
+    options = role_options(server, role_session_name="renewed", access_key_id="a", secret_access_key="b")
+    ask_kinesis(options)
+    server.reset_calls()
+    server.faults.error("DescribeStreamSummary", code="ExpiredTokenException", status=400)
+    ask_kinesis(options)
+    assert server.calls().count("sts.AssumeRole") == 1
+
+
+# --- users and passwords in endpoints -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["endpoint_url", "sts_endpoint_url"])
+def test_a_user_and_a_password_in_an_endpoint_are_left_out_and_shown_nowhere(name, caplog):
+    options = AwsOptions(region="us-east-1", **{name: "http://user:hush@127.0.0.1:9/path"})
+    assert getattr(options, name) == "http://127.0.0.1:9/path"
+    assert "hush" not in repr(options) + str(vars_of(options)) + caplog.text
+    assert options == AwsOptions(region="us-east-1", **{name: "http://127.0.0.1:9/path"})
+
+
+def vars_of(options):
+    return [getattr(options, each.name) for each in fields(options)]
+
+
+def test_an_endpoint_of_the_environment_loses_its_user_too(server, bare_environment, monkeypatch, caplog):
+    keep_credentials(bare_environment, "k")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint_url.replace("://", "://user:hush@"))
+    options = AwsOptions(region="us-east-1", role_session_name="environment")
+    ask_kinesis(options)
+    assert client_for("kinesis", options).meta.endpoint_url == server.endpoint_url
+    assert "hush" not in caplog.text
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:hush@127.0.0.1:9")
+    with pytest.raises(Unavailable) as caught:
+        ask_kinesis(AwsOptions(region="us-east-1", role_session_name="closed port", attempts_max=1))
+    assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+def test_an_endpoint_of_the_environment_that_cannot_be_one_is_not_shown(bare_environment, monkeypatch):
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://user:hush@ /")
+    with pytest.raises(OptionError, match="endpoint in the environment") as caught:
+        client_for("kinesis", AwsOptions(region="us-east-1", role_session_name="no endpoint"))
+    assert "hush" not in "".join(traceback.format_exception(caught.value))

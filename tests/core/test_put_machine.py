@@ -308,13 +308,64 @@ def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
     machine.add(b"other", "b", None, 0.0, "other")
     request = machine.plan_step(0.0)
     settled = machine.on_answers(
-        request, [Word(error_code="SomethingElse", error_message="no"), Word("1", ONE[0].shard_id)], 0.0, 0.5
+        request,
+        [Word(error_code="KMSDisabledException", error_message="no"), Word("1", ONE[0].shard_id)],
+        0.0,
+        0.5,
     )
     assert [(each.parcel.records[0].ticket, each.why) for each in settled.refused] == [
-        ("first", "SomethingElse no")
+        ("first", "KMSDisabledException no")
     ]
     assert [each.parcel.records[0].ticket for each in settled.delivered] == ["other"]
     assert machine.waiting_count == 0
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "ProvisionedThroughputExceededException",
+        "KMSThrottlingException",
+        "ThrottlingException",
+        "InternalFailure",
+        "ServiceUnavailable",
+        "ServiceUnavailableException",
+    ],
+)
+def test_an_entry_that_is_refused_for_now_is_sent_again_however_often(code):
+    machine = make()
+    now_s = 0.0
+    for _ in range(30):
+        settled = machine.on_answers(machine.plan_step(now_s), [Word(error_code=code)], now_s, 0.5)
+        assert (settled.refused, settled.retried) == ([], {code: 1})
+        now_s += 6.0
+    settled = machine.on_answers(machine.plan_step(now_s), [Word("1", ONE[0].shard_id)], now_s, 0.5)
+    assert [each.parcel.records[0].ticket for each in settled.delivered] == ["first"]
+
+
+def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_then_given_back():
+    machine = make()
+    now_s, attempts = 0.0, 0
+    while machine.waiting_count:
+        settled = machine.on_answers(
+            machine.plan_step(now_s), [Word(error_code="NewCode", error_message="?")], now_s, 0.5
+        )
+        attempts += 1
+        now_s += 6.0
+    assert attempts == 8
+    assert [each.why for each in settled.refused] == ["NewCode ?"]
+
+
+def test_a_known_final_code_ends_what_unknown_ones_began():
+    machine = make()
+    machine.on_answers(machine.plan_step(0.0), [Word(error_code="NewCode")], 0.0, 0.5)
+    settled = machine.on_answers(machine.plan_step(9.0), [Word(error_code="KMSDisabledException")], 9.0, 0.5)
+    assert len(settled.refused) == 1
+
+
+def test_an_entry_without_any_answer_is_sent_again_and_may_be_there_twice():
+    machine = make()
+    settled = machine.on_answers(machine.plan_step(0.0), [Word()], 0.0, 0.5)
+    assert (settled.retried, settled.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
 
 
 def test_a_request_without_an_answer_counts_as_possible_duplicates_and_is_sent_again():

@@ -85,10 +85,17 @@ def test_the_option_set_of_databricks_works_unchanged():
 
 def test_secrets_are_not_shown():
     options, _ = parse_source(
-        {"streamName": "s", "awsAccessKeyId": "AKIAX", "awsSecretKey": "hunter2", "sessionToken": "tok"}
+        {
+            "streamName": "s",
+            "awsAccessKeyId": "AKIAX",
+            "awsSecretKey": "hunter2",
+            "sessionToken": "tok",
+            "endpointUrl": "https://user:hunter3@host",
+            "stsEndpoint": "https://user:hunter3@host",
+        }
     )
     shown = repr(options)
-    assert not any(secret in shown for secret in ("AKIAX", "hunter2", "tok'"))
+    assert not any(secret in shown for secret in ("AKIAX", "hunter2", "hunter3", "tok'"))
 
 
 @pytest.mark.parametrize(

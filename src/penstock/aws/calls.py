@@ -17,14 +17,13 @@ from typing import Any, Final, TypeVar
 import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.connection import AwsOptions, note_credentials, renew_credentials
 from penstock.core.backoff import GiveUp
+from penstock.core.service_codes import STALE_CREDENTIALS, kind_of
 from penstock.errors import (
     AccessDenied,
-    ExpiredIterator,
     NotFound,
     Rejected,
-    ResourceBusy,
     ServiceError,
     Throttled,
     Unavailable,
@@ -33,45 +32,6 @@ from penstock.errors import (
 
 _log: Final = logging.getLogger("penstock.aws")
 _Answer = TypeVar("_Answer")
-
-_KINDS: Final[dict[str, type[ServiceError]]] = {
-    "ProvisionedThroughputExceededException": Throttled,
-    "LimitExceededException": Throttled,
-    "ThrottlingException": Throttled,
-    "Throttling": Throttled,
-    "RequestLimitExceeded": Throttled,
-    "TooManyRequestsException": Throttled,
-    "KMSThrottlingException": Throttled,
-    "InternalFailure": Unavailable,
-    "InternalServerError": Unavailable,
-    "InternalFailureException": Unavailable,
-    "ServiceUnavailable": Unavailable,
-    "TransactionInProgressException": Unavailable,
-    "ExpiredIteratorException": ExpiredIterator,
-    "ResourceNotFoundException": NotFound,
-    "ResourceInUseException": ResourceBusy,
-    "AccessDeniedException": AccessDenied,
-    "AccessDenied": AccessDenied,
-    "UnrecognizedClientException": AccessDenied,
-    "InvalidClientTokenId": AccessDenied,
-    "InvalidSignatureException": AccessDenied,
-    "SignatureDoesNotMatch": AccessDenied,
-    "IncompleteSignature": AccessDenied,
-    "RequestTimeTooSkewed": AccessDenied,
-    "RequestExpired": AccessDenied,
-    "MissingAuthenticationToken": AccessDenied,
-    "MissingAuthenticationTokenException": AccessDenied,
-    "ExpiredTokenException": AccessDenied,
-    "ExpiredToken": AccessDenied,
-    "OptInRequired": AccessDenied,
-    "KMSAccessDeniedException": AccessDenied,
-    "KMSDisabledException": AccessDenied,
-    "KMSInvalidStateException": AccessDenied,
-    "KMSNotFoundException": AccessDenied,
-    "KMSOptInRequired": AccessDenied,
-}
-"""What the service's codes mean. A code that is not here is decided by the status: 5xx is Unavailable, the rest
-Rejected. Source: the API references' common errors, and those of the operations used."""
 
 _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
@@ -128,7 +88,7 @@ def _translate_answer(
     code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
     message = answer.get("Error", {}).get("Message", "")
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    kind = _KINDS.get(code) or (Unavailable if status >= 500 else Rejected)
+    kind = kind_of(code) or (Unavailable if status >= 500 else Rejected)
     if kind is Unavailable and is_write:
         # A server that failed may have failed after the write.
         kind = UnknownOutcome
@@ -149,16 +109,25 @@ def call(
 ) -> _Answer:
     """Send a request, and again while that can help, inside a bound and a deadline, with full jitter.
 
+    Credentials that the service takes no more are fetched anew, once, before that is an error.
+
     Raises:
         ServiceError: The last attempt's error, in our words; its cause is the SDK's.
     """
     plan = options.retry_plan
     began_s = time.monotonic()
+    seen = note_credentials(options)
+    is_renewed = False
     for attempt in itertools.count(1):
         try:
             return send()
         except (sdk.BotoCoreError, sdk.ClientError, ResponseParserError, OSError) as error:
             ours = translate(error, operation, resource, is_write=is_write)
+            if ours.code in STALE_CREDENTIALS and not is_renewed:
+                is_renewed = True
+                if renew_credentials(options, seen):
+                    _log.info("the credentials are fetched anew: %s", ours)
+                    continue
             decision = plan.decide(attempt, time.monotonic() - began_s, random.random())
             if not isinstance(ours, retried) or isinstance(decision, GiveUp):
                 raise ours from error

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
+from penstock.aws.calls import call
 from penstock.aws.connection import AwsOptions, client_for
 from penstock.errors import OptionError
 
@@ -54,7 +55,9 @@ class CloudWatchMetrics:
         if not interval_s > 0:
             raise OptionError(f"interval_s={interval_s}: expected more than 0")
         self._namespace = namespace
-        self._client = client or client_for("cloudwatch", options or AwsOptions())
+        self._options = options or AwsOptions()
+        self._given_client = client
+        self._client()  # a region that is missing is said now
         self._dimensions = dict(dimensions or {})
         self._interval_s = interval_s
         self._is_per_shard = is_per_shard
@@ -94,12 +97,26 @@ class CloudWatchMetrics:
         for start in range(0, len(datums), DATUMS_PER_CALL_MAX):
             batch = datums[start : start + DATUMS_PER_CALL_MAX]
             try:
-                self._client.put_metric_data(Namespace=self._namespace, MetricData=batch)
+                self._send(batch)
             except Exception as error:  # noqa: BLE001 - whatever it is, a figure is never worth a failure
                 self.dropped_count += len(batch)
                 log.warning(
                     "CloudWatch did not take %d metrics of %s: %s", len(batch), self._namespace, error
                 )
+
+    def _client(self) -> Any:
+        return self._given_client or client_for("cloudwatch", self._options)
+
+    def _send(self, batch: list[dict[str, Any]]) -> None:
+        # Once: the next report has newer figures. Only credentials that expired are fetched anew for it.
+        call(
+            lambda: self._client().put_metric_data(Namespace=self._namespace, MetricData=batch),
+            "PutMetricData",
+            f"namespace {self._namespace}",
+            self._options,
+            is_write=True,
+            retried=(),
+        )
 
     def close(self) -> None:
         """Report once more, and end."""

@@ -7,8 +7,12 @@ bound and a deadline, and by what each error means.
 
 from __future__ import annotations
 
+import functools
+import logging
 import os
 import threading
+import time
+from collections import deque
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -19,10 +23,17 @@ import botocore.session
 
 import penstock
 from penstock.core.backoff import Backoff, RetryPlan
+from penstock.core.endpoint import has_user, without_user
 from penstock.errors import OptionError
+
+_log: Final = logging.getLogger("penstock.aws")
+_RENEWALS_APART_S: Final = 1.0
+_KEYS_REMEMBERED: Final = 8
 
 _lock = threading.Lock()
 _clients: Final[dict[tuple[str, AwsOptions], Any]] = {}
+_renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
+"""How often credentials were fetched anew, and when they were last."""
 
 
 def _forget_after_fork() -> None:
@@ -30,6 +41,7 @@ def _forget_after_fork() -> None:
     global _lock  # noqa: PLW0603 - the one lock of the process, which is another process now
     _lock = threading.Lock()
     _clients.clear()
+    _renewals.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)
@@ -41,7 +53,7 @@ class AwsOptions:
 
     Args:
         region: Region name.
-        endpoint_url: Endpoint of every service but STS.
+        endpoint_url: Endpoint of every service but STS. A user and a password in it are left out.
         profile: Profile of the shared configuration.
         access_key_id: With `secret_access_key`: fixed credentials.
         secret_access_key: Never shown.
@@ -78,6 +90,10 @@ class AwsOptions:
     connection_count_max: int = 64
 
     def __post_init__(self) -> None:
+        for name in ("endpoint_url", "sts_endpoint_url"):
+            url = getattr(self, name)
+            if url is not None and has_user(url):
+                object.__setattr__(self, name, _drop_user(url))
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise OptionError("access_key_id and secret_access_key go together: set both or neither")
         if self.attempts_max < 1:
@@ -121,9 +137,43 @@ def client_for(service: str, options: AwsOptions) -> Any:
                     f"no region for {service}: set the region option, AWS_REGION or the profile's region"
                 ) from error
             except (sdk.InvalidRegionError, ValueError) as error:
+                if has_user(str(error)):  # an endpoint of the environment: not shown, nor as the cause
+                    raise OptionError(
+                        f"cannot reach {service} with {options!r}: the endpoint in the environment cannot be one"
+                    ) from None
                 raise OptionError(f"cannot reach {service} with {options!r}: {error}") from error
             _clients[key] = client
         return client
+
+
+def note_credentials(options: AwsOptions) -> int:
+    """Return which credentials are in use, for `renew_credentials`."""
+    return _renewals.get(options, (0, 0.0))[0]
+
+
+def renew_credentials(options: AwsOptions, seen: int) -> bool:
+    """Let the next client be made with credentials that are fetched anew; safe from several threads.
+
+    Args:
+        options: Where and as whom.
+        seen: What `note_credentials` gave before the call that was refused: one renewal serves all calls under way.
+
+    Returns:
+        False when that cannot help: the credentials are fixed, or were fetched a moment ago.
+    """
+    if options.access_key_id is not None and options.role_arn is None:
+        return False
+    with _lock:
+        count, renewed_s = _renewals.get(options, (0, float("-inf")))
+        if count != seen:
+            return True
+        now_s = time.monotonic()
+        if now_s - renewed_s < _RENEWALS_APART_S:
+            return False
+        _renewals[options] = (count + 1, now_s)
+        for key in [key for key in _clients if key[1] == options]:
+            del _clients[key]
+        return True
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:
@@ -132,8 +182,10 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     session = botocore.session.Session(profile=options.profile)
     if options.access_key_id is not None and options.secret_access_key is not None:
         session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
+    assumed: _AssumedRole | None = None
     if options.role_arn is not None:
-        session = _assume_role(session, options, options.role_arn)
+        assumed = _AssumedRole(session, options, options.role_arn)
+        session = assumed.session
     install_parser(session)
     config = botocore.config.Config(
         region_name=options.region,
@@ -143,35 +195,112 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         retries={"total_max_attempts": 1, "mode": "standard"},
         user_agent_extra=f"penstock/{penstock.__version__}",
     )
-    client = session.create_client(
-        service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
+    client = _create(
+        session, service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
     )
     if service == "kinesis":
         keep_milliseconds(client)
         send_encoded(client)
+    if assumed is not None:
+        client.meta.events.register("before-send", assumed.check_signature)
     return client
 
 
-def _assume_role(session: Any, options: AwsOptions, role_arn: str) -> Any:
-    """Give a session whose credentials are a role's, renewed before they expire."""
-    extra = {"RoleSessionName": options.role_session_name}
-    if options.external_id is not None:
-        extra["ExternalId"] = options.external_id
+def _create(session: Any, service: str, **arguments: Any) -> Any:
+    """Make a client whose endpoint names no user, also where the environment gives one that does."""
+    client = session.create_client(service, **arguments)
+    endpoint_url = str(client.meta.endpoint_url)
+    if not has_user(endpoint_url):
+        return client
+    return session.create_client(service, **{**arguments, "endpoint_url": _drop_user(endpoint_url)})
 
-    def make_sts(service_name: str, **arguments: Any) -> Any:
-        arguments.setdefault("region_name", options.region)
-        if options.sts_endpoint_url is not None:
-            arguments["endpoint_url"] = options.sts_endpoint_url
-        return session.create_client(service_name, **arguments)
 
-    fetcher = botocore.credentials.AssumeRoleCredentialFetcher(
-        client_creator=make_sts,
-        source_credentials=session.get_credentials(),
-        role_arn=role_arn,
-        extra_args=extra,
+def _drop_user(url: str) -> str:
+    clean = without_user(url)
+    _warn_of_user(clean)
+    return clean
+
+
+@functools.cache
+def _warn_of_user(clean_url: str) -> None:
+    _log.warning(
+        "the endpoint %s is given with a user and a password, which the service's protocol has no use for: they are left "
+        "out. Credentials have options of their own",
+        clean_url,
     )
-    assumed: Any = botocore.session.Session(profile=options.profile)
-    assumed._credentials = botocore.credentials.DeferredRefreshableCredentials(  # noqa: SLF001 - botocore's own way in
-        method="assume-role", refresh_using=fetcher.fetch_credentials
-    )
-    return assumed
+
+
+class _AssumedRole:
+    """A session whose credentials are a role's, renewed before they expire; requests signed by others are not sent.
+
+    Args:
+        source: The session whose credentials assume the role.
+        options: Where and how.
+        role_arn: The role.
+
+    Raises:
+        OptionError: This botocore does not take the role's credentials.
+    """
+
+    def __init__(self, source: Any, options: AwsOptions, role_arn: str) -> None:
+        extra = {"RoleSessionName": options.role_session_name}
+        if options.external_id is not None:
+            extra["ExternalId"] = options.external_id
+
+        def make_sts(service_name: str, **arguments: Any) -> Any:
+            arguments.setdefault("region_name", options.region)
+            if options.sts_endpoint_url is not None:
+                arguments["endpoint_url"] = options.sts_endpoint_url
+            return _create(source, service_name, **arguments)
+
+        fetcher = botocore.credentials.AssumeRoleCredentialFetcher(
+            client_creator=make_sts,
+            source_credentials=source.get_credentials(),
+            role_arn=role_arn,
+            extra_args=extra,
+        )
+        self._role_arn = role_arn
+        self._keys: deque[str] = deque(maxlen=_KEYS_REMEMBERED)
+
+        def fetch() -> Any:
+            found = fetcher.fetch_credentials()
+            self._keys.append(found["access_key"])
+            return found
+
+        credentials = botocore.credentials.DeferredRefreshableCredentials(
+            method="assume-role", refresh_using=fetch
+        )
+        self.session: Any = botocore.session.Session(profile=options.profile)
+        self.session.register_component("credential_provider", _Provider(credentials))
+        if self.session.get_credentials() is not credentials:
+            raise OptionError(
+                f"roleArn={role_arn}: botocore {botocore.__version__} takes no credentials from outside, and without the "
+                "role requests would be signed by somebody else; use a botocore version that this one was tested with, "
+                "or a profile with role_arn"
+            )
+
+    def check_signature(self, request: Any, **_: Any) -> None:
+        """Refuse to send a request that another key than the role's has signed.
+
+        Raises:
+            CredentialRetrievalError: It is one; botocore's own error, so that it is handled as a lack of credentials.
+        """
+        header = request.headers.get("Authorization", b"")
+        text = header.decode("latin-1") if isinstance(header, bytes) else str(header)
+        key = text.partition("Credential=")[2].partition("/")[0]
+        if key not in self._keys:
+            raise sdk.CredentialRetrievalError(
+                provider="assume-role",
+                error_msg=f"the request was not signed by the role {self._role_arn}; it was not sent",
+            )
+
+
+class _Provider:
+    """What botocore asks for credentials: always the same ones."""
+
+    def __init__(self, credentials: Any) -> None:
+        self._credentials = credentials
+
+    def load_credentials(self) -> Any:
+        """Return them."""
+        return self._credentials

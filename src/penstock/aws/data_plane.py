@@ -103,7 +103,19 @@ class _PageParser:
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
-        """Give what botocore expects, with the whole page under one key."""
+        """Return what botocore expects, with the whole page under one key.
+
+        Raises:
+            ResponseParserError: The answer cannot be read: that is no defect of the caller.
+        """
+        try:
+            return self._read(response, shape)
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise ResponseParserError(
+                f"the answer (status {response['status_code']}, {len(response['body'])} bytes) cannot be read: {error!r:.200}"
+            ) from error
+
+    def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
         if shape is None or shape.name != _OUTPUT or response["status_code"] != 200:
             if response["status_code"] < 300:

@@ -100,7 +100,16 @@ class Parcel:
         waiting_bytes: The sizes of its user records together.
     """
 
-    __slots__ = ("attempt_count", "cost_s", "packed", "records", "shard_id", "size_bytes", "waiting_bytes")
+    __slots__ = (
+        "attempt_count",
+        "cost_s",
+        "packed",
+        "records",
+        "shard_id",
+        "size_bytes",
+        "unknown_code_count",
+        "waiting_bytes",
+    )
 
     def __init__(
         self,
@@ -119,6 +128,8 @@ class Parcel:
         """Seconds of the shard's capacity that it uses."""
         self.attempt_count = 0
         """How often it was sent."""
+        self.unknown_code_count = 0
+        """How often it was refused with a code that nobody has heard of."""
 
     @property
     def is_aggregate(self) -> bool:

@@ -42,11 +42,16 @@ from penstock.core.put_steps import (
     Stuck,
     Wait,
 )
+from penstock.core.service_codes import kind_of
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import HashRouter
+from penstock.errors import ResourceBusy, Throttled, Unavailable
 
-RETRIED_CODES: Final = frozenset({"ProvisionedThroughputExceededException", "InternalFailure"})
-_THROTTLED: Final = "ProvisionedThroughputExceededException"
+_NO_ANSWER: Final = "NoAnswer"
+"""Stands for the code of an entry that was neither accepted nor refused."""
+_RETRIED: Final = (Throttled, Unavailable, ResourceBusy)
+_UNKNOWN_CODES_MAX: Final = 8
+"""An entry that is refused with codes that nobody has heard of is sent so often; then the refusal is final."""
 _MAP_PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
 _UNPREDICTED: Final = ""
 _MISPLACED_COUNT_MAX: Final = 2
@@ -379,14 +384,19 @@ class PutMachine:
         return expired
 
     def _on_entry_error(self, parcel: Parcel, answer: Answer, tally: _Tally, settled: Settled) -> None:
-        code = answer.error_code or "NoAnswer"
+        code = answer.error_code or _NO_ANSWER
         self.last_error = f"{code} {answer.error_message}".strip()
-        if code not in RETRIED_CODES:
+        kind = kind_of(code)
+        if kind is None:
+            parcel.unknown_code_count += 1
+        if kind not in _RETRIED and (kind is not None or parcel.unknown_code_count >= _UNKNOWN_CODES_MAX):
             self._forget(parcel)
             settled.refused.append(Refused(parcel, self.last_error))
             return
+        if code == _NO_ANSWER:
+            settled.possible_duplicate_count += len(parcel.records)
         tally.back.append(parcel)
-        tally.throttled = tally.throttled or code == _THROTTLED
+        tally.throttled = tally.throttled or kind is Throttled
         settled.retried[code] = settled.retried.get(code, 0) + 1
 
     def _on_accepted(self, parcel: Parcel, shard_id: str, sequence_number: str, settled: Settled) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.endpoint import without_user
 from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_of, parse_options, whole_number
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
@@ -142,7 +143,10 @@ class Connection:
 
     def __repr__(self) -> str:
         """Show nothing that is secret."""
-        return f"Connection(region={self.region!r}, endpoint_url={self.endpoint_url!r}, role_arn={self.role_arn!r})"
+        endpoint_url = None if self.endpoint_url is None else without_user(self.endpoint_url)
+        return (
+            f"Connection(region={self.region!r}, endpoint_url={endpoint_url!r}, role_arn={self.role_arn!r})"
+        )
 
 
 @dataclass(frozen=True, slots=True)

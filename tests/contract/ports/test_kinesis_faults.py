@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import ClassVar
+
 import pytest
 
 from penstock.aws.connection import AwsOptions
@@ -116,6 +121,82 @@ def test_a_put_whose_answer_is_damaged_has_an_unknown_outcome(kinesis, server, k
     getattr(server.faults, kind)("PutRecords")
     with pytest.raises(UnknownOutcome, match=r"PutRecords on stream s"):
         kinesis.put_records("s", [PutEntry(b"x", "k")])
+
+
+class _Answers(BaseHTTPRequestHandler):
+    """Gives the answers of a list, the last one for ever."""
+
+    answers: ClassVar[list[tuple[int, bytes]]] = []
+    count = 0
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        status, body = self.answers[min(type(self).count, len(self.answers) - 1)]
+        type(self).count += 1
+        self.send_response(status)
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_):
+        """Be quiet."""
+
+
+@pytest.fixture
+def answering(options):
+    """Make an adapter, and one for leases, over a server that gives these answers; also gives how often it was asked."""
+    servers = []
+
+    def make(*answers):
+        handler = type("Handler", (_Answers,), {"answers": list(answers)})
+        server = HTTPServer(("127.0.0.1", 0), handler)
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        servers.append((server, thread))
+        there = replace(options, endpoint_url=f"http://127.0.0.1:{server.server_port}")
+        return AwsKinesis(there), DynamoLeaseTable("t", there), handler
+
+    yield make
+    for server, thread in servers:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+NO_TEXT = [
+    pytest.param((200, b'{"Records": [{"SequenceNumber": "\xff\xfe"}]}'), id="a page that is no UTF-8"),
+    pytest.param((200, b'{"ShardIterator": "\xff", "Shards": "\xff"}'), id="a document that is no UTF-8"),
+    pytest.param((500, b'{"__type": "\xff"}'), id="a failure that is no UTF-8"),
+    pytest.param((200, b"[]"), id="a list instead of a document"),
+    pytest.param((200, b"[" * 100_000), id="brackets without end"),
+    pytest.param((200, b'{"Shards": 5, "Records": 5, "ShardIterator": {}}'), id="members of other types"),
+]
+
+
+@pytest.mark.parametrize("broken", NO_TEXT)
+def test_an_answer_that_cannot_be_read_is_tried_again_by_a_read(answering, broken):
+    shards = b'{"Shards": []}'
+    kinesis, _, handler = answering(broken, broken, (200, shards))
+    assert kinesis.fetch_shards("s").shards == ()
+    assert handler.count == 3
+    page = b'{"Records": [], "NextShardIterator": "n", "MillisBehindLatest": 0}'
+    kinesis, _, handler = answering(broken, (200, page))
+    assert kinesis.fetch_records("s", "i").next_iterator == "n"
+
+
+@pytest.mark.parametrize("broken", NO_TEXT)
+def test_an_answer_that_cannot_be_read_leaves_the_outcome_of_a_put_unknown(answering, broken):
+    kinesis, _, handler = answering(broken)
+    with pytest.raises(UnknownOutcome, match="PutRecords on stream s"):
+        kinesis.put_records("s", [PutEntry(b"x", "k")])
+    assert handler.count == 1
+
+
+def test_an_answer_of_the_lease_table_that_cannot_be_read_is_an_error_of_ours(answering):
+    _, table, handler = answering((200, b'{"Item": {"leaseKey": {"S": "\xff"}}}'))
+    with pytest.raises(Unavailable):
+        table.fetch("k")
+    assert handler.count == 4
 
 
 def test_a_put_is_sent_once(kinesis, server):

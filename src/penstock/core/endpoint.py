@@ -1,0 +1,14 @@
+"""Endpoints that name a user and a password: what must not be shown is taken out before anybody can show it."""
+
+from __future__ import annotations
+
+
+def has_user(text: str) -> bool:
+    """Whether a text may hold a user before a host: `https://user:password@host`."""
+    return "@" in text.partition("://")[2]
+
+
+def without_user(url: str) -> str:
+    """Return an endpoint without its user and password."""
+    scheme, mark, rest = url.partition("://")
+    return f"{scheme}{mark}{rest.rpartition('@')[2]}"
