@@ -1,9 +1,12 @@
-"""What one round of balance costs a worker's processor, beside reading the same rows of the lease table.
+"""What the balance costs: a worker's processor in one round, and leases that move when workers join.
 
     python bench/balance.py [--repeats 5] [--json]
 
 A newcomer plans against a fleet in which nine workers of ten hold leases at random. The peer of the same run is the
 codec: a round reads every row first, so that much has been paid before a plan begins.
+
+Nine workers join one that reads 100 shards, at moments spread over one round: 90 leases have to move. The fleet is the
+simulator's, without faults.
 """
 
 from __future__ import annotations
@@ -18,9 +21,14 @@ from typing import Any
 
 from penstock.aws.lease_codec import read_item, write_item
 from penstock.core.balance import BalancePolicy, plan_balance
+from penstock.core.coordination import CoordinatorOptions
 from penstock.core.fleet import FleetLease
 from penstock.core.lease import Lease
 from penstock.core.lease_view import Hold
+from penstock.core.position import TRIM_HORIZON
+from penstock.core.starting import StartingPosition
+from penstock.sim.faults import FaultPlan, Scenario
+from penstock.sim.world import World
 
 FLEETS = ((100, 10), (1_000, 100), (10_000, 1_000))
 """Leases and workers."""
@@ -61,14 +69,51 @@ def measure(lease_count: int, worker_count: int, repeats: int) -> dict[str, Any]
     }
 
 
+def join(shard_count: int, newcomer_count: int, spread_rounds: float, seed: int) -> dict[str, Any]:
+    """Let workers join one that reads everything; count the leases that move, and the seconds until all are even."""
+    options = CoordinatorOptions(start=StartingPosition(default=TRIM_HORIZON))
+    scenario = Scenario(
+        seed,
+        ("w0",),
+        shard_count,
+        options,
+        FaultPlan(),
+        records_per_s=0.0,
+        start_spread_s=0.0,
+        with_readers=False,
+    )
+    readers: dict[str, str | None] = {}
+    moves: list[float] = []
+
+    def see(entry: tuple[Any, ...]) -> None:
+        if entry[1] == "write" and entry[5] is not None and not entry[5].is_ended:
+            key, reader = entry[5].key, entry[5].reader
+            if reader is not None and reader != readers.get(key):
+                moves.append(entry[0])
+            readers[key] = reader
+
+    world = World(scenario, see)
+    world.chance.randint = lambda low, _: low  # type: ignore[method-assign]  # no resharding before the start
+    world.begin()
+    world.run_until(60.0)
+    moves.clear()
+    chance = random.Random(seed)
+    for number in range(1, newcomer_count + 1):
+        offset_s = chance.uniform(0.0, spread_rounds * options.interval_s)
+        world.schedule(60.0 + offset_s, world.start_worker, f"w{number}")
+    world.run_until(180.0)
+    return {"seed": seed, "moves": len(moves), "even_after_s": moves[-1] - 60.0}
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--json", action="store_true", help="print one JSON document instead of rows")
     args = parser.parse_args()
     found = [measure(leases, workers, args.repeats) for leases, workers in FLEETS]
+    joined = [join(100, 9, 1.0, seed) for seed in range(args.repeats)]
     if args.json:
-        print(json.dumps(found))
+        print(json.dumps({"rounds": found, "joining": joined}))
         return 0
     for row in found:
         plans = ", ".join(
@@ -77,6 +122,10 @@ def main() -> int:
         )
         print(
             f"{row['leases']:>6} leases, {row['workers']:>5} workers: rows read in {row['read_rows_s'] * 1e3:.1f} ms; planned: {plans}"
+        )
+    for row in joined:
+        print(
+            f"nine workers join one on 100 leases: {row['moves']} leases moved, even after {row['even_after_s']:.1f} s"
         )
     return 0
 

@@ -36,9 +36,8 @@ def build(case):
 
     def add(key, owner, hold, **more):
         lease = Lease(key, counter=7, owner=owner, throughput_kbps=rates.get(key), **more)
-        fleet.append(
-            FleetLease(lease, hold, case.get("unchanged_s", 1.0), waits=key in case.get("waiting", ()))
-        )
+        free_s = 0.0 if hold is Hold.ALIVE else case.get("free_s", 1.0)
+        fleet.append(FleetLease(lease, hold, free_s, waits=key in case.get("waiting", ()), free_s=free_s))
 
     for worker, count in case["workers"].items():
         for place in range(count):
@@ -359,21 +358,44 @@ def test_a_worker_with_too_many_gives_up_the_surplus():
     assert [type(move) for move in moves] == [GiveUp, GiveUp]
 
 
-def test_a_free_lease_that_nobody_takes_goes_round_until_somebody_does():
-    fleet = [FleetLease(Lease("s"), Hold.UNOWNED, 25.0)]
-    workers = ["me", "dead1", "dead2"]
-    takers = []
-    for turn in range(6):
-        aged = [entry._replace(unchanged_s=25.0 * turn + 1) for entry in fleet]
-        takers.append(
-            [
-                me
-                for me in workers
-                if plan_balance(aged, me, workers=workers, limits=BalanceLimits(left_over_s=25.0))
-            ]
-        )
-    assert all(takers)
-    assert any("me" in found for found in takers[1:])
+def takers(fleet, workers, free_s, **limits):
+    """Who would take something that is free now."""
+    aged = [entry._replace(free_s=free_s) for entry in fleet]
+    return {
+        me
+        for me in workers
+        if plan_balance(aged, me, workers=workers, limits=BalanceLimits(left_over_s=10.0, **limits))
+    }
+
+
+def test_a_free_lease_goes_to_one_worker_then_to_one_of_the_others_then_to_anybody():
+    fleet = [FleetLease(Lease("s"), Hold.UNOWNED)]
+    workers = ["a", "b", "c"]
+    first = takers(fleet, workers, 0.0)
+    assert len(first) == 1
+    second = takers(fleet, workers, 10.0)
+    assert second > first
+    assert len(second) == 2
+    assert takers(fleet, workers, 20.0) == set(workers)
+
+
+def test_nobody_takes_more_than_it_may_of_what_is_left_over():
+    fleet = [FleetLease(Lease(f"s{number}"), Hold.UNOWNED, free_s=99.0) for number in range(5)]
+    moves = plan_balance(fleet, "me", limits=BalanceLimits(max_leases=3), workers=["full", "dead"])
+    assert len(moves) == 3
+
+
+@pytest.mark.parametrize("hold", [Hold.UNOWNED, Hold.EXPIRED])
+def test_the_java_rule_takes_no_more_at_a_time_than_it_should(hold):
+    fleet = [FleetLease(Lease(f"s{number}", owner="dead"), hold, 12.0) for number in range(5)]
+    moves = plan_balance(fleet, "me", BalancePolicy.KCL2, BalanceLimits(leases_to_acquire=2))
+    assert len(moves) == 2
+
+
+def test_a_lease_is_taken_at_once_from_an_owner_that_would_not_answer():
+    fleet = [entry._replace(is_deaf=True) for entry in fleet_from({"a": "java", "b": "java"})]
+    (move,) = plan_balance(fleet, "me")
+    assert move == Gain(Take(move.write.key, 0, "me"), Reason.SHARE, is_live=True)
 
 
 def test_ended_leases_count_for_nothing():

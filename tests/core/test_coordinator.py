@@ -348,20 +348,37 @@ def test_a_take_whose_answer_was_lost_is_found_by_the_next_look():
     assert bench.machine.held() == {"s": Phase.READING}
 
 
-def test_a_worker_that_joins_asks_for_its_share_and_waits_until_it_is_given():
+def test_a_worker_that_joins_asks_for_one_lease_then_for_its_share_and_waits_until_it_is_given():
     leases = [Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(4)]
     bench = Bench(*leases)
     bench.start()
+    assert len(bench.writes(RequestHandover)) == 1
+    bench.at(7.0)
+    assert len(bench.writes(RequestHandover)) == 1
+    bench.at(9.5)
     asked = bench.writes(RequestHandover)
     assert len(asked) == 2
     assert {write.owner for write in asked} == {"other"}
     assert bench.machine.held() == {}
     key = asked[0].key
     bench.table.write(Release(key, 1, "other", at_record("7"), next_owner="me"))
-    bench.at(3.0)
+    bench.at(12.0)
     assert bench.machine.held() == {key: Phase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [at_record("7")]
     assert [report.reason for report in bench.reports(Topic.TAKEN)] == ["handed_over"]
+
+
+def test_a_newcomer_whose_first_ask_was_refused_looks_again_soon_and_asks_for_another_lease():
+    bench = Bench(*[Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(4)])
+    effects = [*bench.feed(Tick()), *bench.feed(TableReady())]
+    effects = bench.feed(ScanDone(tuple(bench.table.rows.values())))
+    (ask,) = [effect for effect in effects if isinstance(effect, WriteLease)]
+    bench.table.write(RequestHandover(ask.write.key, "other", "another"))
+    bench.run(WriteDone(ask.write_id, ask.write, bench.table.write(ask.write)))
+    bench.at(2.0)
+    first, second = bench.writes(RequestHandover)
+    assert first.key != second.key
+    assert bench.table.rows[second.key].owner == "me"
 
 
 def test_a_hand_over_that_takes_too_long_is_taken():

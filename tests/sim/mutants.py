@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.core import caretaker, coordinator, holdings
+from penstock.core import caretaker, holdings, move_planner
 from penstock.core.coordination import UNKNOWN, CoordinatorOptions
 from penstock.core.fleet import Gain, Reason
 from penstock.core.holding import Holding, Phase
@@ -159,7 +159,7 @@ def _refused_is_lost(self: Holdings, holding: Holding, write: Any, row: Lease | 
 _on_child_created = Holdings.on_child_created
 _next_write = Holdings._next_write
 _start = Holdings._start
-_plan_balance = coordinator.plan_balance
+_plan_balance = move_planner.plan_balance
 _plan_missing = caretaker.plan_missing
 _plan_deletions = caretaker.plan_deletions
 
@@ -343,7 +343,7 @@ MUTANTS = (
         _first_sight_is_dead,
     ),
     Mutant(
-        "always one lease more", "rebalancing churn: 500px, KCL 1467", coordinator, "plan_balance", _greedy
+        "always one lease more", "rebalancing churn: 500px, KCL 1467", move_planner, "plan_balance", _greedy
     ),
     Mutant("missing shards at LATEST", "KCL 751", caretaker, "plan_missing", _missing_at_latest),
     Mutant(

@@ -160,14 +160,14 @@ def test_a_politely_stopped_workers_shards_move_within_one_round():
     assert {row.owner for row in world.table.rows.values() if not row.is_ended} == {"b", "c"}
 
 
-def test_a_joining_worker_has_its_share_after_one_round_and_nothing_is_repeated():
+def test_a_joining_worker_has_its_share_after_two_rounds_and_nothing_is_repeated():
     scenario = calm(("a", "b", "c"), 12, BalancePolicy.EVEN, start_spread_s=0.0)
     suite = Suite(scenario.options)
     world = World(scenario, suite.see)
     world.begin()
     world.run_until(40.0)
-    world._start_worker("d")
-    world.run_until(40.0 + 1.2 * scenario.options.interval_s + 1.0)
+    world.start_worker("d")
+    world.run_until(40.0 + 2 * scenario.options.interval_s)
     counts = Counter(name_of(reader.who) for reader in suite.facts.readers.values())
     shards = sum(1 for row in world.table.rows.values() if not row.is_ended)
     assert max(counts.values()) - min(counts.values()) <= 1

@@ -14,6 +14,10 @@ round. Free leases are taken; live ones are asked for, and their owner finishes 
   fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
 - `kcl2`: see `penstock.core.balance_kcl2`.
 
+Nobody knows another worker's `max_leases`, since KCL's rows have no place for it. It shows: whoever leaves a lease that
+was free for a round has no room for it, so what it has is its share, and the others share the rest. What is free for
+two rounds goes to anybody with room.
+
 Finished leases count for nothing. A lease that waits for its parents counts when somebody holds it, but nobody takes
 one before it can be read: whoever ends the last parent takes the children, since it loses a lease just then.
 """
@@ -22,7 +26,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.core.balance_kcl2 import plan_kcl2
@@ -71,41 +75,46 @@ def plan_balance(
         chance: In [0, 1), for `kcl2`, whose choices are random.
 
     Returns:
-        Moves in the order in which they should be made: free leases first. With the same fleet, workers and
-        policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them, unless it was
-        left over for long.
+        Moves in the order in which they should be made: free leases first. With the same fleet, workers,
+        `max_leases` and policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them,
+        unless it was left over for long.
     """
     if policy is BalancePolicy.KCL2:
         return list(plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance))
-    everybody = live_workers(fleet, me) | set(workers)
-    counts = dict.fromkeys(everybody, 0)
-    unclaimed = 0
+    counts = dict.fromkeys(live_workers(fleet, me) | set(workers), 0)
     for entry in fleet:
         owner = entry.lease.owner
         if entry.hold is Hold.ALIVE and owner is not None:
             counts[owner] += 1
-        elif not entry.waits:
-            unclaimed += 1  # what waits for its parents counts from when somebody holds it
-    if policy is BalancePolicy.BY_THROUGHPUT:
-        assigned = _assign_by_throughput(fleet, counts, limits.max_leases)
-    else:
-        total = sum(counts.values()) + unclaimed
-        targets = plan_targets(counts, total, policy, limits.max_leases)
-        assigned = _assign(fleet, counts, targets)
-    moves = _own_moves(fleet, me, assigned, limits)
-    moves += _left_over(fleet, me, everybody, assigned, limits)
-    room = None if limits.max_leases is None else max(0, limits.max_leases - counts[me])
-    moves = moves[:room]
-    if limits.leases_to_acquire is not None:
-        moves = moves[: limits.leases_to_acquire]
-    return [*moves, *_surplus(fleet, me, counts, limits)]
+    caps = dict.fromkeys(counts, limits.max_leases)
+    assigned = _assign(fleet, counts, policy, caps)
+    left_to = {
+        entry.lease.key: assigned[entry.lease.key]
+        for entry in fleet
+        if _is_takable(entry)
+        and entry.free_s >= limits.left_over_s
+        and assigned.get(entry.lease.key, me) != me
+    }
+    if left_to:
+        # They have had their round and left it: full, dead, or going by another rule. What they have is their share.
+        caps |= {worker: counts[worker] for worker in left_to.values()}
+        assigned = _assign(fleet, counts, policy, caps)
+    moves = _own_moves(fleet, me, assigned, left_to, limits)
+    return [*_within(moves, counts[me], limits), *_surplus(fleet, me, counts, limits)]
+
+
+def _within(moves: list[Gain], held_count: int, limits: BalanceLimits) -> list[Gain]:
+    """Keep what this worker may have, and may begin to get now."""
+    if limits.max_leases is not None:
+        moves = moves[: max(0, limits.max_leases - held_count)]
+    return moves[: limits.leases_to_acquire]
 
 
 # --- targets --------------------------------------------------------------------------------------------
 
 
 def plan_targets(
-    counts: dict[str, int], total: int, policy: BalancePolicy, max_leases: int | None
+    counts: Mapping[str, int], total: int, policy: BalancePolicy, caps: Mapping[str, int | None]
 ) -> dict[str, int]:
     """Give every worker's number of leases.
 
@@ -113,54 +122,71 @@ def plan_targets(
         counts: What each live worker has now.
         total: Leases to share, free ones included.
         policy: EVEN or BY_ZONE.
-        max_leases: Nobody gets more.
+        caps: The most that each may have; None for no limit.
     """
     if policy is not BalancePolicy.BY_ZONE:
-        return _share(counts, total, max_leases)
+        return _share(counts, total, caps)
     members: dict[str, dict[str, int]] = {}
     for worker, count in counts.items():
         members.setdefault(zone_of(worker), {})[worker] = count
-    quotas = _zone_quotas(members, total, max_leases)
+    zone_counts = {zone: sum(found.values()) for zone, found in members.items()}
+    zone_caps = {zone: _sum_of_caps(caps[worker] for worker in found) for zone, found in members.items()}
+    quotas = _share(zone_counts, total, zone_caps)
     targets: dict[str, int] = {}
-    for zone, zone_counts in members.items():
-        targets.update(_share(zone_counts, quotas[zone], max_leases))
+    for zone, found in members.items():
+        targets.update(_share(found, quotas[zone], caps))
     return targets
 
 
-def _share(counts: dict[str, int], total: int, cap: int | None) -> dict[str, int]:
-    base, remainder = divmod(total, len(counts))
+def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
+    total = 0
+    for cap in caps:
+        if cap is None:
+            return None
+        total += cap
+    return total
+
+
+def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
+    """Share evenly, the remainder to the fullest; what is over for those that are full goes to the others."""
+    targets: dict[str, int] = {}
     fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
-    targets = {worker: base + (1 if place < remainder else 0) for place, worker in enumerate(fullest_first)}
-    return targets if cap is None else {worker: min(target, cap) for worker, target in targets.items()}
-
-
-def _zone_quotas(members: dict[str, dict[str, int]], total: int, cap: int | None) -> dict[str, int]:
-    zone_counts = {zone: sum(counts.values()) for zone, counts in members.items()}
-    if cap is None:
-        return _share(zone_counts, total, None)
-    quotas: dict[str, int] = {}
-    open_zones, left = dict(zone_counts), total
-    while open_zones:  # zones that are full pass what is over to the others; each turn fills at least one
-        shares = _share(open_zones, left, None)
-        full = {zone for zone, share in shares.items() if share >= cap * len(members[zone])}
+    left = total
+    while fullest_first:  # each turn fills at least one
+        base, remainder = divmod(left, len(fullest_first))
+        shares = {
+            worker: base + (1 if place < remainder else 0) for place, worker in enumerate(fullest_first)
+        }
+        full = {}
+        for worker, share in shares.items():
+            cap = caps[worker]
+            if cap is not None and share >= cap:
+                full[worker] = cap
         if not full:
-            quotas.update(shares)
-            break
-        for zone in full:
-            quotas[zone] = min(shares[zone], cap * len(members[zone]))
-            left -= quotas[zone]
-            del open_zones[zone]
-    return quotas
+            return targets | shares
+        targets |= full
+        left -= sum(full.values())
+        fullest_first = [worker for worker in fullest_first if worker not in full]
+    return targets
 
 
 # --- who gets what --------------------------------------------------------------------------------------
 
 
-def _assign(fleet: Sequence[FleetLease], counts: dict[str, int], targets: dict[str, int]) -> dict[str, str]:
+def _assign(
+    fleet: Sequence[FleetLease],
+    counts: Mapping[str, int],
+    policy: BalancePolicy,
+    caps: Mapping[str, int | None],
+) -> dict[str, str]:
     """Give the new owner of every lease that moves."""
+    if policy is BalancePolicy.BY_THROUGHPUT:
+        return _assign_by_throughput(fleet, counts, caps)
+    offered = [entry.lease.key for entry in fleet if _is_takable(entry)]
+    # What waits for its parents counts from when somebody holds it.
+    targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
     wanting = {worker: -over for worker, over in surplus.items() if over < 0}
-    offered = [entry.lease.key for entry in fleet if _is_takable(entry)]
     return _deal([*sorted(offered, key=tie), *_given_up_by_donors(fleet, surplus)], wanting)
 
 
@@ -207,57 +233,44 @@ def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
 
 
 def _own_moves(
-    fleet: Sequence[FleetLease], me: str, assigned: dict[str, str], limits: BalanceLimits
-) -> list[Move]:
+    fleet: Sequence[FleetLease],
+    me: str,
+    assigned: Mapping[str, str],
+    left_over: Container[str],
+    limits: BalanceLimits,
+) -> list[Gain]:
+    """Plan this worker's gains: free leases first, and last of all those that nobody with a claim to them takes."""
     entries = {entry.lease.key: entry for entry in fleet}
     mine = [entries[key] for key, worker in assigned.items() if worker == me]
     mine = [entry for entry in mine if entry.hold is not Hold.ALIVE or entry.lease.owner != me]
     mine.sort(key=lambda entry: entry.hold is Hold.ALIVE)  # stable: free leases first
-    return [_gain(entry, me, limits) for entry in mine]
+    moves = [
+        _gain(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None) for entry in mine
+    ]
+    rest = [
+        entry
+        for entry in fleet
+        if _is_takable(entry)
+        and entry.free_s >= 2 * limits.left_over_s
+        and assigned.get(entry.lease.key) != me
+    ]
+    rest.sort(key=lambda entry: tie(me, entry.lease.key))
+    return [*moves, *(_gain(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
 
 
 def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Gain:
     lease = entry.lease
     if entry.hold is Hold.ALIVE:
-        if limits.handover and lease.owner is not None:
-            return Gain(RequestHandover(lease.key, lease.owner, me), reason or Reason.SHARE)
-        return Gain(Take(lease.key, lease.counter, me), reason or Reason.SHARE)
+        if limits.handover and not entry.is_deaf and lease.owner is not None:
+            return Gain(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
+        return Gain(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
     if reason is None:
         reason = Reason.UNOWNED if entry.hold is Hold.UNOWNED else Reason.EXPIRED
     return Gain(Take(lease.key, lease.counter, me), reason)
 
 
-def _left_over(
-    fleet: Sequence[FleetLease],
-    me: str,
-    everybody: Iterable[str],
-    assigned: dict[str, str],
-    limits: BalanceLimits,
-) -> list[Move]:
-    """Take free leases that their receivers do not take: they are dead, full, or go by another rule."""
-    stale = [
-        entry
-        for entry in fleet
-        if _is_takable(entry)
-        and entry.unchanged_s >= limits.left_over_s
-        and assigned.get(entry.lease.key) != me
-    ]
-    if not stale:
-        return []
-    ring = sorted(everybody, key=tie)
-    points = [tie(worker) for worker in ring]
-    moves: list[Move] = []
-    for entry in stale:
-        # One worker after the other gets its turn; when all had theirs, everybody may.
-        turn = int(entry.unchanged_s / limits.left_over_s)
-        place = (bisect_left(points, tie(entry.lease.key)) + turn) % len(ring)
-        if ring[place] == me or turn > len(ring):
-            moves.append(_gain(entry, me, limits, Reason.LEFT_OVER))
-    return moves
-
-
 def _surplus(
-    fleet: Sequence[FleetLease], me: str, counts: dict[str, int], limits: BalanceLimits
+    fleet: Sequence[FleetLease], me: str, counts: Mapping[str, int], limits: BalanceLimits
 ) -> list[Move]:
     if limits.max_leases is None or counts[me] <= limits.max_leases:
         return []
@@ -270,7 +283,7 @@ def _surplus(
 
 
 def _assign_by_throughput(
-    fleet: Sequence[FleetLease], counts: dict[str, int], cap: int | None
+    fleet: Sequence[FleetLease], counts: Mapping[str, int], caps: Mapping[str, int | None]
 ) -> dict[str, str]:
     weights = _weights(fleet)
     loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
@@ -288,7 +301,7 @@ def _assign_by_throughput(
     heapq.heapify(idle_first)
     free = [entry.lease.key for entry in fleet if _is_takable(entry)]
     for key in sorted(free, key=lambda key: (-weights[key], tie(key))):
-        while idle_first and cap is not None and numbers[idle_first[0][2]] >= cap:
+        while idle_first and _is_full(idle_first[0][2], numbers, caps):
             heapq.heappop(idle_first)
         if not idle_first:
             break
@@ -300,9 +313,14 @@ def _assign_by_throughput(
         heapq.heappush(idle_first, (loads[worker], order, worker))
     passes = 0
     # Workers of unlike capacity: a move can make room for another that was of no use before.
-    while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, cap):
+    while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, caps):
         passes += 1
     return assigned
+
+
+def _is_full(worker: str, numbers: Mapping[str, int], caps: Mapping[str, int | None]) -> bool:
+    cap = caps[worker]
+    return cap is not None and numbers[worker] >= cap
 
 
 def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
@@ -336,7 +354,7 @@ def _even_out(
     numbers: dict[str, int],
     movable: dict[str, list[tuple[float, str]]],
     assigned: dict[str, str],
-    cap: int | None,
+    caps: Mapping[str, int | None],
 ) -> bool:
     """Move leases from the most to the least loaded worker while that brings them clearly closer; True if any moved."""
     has_moved = False
@@ -350,7 +368,7 @@ def _even_out(
         low, _, receiver = order[0]
         if high <= mean * (1 + OVERSHOOT) and low >= mean * (1 - OVERSHOOT):
             break
-        if cap is not None and numbers[receiver] >= cap:
+        if _is_full(receiver, numbers, caps):
             del order[0]
             continue
         gap, gives, gets = high - low, capacity[donor], capacity[receiver]

@@ -28,10 +28,17 @@ def plan_kcl2(
     Args:
         fleet: Every unfinished lease as judged from here.
         me: This worker's id.
-        limits: `max_leases` counts; a steal never asks.
+        limits: `max_leases` and `leases_to_acquire` count; a steal never asks.
         lease_duration_s: The failover time.
         chance: In [0, 1): decides what Java shuffles.
     """
+    gains = _plan(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
+    return gains[: limits.leases_to_acquire]
+
+
+def _plan(
+    fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
+) -> list[Gain]:
     cap = limits.max_leases
     counts = {me: 0}
     for entry in fleet:

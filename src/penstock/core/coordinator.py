@@ -32,7 +32,6 @@ import math
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, assert_never
 
-from penstock.core.balance import plan_balance
 from penstock.core.caretaker import Caretaker
 from penstock.core.coordination import (
     AuditReaders,
@@ -68,7 +67,7 @@ from penstock.core.coordination import (
     Unknown,
     WriteDone,
 )
-from penstock.core.fleet import BalanceLimits, FleetLease, Gain, GiveUp, Reason, fleet_of, live_workers
+from penstock.core.fleet import FleetLease, Gain, GiveUp, Reason, fleet_of, live_workers
 from penstock.core.holding import Phase
 from penstock.core.holdings import Holdings
 from penstock.core.lease import (
@@ -83,12 +82,14 @@ from penstock.core.lease import (
     Take,
 )
 from penstock.core.lease_view import Hold, LeaseView
+from penstock.core.move_planner import MovePlanner
 from penstock.core.outbox import Errand, Outbox
 
 _ROUND_JITTER: Final = 0.2  # of the interval, to both sides
 _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
+_LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
 _RESTING: Final = frozenset({Phase.WAITING, Phase.READING, Phase.STOPPING, Phase.PARKED})
 _Upkeep: TypeAlias = Literal["first", "create", "delete", "late"]  # writes that no held lease waits for
 
@@ -114,7 +115,10 @@ class Coordinator:
     def __init__(self, worker: str, options: CoordinatorOptions) -> None:
         self.worker = worker
         self.options = options
-        self.view = LeaseView(options.lease_duration_s)
+        # Two looks longer than the asker itself waits: it takes the lease when the time is over.
+        bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
+        self.view = LeaseView(options.lease_duration_s, bound_s)
+        self._planner = MovePlanner(worker, options)
         self.outbox = Outbox(options.writes_in_flight_max)
         self.holdings = Holdings(worker, options, self.view, self.outbox)
         self.caretaker = Caretaker(worker, options, self.view, self.outbox)
@@ -335,20 +339,25 @@ class Coordinator:
             return
         self.caretaker.remember(self._last_known(), now_s)
         self._see_own_rows(now_s)
-        fleet = fleet_of(self.view, now_s)
+        fleet = fleet_of(self.view, now_s, self.worker)
         workers = live_workers(fleet, self.worker)
+        self._count(fleet, workers)
         self.caretaker.on_round(now_s, sorted(workers), self.holdings.lacking_parents())
         self._balance(fleet, now_s)
-        self._count(fleet, workers)
+
+    def _round_s(self) -> float:
+        rows, workers = self._fleet_size
+        return max(self.options.interval_s, rows * workers / self.options.scanned_rows_per_s_max)
 
     def _schedule_round(self, now_s: float) -> None:
-        rows, workers = self._fleet_size
-        interval_s = max(self.options.interval_s, rows * workers / self.options.scanned_rows_per_s_max)
+        interval_s = self._round_s()
         due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self.outbox.draw())
         suspect_s = self.view.next_expiry_s(self.worker)
         if suspect_s is not None and suspect_s > now_s:
             # Somebody may have died: look when that is certain rather than at the next regular round.
             due_s = min(due_s, suspect_s + 0.02 * interval_s * self.outbox.draw())
+        look_s = min(self._planner.look_s, self.view.handovers.next_overdue_s(now_s))
+        due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * interval_s))
         if self.caretaker.cold_until_s is not None:
             due_s = self.caretaker.cold_until_s
         self._round_due_s = max(due_s, now_s + 0.01 * interval_s)
@@ -382,21 +391,15 @@ class Coordinator:
                 if is_leaving and not self.options.keeps_claims:
                     done = self.holdings.last_words.take(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
-                self.outbox.enqueue(write, ("gain", Reason.OWN))
+                reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
+                self.outbox.enqueue(write, ("gain", reason))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
-        limits = BalanceLimits(
-            self.options.max_leases,
-            self.options.leases_to_acquire,
-            self.options.handover,
-            left_over_s=2.5 * self.options.interval_s,
-        )
-        moves = plan_balance(
+        moves = self._planner.plan(
             fleet,
-            self.worker,
-            self.options.policy,
-            limits,
-            lease_duration_s=self.options.lease_duration_s,
+            now_s,
+            round_s=self._round_s(),
+            held_count=len(self.holdings),
             chance=self.outbox.draw(),
         )
         for move in moves:
@@ -484,6 +487,10 @@ class Coordinator:
                 self._await(row.key, now_s)
             elif isinstance(write, Take | Renew):
                 self._hold(row, reason, errand.sent_s, now_s)
+        elif isinstance(write, RequestHandover):
+            if isinstance(outcome, Refused) and not self._planner.settling.is_settled(now_s):
+                # Another newcomer has asked for the same: nobody sees this worker before it has asked for one.
+                self._round_due_s = min(self._round_due_s, now_s + _LOOK_ROUNDS * self._round_s())
         elif isinstance(write, Take | Renew) and (
             isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker)
         ):
@@ -544,11 +551,16 @@ class Coordinator:
                 del self._awaited[key]
             else:
                 self.outbox.enqueue(Renew(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
-        elif self._stop_by_s is None and (
-            now_s >= awaited.since_s + self.options.handover_timeout_s
-            or self.view.hold(key, now_s) is Hold.EXPIRED
-        ):
+        elif self._stop_by_s is None and self._is_overdue(row, awaited, now_s):
             self.outbox.enqueue(Take(key, row.counter, self.worker), ("gain", Reason.HANDOVER_OVERDUE))
+
+    def _is_overdue(self, row: Lease, awaited: _Awaited, now_s: float) -> bool:
+        if self.view.hold(row.key, now_s) is Hold.EXPIRED:
+            return True
+        is_overdue = now_s >= awaited.since_s + self.options.handover_timeout_s
+        if is_overdue:
+            self.view.handovers.note_unanswered(row, now_s)
+        return is_overdue or self.view.handovers.is_deaf(row.checkpoint_owner, now_s)
 
     # --- stopping -------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from penstock.core.handovers import Handovers
 from penstock.core.lease import Lease
 
 STALE_READ_S: Final = 2.0
@@ -42,10 +43,12 @@ class LeaseView:
 
     Args:
         lease_duration_s: A counter that stands still for so long means a dead owner.
+        handover_bound_s: A hand-over that lasts for longer will not be answered.
     """
 
-    def __init__(self, lease_duration_s: float) -> None:
+    def __init__(self, lease_duration_s: float, handover_bound_s: float = 30.0) -> None:
         self.lease_duration_s = lease_duration_s
+        self.handovers = Handovers(handover_bound_s)
         self.gone: set[str] = set()
         """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
         self._rows: dict[str, _Sighting] = {}
@@ -93,35 +96,43 @@ class LeaseView:
             key = lease.key
             gone.pop(key, None)
             known = rows.get(key)
-            if known is None:
-                rows[key] = _Sighting(lease, now_s)
-            elif began_s is not None and known.changed_s > began_s and known.lease.counter >= lease.counter:
+            if (
+                known is not None
+                and began_s is not None
+                and known.changed_s > began_s
+                and known.lease.counter >= lease.counter
+            ):
                 continue  # an answer to a write or a read that began later than this scan
-            elif _stands_still(known.lease, lease):
-                known.lease = lease
-                known.unchanged_scans += 1
-            else:
-                rows[key] = _Sighting(lease, now_s)
+            if self._note(lease, now_s):
+                rows[key].unchanged_scans += 1
         missing = []
         for key in gone:
             if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
                 continue  # created while the scan was under way, or a moment before it
             if key not in held:
-                del rows[key]
+                self.forget(key)
             missing.append(key)
+        self.handovers.keep_only(self)
         return missing
+
+    def _note(self, lease: Lease, now_s: float) -> bool:
+        """Keep a row that was read; True when it stands as it stood before."""
+        known = self._rows.get(lease.key)
+        self.handovers.see(None if known is None else known.lease, lease, now_s)
+        if known is not None and _stands_still(known.lease, lease):
+            known.lease = lease
+            return True
+        self._rows[lease.key] = _Sighting(lease, now_s)
+        return False
 
     def observe(self, lease: Lease, now_s: float) -> None:
         """Take in one row, from a write's answer or a read."""
-        known = self._rows.get(lease.key)
-        if known is not None and _stands_still(known.lease, lease):
-            known.lease = lease
-            return
-        self._rows[lease.key] = _Sighting(lease, now_s)
+        self._note(lease, now_s)
 
     def forget(self, key: str) -> None:
         """Take in that a row does not exist."""
         self._rows.pop(key, None)
+        self.handovers.forget(key)
 
     def hold(self, key: str, now_s: float) -> Hold:
         """Judge one known lease.

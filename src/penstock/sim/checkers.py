@@ -96,18 +96,24 @@ class NothingLost(Checker):
 
 
 class OneOwner(Checker):
-    """S2: no accepted owner's write from anybody but the latest to take; no live lease is taken unasked."""
+    """S2: no accepted owner's write from anybody but the latest to take; no live lease is taken unasked.
+
+    Nobody need ask a worker that has let a whole hand-over time pass: it may be one that does not know hand-overs.
+    """
 
     invariant = "S2"
 
     def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
         super().__init__(facts, options)
         self._holder: dict[str, str] = {}
+        self._unanswering: set[str] = set()
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Follow who holds what."""
         del after
         key = write.key
+        if before is not None and before.checkpoint_owner is not None and self._is_asked_for_long(key):
+            self._unanswering.add(before.checkpoint_owner)
         if isinstance(write, Take):
             if before is None:
                 raise Broken(f"{who} took {key}, which has no row")
@@ -128,18 +134,19 @@ class OneOwner(Checker):
                     )
                 self._holder[key] = who  # handed over to it, or picked up after a restart
 
+    def _is_asked_for_long(self, key: str) -> bool:
+        asked_s = self.facts.now_s_since(self.facts.asked_s.get(key))
+        return asked_s >= self.options.handover_timeout_s * (1 - _CLOCK_TOLERANCE)
+
     def _judge_take(self, who: str, key: str, before: Lease) -> None:
         if before.reader is None or before.reader == name_of(who) or before.is_ended:
             return
         if not self.options.handover or self.options.policy is BalancePolicy.KCL2:
             return
-        tolerance = 1 - _CLOCK_TOLERANCE
-        if before.checkpoint_owner is not None and before.owner == name_of(who):
-            asked_s = self.facts.now_s_since(self.facts.asked_s.get(key))
-            if asked_s >= self.options.handover_timeout_s * tolerance:
-                return
+        if before.reader in self._unanswering:
+            return
         unchanged_s = self.facts.now_s_since(self.facts.changed_s.get(key))
-        if unchanged_s < self.options.lease_duration_s * tolerance:
+        if unchanged_s < self.options.lease_duration_s * (1 - _CLOCK_TOLERANCE):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:

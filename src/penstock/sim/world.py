@@ -35,7 +35,7 @@ class World(Surroundings):
             self._reshard()
         for name in self.scenario.workers:
             # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
-            self.schedule(4.0 + chance.uniform(0.0, self.scenario.start_spread_s), self._start_worker, name)
+            self.schedule(4.0 + chance.uniform(0.0, self.scenario.start_spread_s), self.start_worker, name)
         for rate, action in (
             (faults.crashes_per_min, self._crash),
             (faults.stops_per_min, self._stop),
@@ -79,13 +79,14 @@ class World(Surroundings):
             worker.resume()
         for name in self.scenario.workers:
             if name not in self.workers:
-                self._start_worker(name)
+                self.start_worker(name)
         if self.scenario.records_per_s:
             self._recur_puts()
         self.is_healed = True
         self.note("healed")
 
-    def _start_worker(self, name: str) -> None:
+    def start_worker(self, name: str) -> None:
+        """Start a process of this name, unless one runs."""
         if name in self.workers:
             return
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
@@ -106,10 +107,10 @@ class World(Surroundings):
             del self.workers[worker.name]
         self.note("down", worker.who, how)
         if self.is_healed:
-            self.schedule(self.now + 0.1, self._start_worker, worker.name)
+            self.schedule(self.now + 0.1, self.start_worker, worker.name)
         elif self.chance.random() < 0.85:
             self.schedule(
-                self.now + self.chance.choice((0.05, 1.0, 5.0, 30.0)), self._start_worker, worker.name
+                self.now + self.chance.choice((0.05, 1.0, 5.0, 30.0)), self.start_worker, worker.name
             )
 
     def _some_worker(self) -> SimWorker | None:
