@@ -12,6 +12,7 @@ import pytest
 from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.aggregation import AggregateBuilder
+from penstock.core.backoff import Backoff
 from penstock.core.position import TRIM_HORIZON, Position, at_record
 from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled
 from penstock.local import LocalKinesis
@@ -44,9 +45,7 @@ class Rig:
             self.stream,
             shard,
             start,
-            pace=Pace(
-                fetch_count_max, 0.0, throttle_deadline_s=deadline_s, retry_base_s=0.01, retry_cap_s=0.02
-            ),
+            pace=Pace(fetch_count_max, 0.0, throttle_deadline_s=deadline_s, backoff=Backoff(0.01, 0.02)),
             loss=LossPolicy(**loss),
         )
 

@@ -12,7 +12,7 @@ from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.data_plane import encode_entries, page_of
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard, Shard, StreamSummary
-from penstock.errors import ServiceError, Unavailable, UnknownOutcome
+from penstock.errors import ServiceError, Throttled, Unavailable, UnknownOutcome
 from penstock.ports.kinesis import IteratorStart, PutAnswer, PutEntry, RecordPage, ShardFilter, ShardListing
 
 _LISTING_RESTARTS_MAX: Final = 3
@@ -24,10 +24,16 @@ class AwsKinesis:
 
     Args:
         options: Where and as whom.
+        is_patient: Whether a call that was refused or failed is sent again.
     """
 
-    def __init__(self, options: AwsOptions) -> None:
+    def __init__(self, options: AwsOptions, *, is_patient: bool = True) -> None:
         self._options = options
+        self._retried: tuple[type[ServiceError], ...] = (Throttled, Unavailable) if is_patient else ()
+
+    def without_retries(self) -> AwsKinesis:
+        """Return the same service; each call is sent once."""
+        return AwsKinesis(self._options, is_patient=False)
 
     def __eq__(self, other: object) -> bool:
         """Two are the same when they reach the same service as the same caller."""
@@ -52,6 +58,7 @@ class AwsKinesis:
             "DescribeStreamSummary",
             f"stream {stream}",
             self._options,
+            retried=self._retried,
         )
         told = answer["StreamDescriptionSummary"]
         strategy = told.get("RecordDistributionStrategy")
@@ -97,7 +104,11 @@ class AwsKinesis:
 
     def _list_page(self, stream: str, arguments: dict[str, Any]) -> Any:
         return call(
-            lambda: self._client.list_shards(**arguments), "ListShards", f"stream {stream}", self._options
+            lambda: self._client.list_shards(**arguments),
+            "ListShards",
+            f"stream {stream}",
+            self._options,
+            retried=self._retried,
         )
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
@@ -116,6 +127,7 @@ class AwsKinesis:
             "GetShardIterator",
             f"stream {stream}, shard {shard_id}",
             self._options,
+            retried=self._retried,
         )
         return str(answer["ShardIterator"])
 
@@ -129,7 +141,7 @@ class AwsKinesis:
             "GetRecords",
             f"stream {stream}",
             self._options,
-            retried=(Unavailable,),
+            retried=tuple(kind for kind in self._retried if kind is not Throttled),
         )
         page = page_of(answer)
         return RecordPage(

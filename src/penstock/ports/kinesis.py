@@ -124,6 +124,9 @@ class Kinesis(Protocol):
         NotFound, AccessDenied, Rejected, ResourceBusy: At once.
     """
 
+    def without_retries(self) -> Kinesis:
+        """Return the same service; each call is sent once, for those who decide themselves when to try again."""
+
     def fetch_summary(self, stream: str) -> StreamSummary:
         """DescribeStreamSummary."""
 

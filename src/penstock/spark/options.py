@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from penstock.core.backoff import Backoff
 from penstock.core.endpoint import without_user
 from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_of, parse_options, whole_number
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
@@ -22,6 +23,7 @@ _SOURCE: Final = frozenset({"source"})
 _BATCH: Final = frozenset({"batch"})
 _SINK: Final = frozenset({"sink"})
 _COUNT: Final = whole_number(1, 2**53)
+_ATTEMPTS_MAX: Final = 1001  # the deadline is the bound; this one is for pauses of nearly no time
 
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("streamName", TEXT, None, "Name of the stream. One of `streamName` and `streamARN` is required (the sink may take it from the `streamName` column).", _ALL, ("stream", "kinesis.streamName")),
@@ -63,7 +65,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("roleSessionName", TEXT, "penstock", "Session name of the assumed role.", _ALL, ("awsSTSSessionName", "kinesis.stsSessionName", "stsSessionName")),
     Option("roleExternalId", TEXT, None, "External id of the assumed role.", _ALL),
     Option("stsEndpoint", TEXT, None, "Endpoint of STS.", _ALL, ("stsEndpointUrl", "kinesis.stsEndpointUrl")),
-    Option("maxRetries", whole_number(0, 1000), 10, "Attempts after the first one of a refused or failed call.", _ALL, ("kinesis.clientNumRetries", "kinesis.client.numRetries", "numRetries")),
+    Option("maxRetries", whole_number(0, 1000), None, "At most so many attempts after the first one of a refused or failed call; `retryDeadline` alone is the bound when not given.", _ALL, ("kinesis.clientNumRetries", "kinesis.client.numRetries", "numRetries")),
     Option("retryInterval", duration(0.001, 60), 0.1, "First pause before a retry; pauses double and are drawn at random below that.", _ALL, ("retryIntervalMs=ms", "kinesis.clientRetryIntervalsMs=ms", "kinesis.client.retryIntervalMs=ms")),
     Option("maxRetryInterval", duration(0.001, 600), 5.0, "Longest pause before a retry.", _ALL, ("maxRetryIntervalMs=ms", "kinesis.clientMaxRetryIntervalMs=ms", "kinesis.client.maxRetryIntervalMs=ms")),
     Option("retryDeadline", duration(1, 86400), 60.0, "Time for one call with all its retries.", _ALL),
@@ -140,6 +142,11 @@ class Connection:
     retry_cap_s: float
     retry_deadline_s: float
     request_timeout_s: float
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses before retries; where one of the two bounds is set without the other, the longest pause holds."""
+        return Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
 
     def __repr__(self) -> str:
         """Show nothing that is secret."""
@@ -421,7 +428,7 @@ def _connection(values: Mapping[str, Any]) -> Connection:
         role_session_name=values["roleSessionName"],
         role_external_id=values["roleExternalId"],
         sts_endpoint_url=values["stsEndpoint"],
-        attempts_max=values["maxRetries"] + 1,
+        attempts_max=_ATTEMPTS_MAX if values["maxRetries"] is None else values["maxRetries"] + 1,
         retry_base_s=values["retryInterval"],
         retry_cap_s=values["maxRetryInterval"],
         retry_deadline_s=values["retryDeadline"],

@@ -101,7 +101,14 @@ class Planner:
         self._open_metrics = open_metrics
         self._metrics: ClosableMetrics | None = None
         self._prober = Prober(
-            kinesis, options.stream, options.probe_interval_s, clock.monotonic_s, clock.wall_ms
+            kinesis,
+            options.stream,
+            options.probe_interval_s,
+            clock.monotonic_s,
+            clock.wall_ms,
+            backoff=options.connection.backoff,
+            deadline_s=options.connection.retry_deadline_s,
+            check_stream=self._check_stream,
         )
         self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")
         self._joined: tuple[Fleet, QueryShards] | None = None
@@ -263,6 +270,12 @@ class Planner:
             _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
         self._listen(*self._joined)
         return self._joined
+
+    def _check_stream(self) -> None:
+        """Make sure that the stream is there and is still the one that the query began with."""
+        arn, created_ms = self._stream_id
+        known = StreamOffset(stream_arn=arn, stream_created_ms=created_ms)
+        check_stream(self._options.stream, self._kinesis.fetch_summary(self._options.stream), known)
 
     def _worker_id(self, known: StreamOffset) -> str:
         options = self._options

@@ -49,6 +49,7 @@ _REBUILDS_MAX: Final = 5  # iterators in a row that the service gave and then re
 _NULL_ITERATORS_MAX: Final = 3
 _DOUBTS_MAX: Final = 3  # empty pages that are not believed
 _UNLISTED_MIN: Final = 2  # listings without the shard after which it is gone
+_BACKOFF: Final = Backoff(0.1, 5.0)
 _ATTEMPTS_MAX: Final = 10_000  # the deadline is the bound; this one is for pauses of nearly no time
 
 
@@ -60,21 +61,18 @@ class Pace:
         fetch_count_max: Limit of one GetRecords call.
         fetch_interval_s: Between two calls.
         throttle_deadline_s: A shard that stays refused for longer fails the task.
-        retry_base_s: First pause after a refusal.
-        retry_cap_s: Longest pause.
+        backoff: The pauses after refusals.
     """
 
     fetch_count_max: int = 10_000
     fetch_interval_s: float = 0.2
     throttle_deadline_s: float = 60.0
-    retry_base_s: float = 0.1
-    retry_cap_s: float = 5.0
+    backoff: Backoff = _BACKOFF
 
     @property
     def retry_plan(self) -> RetryPlan:
         """When a refused call is tried again."""
-        backoff = Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
-        return RetryPlan(backoff, _ATTEMPTS_MAX, self.throttle_deadline_s)
+        return RetryPlan(self.backoff, _ATTEMPTS_MAX, self.throttle_deadline_s)
 
 
 def pace_of(fetch_count_max: int, fetch_interval_s: float, connection: Connection) -> Pace:
@@ -83,8 +81,7 @@ def pace_of(fetch_count_max: int, fetch_interval_s: float, connection: Connectio
         fetch_count_max=fetch_count_max,
         fetch_interval_s=fetch_interval_s,
         throttle_deadline_s=connection.retry_deadline_s,
-        retry_base_s=connection.retry_base_s,
-        retry_cap_s=connection.retry_cap_s,
+        backoff=connection.backoff,
     )
 
 

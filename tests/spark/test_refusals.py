@@ -1,0 +1,176 @@
+"""What a query does when the service refuses or fails for a while, and when a shard has left the stream."""
+
+from __future__ import annotations
+
+import logging
+import time
+
+import pytest
+
+from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
+from penstock.local import LocalKinesis
+from reader_query import Query
+from spark_support import numbered, put, wait_until
+
+HOUR_S = 3600
+FIRST = "shardId-000000000000"
+QUICK = {"retryInterval": "5ms", "maxRetryInterval": "50ms"}
+
+
+@pytest.fixture
+def server():
+    with LocalKinesis(limits=False, settle_s=0) as running:
+        yield running
+
+
+@pytest.fixture
+def query(server):
+    made = []
+
+    def make(shards=1, **options):
+        made.append(Query(server, server.client("kinesis"), shards=shards, **options))
+        return made[-1]
+
+    yield make
+    server.faults.clear()
+    for each in made:
+        each.stop()
+
+
+def split(query, shard=FIRST):
+    query.client.split_shard(StreamName=query.stream, ShardToSplit=shard, NewStartingHashKey=str(2**127))
+
+
+def listed(query):
+    return [shard["ShardId"] for shard in query.client.list_shards(StreamName=query.stream)["Shards"]]
+
+
+def read_until(query, count):
+    def is_read():
+        query.batch()
+        return len(query.rows) >= count
+
+    wait_until(is_read, f"{count} records")
+
+
+# --- refusals -------------------------------------------------------------------------------------------------
+
+
+def test_a_query_outlives_more_refusals_than_any_count(server, query):
+    """Far more failures in a row than the eleven attempts that once were all."""
+    running = query(**QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    put(running.client, running.stream, numbered(10, 20))
+    server.faults.error("GetRecords", count=8)
+    server.faults.throttle("dynamodb.Scan", count=40)
+    server.faults.error("dynamodb.GetItem", count=40)
+    read_until(running, 20)
+    assert running.numbers() == list(range(20))
+
+
+def test_an_idle_query_says_which_shard_gave_no_answer_for_how_long(server, query):
+    running = query(retryDeadline="2s", **QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    server.faults.error("GetRecords", count=None)
+    began_s = time.monotonic()
+    with pytest.raises(
+        Unavailable, match=rf"{FIRST} gave no answer for \d+ s, longer than option retryDeadline"
+    ):
+        wait_until(lambda: running.plan() is not None, "the error")
+    assert time.monotonic() - began_s >= 2
+
+
+def test_one_expired_token_does_not_end_a_query(server, query):
+    running = query(**QUICK)
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    server.faults.error("GetRecords", count=1, status=400, code="ExpiredTokenException")
+    put(running.client, running.stream, numbered(10, 20))
+    read_until(running, 20)
+
+
+# --- a shard that left the stream -----------------------------------------------------------------------------
+
+
+def expired(server, query, *, generations=1):
+    """Read ten records; the query is down while ten more come, the shard is split, and all of it leaves the stream."""
+    put(query.client, query.stream, numbered(0, 10))
+    query.drain()
+    query.reader.stop()
+    query.reader = query.fresh()
+    put(query.client, query.stream, numbered(10, 20))
+    split(query)
+    for generation in range(1, generations):
+        server.clock.advance(HOUR_S)
+        for shard in listed(query)[-(2**generation) :]:
+            low = 0 if shard.endswith("1") else 2**127
+            middle = str(low + 2**126)
+            query.client.split_shard(StreamName=query.stream, ShardToSplit=shard, NewStartingHashKey=middle)
+    server.clock.advance(30 * HOUR_S)
+    assert FIRST not in listed(query)
+    put(query.client, query.stream, numbered(20, 40))
+
+
+def test_a_shard_that_left_the_stream_ends_the_query_with_a_loss_that_names_it(server, query):
+    running = query()
+    expired(server, running)
+    with pytest.raises(DataLossError, match=rf"{running.stream}, shard {FIRST}: .* left the stream"):
+        wait_until(lambda: running.batch() is not None, "the loss")
+
+
+@pytest.mark.parametrize("generations", [1, 2])
+def test_the_children_of_a_shard_that_left_the_stream_are_read_where_loss_is_allowed(
+    server, query, caplog, generations
+):
+    caplog.set_level(logging.WARNING, "penstock.spark")
+    running = query(failOnDataLoss="false")
+    expired(server, running, generations=generations)
+    read_until(running, 30)
+    running.drain()
+    assert running.numbers() == [*range(10), *range(20, 40)]
+    warnings = [record for record in caplog.records if "has left the stream" in record.message]
+    assert len(warnings) == 1
+
+
+def test_a_running_query_goes_on_with_the_children_of_a_shard_that_left(server, query):
+    """The shard is probed when it goes: no batch is planned for it yet."""
+    running = query(failOnDataLoss="false")
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    split(running)
+    server.clock.advance(30 * HOUR_S)
+    put(running.client, running.stream, numbered(20, 40))
+    read_until(running, 30)
+    assert running.numbers() == [*range(10), *range(20, 40)]
+
+
+def test_a_running_query_says_that_its_stream_is_gone(query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    running.client.delete_stream(StreamName=running.stream)
+    with pytest.raises(NotFound, match=running.stream):
+        wait_until(lambda: running.batch() is not None, "the error")
+
+
+def test_a_running_query_says_that_its_stream_was_made_anew(server, query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    running.client.delete_stream(StreamName=running.stream)
+    server.clock.advance(5)
+    server.create_stream(running.stream)
+    put(running.client, running.stream, numbered(0, 10))
+    with pytest.raises(StreamChanged, match=running.stream):
+        wait_until(lambda: running.batch() is not None, "the error")
+
+
+def test_a_refusal_that_waiting_cannot_cure_is_no_matter_of_deadlines(server, query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+    server.faults.error("GetRecords", count=None, status=400, code="AccessDeniedException")
+    with pytest.raises(ServiceError, match="AccessDenied"):
+        wait_until(lambda: running.plan() is not None, "the error")
