@@ -23,10 +23,13 @@
     ├── BufferFull                   a producer has no room; nothing was taken: put again later, or more slowly
     ├── DeliveryFailed               records were not acknowledged; says which and why
     │   └── RecordExpired            its time to live was over first; put it again if it still matters
-    └── HandlerFailed                the user's handler raised, and the policy says stop
+    ├── HandlerFailed                the user's handler raised, and the policy says stop
+    └── ShardsStopped                every shard of a consumer has stopped; says which and why
 """
 
 from __future__ import annotations
+
+from collections.abc import Mapping
 
 
 class PenstockError(Exception):
@@ -137,3 +140,15 @@ class RecordExpired(DeliveryFailed):
 
 class HandlerFailed(PenstockError):
     """The user's handler failed, and the configured policy is to stop."""
+
+
+class ShardsStopped(PenstockError):
+    """Every shard that a consumer held has stopped for a failure, so that it had nothing left to do.
+
+    Attributes:
+        failures: Why each shard stopped.
+    """
+
+    def __init__(self, message: str, failures: Mapping[str, PenstockError] | None = None) -> None:
+        super().__init__(message)
+        self.failures = dict(failures or {})

@@ -315,17 +315,22 @@ def test_consume_serves_its_metrics(kinesis, stream, consume):
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
     put(kinesis, stream, 10)
-    worker = consume("w1", stream, "measured", "--metrics-port", str(port))
+    worker = consume("w1", stream, "measured", "--metrics-port", f"localhost:{port}")
 
     def total():
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
             body = answer.read().decode()
         return sum(
-            float(line.split()[1]) for line in body.splitlines() if line.startswith("penstock_records_total{")
+            float(line.split()[1])
+            for line in body.splitlines()
+            if line.startswith('penstock_records_total{application="measured",')
         )
 
     wait_until(lambda: len(worker.lines()) == 10)
     wait_until(lambda: total() == 10)  # counted when the handler has returned, so after its lines
+    for path in ("health", "ready"):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{path}") as answer:
+            assert json.load(answer)["consumers"][0]["worker_id"] == "w1"
     assert worker.stop() == 0
 
 
@@ -413,3 +418,29 @@ def test_a_lease_cannot_command_the_terminal_that_shows_it(kinesis, capsys):
     status, out, _ = penstock(capsys, "leases", "hostile-leases", "--observe", "0", "--json")
     assert json.loads(out)["leases"][0]["owner"] == f"w{HOSTILE}"
     assert not {"\x1b", "\u202e"} & set(out)
+
+
+# --- standing still -------------------------------------------------------------------------------------
+
+
+def test_consume_on_a_table_that_is_no_lease_table_ends_with_one_clear_error(kinesis, stream, capsys):
+    kinesis.client("dynamodb").create_table(
+        TableName="foreign",
+        KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    status, out, err = penstock(capsys, "consume", stream, "--application", "foreign")
+    assert (status, out) == (1, "")
+    assert err.splitlines()[-1].startswith(
+        "penstock consume: DynamoDB table foreign is no lease table: its key"
+    )
+
+
+def test_consume_ends_with_an_error_when_its_stream_is_deleted(kinesis, stream, consume):
+    put(kinesis, stream, 10)
+    worker = consume("w1", stream, "orphaned", "--lease-duration", "2")
+    wait_until(lambda: len(worker.lines()) == 10)
+    kinesis.client("kinesis").delete_stream(StreamName=stream)
+    assert worker.process.wait(60) == 1
+    assert "every shard that worker w1 held has stopped" in worker.err.read_text()

@@ -1,5 +1,6 @@
 """The command line as a whole: what it offers, how it fails."""
 
+import argparse
 import subprocess
 import sys
 
@@ -7,6 +8,7 @@ import pytest
 
 import penstock
 from penstock.cli import main as cli
+from penstock.cli.consume_command import parse_address
 from penstock.errors import OptionError, Throttled
 
 
@@ -97,3 +99,23 @@ def test_a_defect_is_not_dressed_up_as_an_error_of_the_user(failing):
     failing(ZeroDivisionError("a defect"))
     with pytest.raises(ZeroDivisionError):
         cli.main(["tail", "orders"])
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("9100", ("127.0.0.1", 9100)),
+        ("0", ("127.0.0.1", 0)),
+        ("0.0.0.0:9100", ("0.0.0.0", 9100)),
+        ("localhost:1", ("localhost", 1)),
+        ("[::1]:9100", ("::1", 9100)),
+    ],
+)
+def test_metrics_are_served_where_it_is_said_and_on_this_machine_by_default(text, address):
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["", "http", ":9100", "::1:9100", "a:b", "65536", "-1", "1 2", "\u0661"])
+def test_an_address_that_is_none_is_refused(text):
+    with pytest.raises(argparse.ArgumentTypeError, match=r"expected PORT or HOST:PORT|IPv6"):
+        parse_address(text)

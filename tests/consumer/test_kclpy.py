@@ -139,7 +139,9 @@ def test_a_processor_that_forgets_to_checkpoint_the_end_stops_its_shard_loudly(s
     world.kinesis.split("shardId-000000000000")
     worker = run_sample(world, Forgetful, handler_retries_max=0)
     world.run(30)
-    assert "3 records are not checkpointed" in str(worker.runtime.delivery.failures["shardId-000000000000"])
+    assert "3 records are not checkpointed" in str(
+        worker.runtime.delivery.stopped.failures["shardId-000000000000"]
+    )
 
 
 def test_a_checkpoint_of_a_lost_lease_is_a_shutdown_exception(sample):

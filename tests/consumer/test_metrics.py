@@ -1,12 +1,13 @@
 """Where measurements go: log lines and Prometheus."""
 
+import json
 import logging
 import urllib.error
 import urllib.request
 
 import pytest
 
-from penstock.consumer import metrics_tally
+from penstock.consumer import Health, ShardHealth, metrics_tally
 from penstock.consumer.metrics_log import LoggingMetrics
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
 from penstock.consumer.metrics_tally import MetricsTally
@@ -90,3 +91,70 @@ def test_the_number_of_series_is_bounded_and_what_is_dropped_is_counted(monkeypa
     tally.gauge("g0", 7)
     assert tally.snapshot().gauges == {("g0", ()): 7, ("g1", ()): 1}
     assert tally.dropped_count == 3
+
+
+# --- health ---------------------------------------------------------------------------------------------
+
+
+def a_health(**fields):
+    fields = {"is_healthy": True, "is_ready": True, "problems": (), **fields}
+    return Health(stream="orders", application="billing", worker_id="w1", **fields)
+
+
+def ask(metrics, path):
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}{path}") as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, json.load(error)
+
+
+def test_health_and_readiness_are_served_beside_the_metrics():
+    now = [a_health()]
+    with PrometheusMetrics(port=0) as metrics:
+        assert ask(metrics, "/health") == ask(metrics, "/ready")
+        assert ask(metrics, "/ready") == (
+            503,
+            {"is_well": False, "problems": ["no consumer has started"], "consumers": []},
+        )
+        metrics.of_consumer("orders", "billing", "w1", lambda: now[0])
+        assert ask(metrics, "/health")[0] == ask(metrics, "/ready")[0] == 200
+        stopped = ShardHealth("s0", "stopped", 5000, "poison")
+        now[0] = a_health(is_healthy=False, problems=("shard s0 has stopped: poison",), shards=(stopped,))
+        status, body = ask(metrics, "/health")
+        assert (status, body["problems"]) == (503, ["shard s0 has stopped: poison"])
+        assert body["consumers"][0]["shards"] == [
+            {"shard_id": "s0", "state": "stopped", "lag_ms": 5000, "stopped_reason": "poison"}
+        ]
+        assert ask(metrics, "/ready")[0] == 200
+        now[0] = a_health(is_ready=False)
+        assert (ask(metrics, "/health")[0], ask(metrics, "/ready")[0]) == (200, 503)
+
+
+def test_two_consumers_on_one_port_keep_their_figures_apart_and_one_may_be_ill():
+    with PrometheusMetrics(port=0) as metrics:
+        first = metrics.of_consumer("orders", "billing", "w1", a_health)
+        second = metrics.of_consumer("clicks", "audit", "w1", lambda: a_health(is_healthy=False))
+        first.gauge("worker_leases", 1)
+        second.gauge("worker_leases", 2)
+        second.gauge("millis_behind_latest", 7, {"shard": "s0"})
+        second.forget_gauge("millis_behind_latest", {"shard": "s0"})
+        first.count("records", 3, {"shard": "s0"})
+        second.observe("lease_scan_s", 0.5)
+        text = metrics.render()
+        assert ask(metrics, "/health")[0] == 503
+    assert 'penstock_worker_leases{application="billing",stream="orders",worker="w1"} 1' in text
+    assert 'penstock_worker_leases{application="audit",stream="clicks",worker="w1"} 2' in text
+    assert 'penstock_records_total{application="billing",shard="s0",stream="orders",worker="w1"} 3' in text
+    assert 'penstock_lease_scan_s_count{application="audit",stream="clicks",worker="w1"} 1' in text
+    assert "millis_behind_latest" not in text
+
+
+def test_an_ipv6_address_is_served():
+    try:
+        metrics = PrometheusMetrics(port=0, host="::1")
+    except OptionError:
+        pytest.skip("this machine has no IPv6 loopback")
+    with metrics, urllib.request.urlopen(f"http://[::1]:{metrics.port}/metrics") as answer:
+        assert answer.status == 200

@@ -292,7 +292,7 @@ def test_a_failing_handler_stops_its_shard_loudly_and_only_its_shard(world, capl
     worker = world.worker("a", poison(b"r50"), handler_retries_max=1, handler_backoff_max_s=0.5)
     world.run(30)
     bad = next(s.shard_id for s in world.kinesis.shards.values() if any(r.data == b"r50" for r in s.records))
-    assert list(worker.runtime.delivery.failures) == [bad]
+    assert list(worker.runtime.delivery.stopped.failures) == [bad]
     others = [
         d for s in world.kinesis.shards.values() if s.shard_id != bad for d in (r.data for r in s.records)
     ]
@@ -357,7 +357,7 @@ def test_a_trimmed_position_stops_the_shard_and_says_what_to_do():
     world.kinesis.trim("shardId-000000000000", 6)
     strict = world.worker("b")
     world.run(20)
-    assert "on_data_loss='warn'" in str(strict.runtime.delivery.failures["shardId-000000000000"])
+    assert "on_data_loss='warn'" in str(strict.runtime.delivery.stopped.failures["shardId-000000000000"])
     strict.runtime.request_stop()
     world.run(20, until=strict.runtime.has_ended.is_set)
     lenient = world.worker("c", on_data_loss="warn")

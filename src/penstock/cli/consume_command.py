@@ -12,6 +12,9 @@ from penstock.cli.record_lines import add_format_arguments, format_of
 if TYPE_CHECKING:
     from penstock.cli.connection import Subparsers
 
+_LOOPBACK = "127.0.0.1"
+_PORT_MAX = 65_535
+
 DESCRIPTION = "Print a stream's records as a worker of an application: leases, checkpoints, fair shares."
 
 
@@ -53,9 +56,30 @@ def add_parser(subparsers: Subparsers) -> None:
         help="what happens when unread records have passed the stream's retention (default: fail)",
     )
     parser.add_argument(
-        "--metrics-port", type=int, metavar="PORT", help="serve Prometheus metrics on 127.0.0.1"
+        "--metrics-port",
+        type=parse_address,
+        metavar="[HOST:]PORT",
+        help="serve /metrics for Prometheus, /health and /ready (default host: 127.0.0.1; 0.0.0.0 is every address)",
     )
     add_connection_arguments(parser)
+
+
+def parse_address(text: str) -> tuple[str, int]:
+    """Return host and port of `PORT`, `HOST:PORT` or `[IPV6]:PORT`.
+
+    Raises:
+        ArgumentTypeError: It is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    if colon and host.startswith("[") and host.endswith("]"):
+        host = host[1:-1]
+    elif ":" in host:
+        raise argparse.ArgumentTypeError(f"{text!r}: write an IPv6 address as [ADDRESS]:PORT")
+    if (colon and not host) or not port.isascii() or not port.isdigit() or int(port) > _PORT_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{text!r}: expected PORT or HOST:PORT, with a port from 0 to {_PORT_MAX}"
+        )
+    return host or _LOOPBACK, int(port)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -80,7 +104,9 @@ def run(args: argparse.Namespace) -> int:
         handler_retries_max=0,
         on_failure="stop_worker",
     )
-    metrics = None if args.metrics_port is None else PrometheusMetrics(port=args.metrics_port)
+    metrics = (
+        None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
+    )
     consumer = Consumer(
         args.stream,
         args.application,

@@ -1,6 +1,7 @@
 """The lease-coordinated consumer: `Consumer`, what it gives to user code, and its options."""
 
 from penstock.consumer.consumer import Consumer, ConsumerPorts
+from penstock.consumer.health import Health, ShardHealth
 from penstock.consumer.options import ConsumerOptions
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.records import Batch, Record, ShardCheckpointer
@@ -10,7 +11,9 @@ __all__ = [
     "Consumer",
     "ConsumerOptions",
     "ConsumerPorts",
+    "Health",
     "Record",
     "ShardCheckpointer",
+    "ShardHealth",
     "ShardProcessor",
 ]

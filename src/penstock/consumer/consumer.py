@@ -23,6 +23,8 @@ from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from penstock.consumer.health import Health, not_started
+from penstock.consumer.metrics_prometheus import PrometheusMetrics
 from penstock.consumer.options import ConsumerOptions, random_worker_id
 from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory
@@ -76,7 +78,8 @@ class Consumer:
         processor_factory: Makes one object per shard that is also told of starts and ends.
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
-        metrics: Where figures go.
+        metrics: Where figures go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and
+            `/ready` too.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`, and
@@ -153,7 +156,8 @@ class Consumer:
 
         Raises:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
-            NotFound, AccessDenied: The stream cannot be used.
+            ShardsStopped: Every shard that the worker held has stopped for a failure; not with `on_all_stopped="stay"`.
+            NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
         self._home.check()
         with _Signals(self.request_stop):
@@ -213,7 +217,17 @@ class Consumer:
     def failures(self) -> dict[str, PenstockError]:
         """Shards that this worker holds and stopped delivering, and why."""
         self._home.check()
-        return {} if self._runtime is None else dict(self._runtime.delivery.failures)
+        return {} if self._runtime is None else self._runtime.delivery.stopped.failures
+
+    def health(self) -> Health:
+        """Return how the consumer does: whether it is healthy, each shard's state and lag, and what has stopped and why.
+
+        Costs no call to any service. With `PrometheusMetrics` the same is served as `/health` and `/ready`.
+        """
+        self._home.check()
+        if self._runtime is None:
+            return not_started(self.stream, self.application, self.worker_id)
+        return self._runtime.health(self.application)
 
     def __enter__(self) -> Self:
         self._home.check()
@@ -273,6 +287,9 @@ class Consumer:
     def _open(self) -> Runtime:
         ports = self._ports or open_ports(self.application, self._connection, self.options.lease_duration_s)
         summary = ports.kinesis.fetch_summary(self.stream)
+        metrics = self._metrics
+        if isinstance(metrics, PrometheusMetrics):
+            metrics = metrics.of_consumer(self.stream, self.application, self.worker_id, self.health)
         factory = self._processor_factory
         if factory is None:
             handler = self._handler if self._pull is None else self._pull.offer
@@ -289,7 +306,7 @@ class Consumer:
                 table=ports.lease_table,
                 clock=ports.clock or SystemClock(),
                 chance=ports.chance or random.SystemRandom(),
-                metrics=self._metrics,
+                metrics=metrics,
             ),
             pools=thread_pools(self.options),
             home=self._home,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import heapq
 import logging
+import math
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -25,21 +26,25 @@ from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
+from penstock.consumer.stopped import StoppedShards
 from penstock.core import coordination as c
 from penstock.core.calls import Call, CallKind, DeliveryOptions
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.reader import ReaderOptions
+from penstock.core.standstill import HeldLease, is_standstill, stop_reason
 from penstock.core.starting import StartingPosition
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.ports.metrics import Metrics
+from penstock.ports.metrics import ForgettingMetrics, Metrics
 
 log = logging.getLogger("penstock.consumer")
 
 STOPPED_REPORT_S: Final = 60.0
 """A shard that stopped for a failure is reported again so often, for as long as this worker holds it."""
 
+
+_FIRST_LOOK_S: Final = 1.0  # after a shard stopped, so that the coordinator knows of it
 
 STREAM_LOOK_S: Final = 300.0
 """How often each worker asks how many open shards the stream has: for a metric, so rarely."""
@@ -145,6 +150,8 @@ class DeliveryLoop(Loop[ShardRun]):
         read_pool: For calls to the stream.
         handler_pool: For user code.
         on_worker_failure: Called when a failure must stop the whole worker.
+        on_standstill: Called when nothing that this worker holds has moved, or can, for `standstill_after_s`; None: never.
+        standstill_after_s: Longer than a round, in which the worker may get other leases.
         waiter: How a caller of `batch.checkpoint` waits.
         home: The process whose threads these are.
     """
@@ -170,6 +177,8 @@ class DeliveryLoop(Loop[ShardRun]):
         read_pool: Pool,
         handler_pool: Pool,
         on_worker_failure: Callable[[PenstockError], None],
+        on_standstill: Callable[[], None] | None,
+        standstill_after_s: float,
         home: HomeProcess,
         waiter: Waiter = wait_on_condition,
     ) -> None:
@@ -190,6 +199,8 @@ class DeliveryLoop(Loop[ShardRun]):
         self._read_pool = read_pool
         self._handler_pool = handler_pool
         self._on_worker_failure = on_worker_failure
+        self._on_standstill = on_standstill
+        self._standstill_after_s = standstill_after_s
         self._waiter = waiter
         self._home = home
         self._budget = Budget(buffer_bytes_max)
@@ -212,8 +223,10 @@ class DeliveryLoop(Loop[ShardRun]):
         self._beat_s = clock.monotonic_s() + beat_interval_s
         self._report_s = clock.monotonic_s() + STOPPED_REPORT_S
         self._stream_look_s = clock.monotonic_s()
-        self.failures: dict[str, PenstockError] = {}
-        """Shards that stopped for a failure while this worker holds them, and why."""
+        self._standing_look_s = math.inf
+        self._standing: frozenset[tuple[str, int]] | None = None
+        self._gauged: set[tuple[str, str, str]] = set()
+        self.stopped = StoppedShards()
 
     # --- what the coordinator says; called from the lease loop's thread ---
 
@@ -233,7 +246,7 @@ class DeliveryLoop(Loop[ShardRun]):
         )
         with self._runs_lock:
             self._runs[(effect.key, effect.epoch)] = run
-        self.failures.pop(effect.key, None)
+        self.stopped.drop(effect.key)
         self.post(run)
 
     def _with_moment(self, effect: c.StartReader) -> c.StartReader:
@@ -308,12 +321,15 @@ class DeliveryLoop(Loop[ShardRun]):
             starved, self._starved = self._starved, set()
             for run in starved:
                 self._advance(run, now_s)
+        if now_s >= self._standing_look_s:
+            self._look_whether_all_stand(now_s)
         if now_s >= self._beat_s:
             self._beat(now_s)
 
     def next_wake_s(self) -> float | None:
-        """Say when a run, or the next beat, is due."""
-        return min(self._timers[0][0], self._beat_s) if self._timers else self._beat_s
+        """Say when a run, or the next beat or look, is due."""
+        due_s = min(self._beat_s, self._standing_look_s)
+        return min(self._timers[0][0], due_s) if self._timers else due_s
 
     def _advance(self, run: ShardRun, now_s: float) -> None:
         if not self._is_current(run):
@@ -365,8 +381,9 @@ class DeliveryLoop(Loop[ShardRun]):
             return
         run.is_told = True
         if isinstance(event, c.ReaderFailed) and run.failure is not None:
-            self._metrics.count("stopped_shards", 1, {"shard": run.shard_id})
-            self.failures[run.shard_id] = run.failure
+            self._metrics.count("shard_stops", 1, {"shard": run.shard_id})
+            self.stopped.add(run)
+            self._standing_look_s = self._clock.monotonic_s() + min(_FIRST_LOOK_S, self._standstill_after_s)
             log.error("shard %s stops at %s: %s", run.shard_id, event.position, run.failure)
             if run.worker_failure is not None:
                 self._on_worker_failure(run.worker_failure)
@@ -390,6 +407,7 @@ class DeliveryLoop(Loop[ShardRun]):
             news = run.beat(now_s)
             if news is not None:
                 self._leases.post(news)
+        self._show_shards(runs, self._leases.look().held, now_s)
         if now_s >= self._stream_look_s:
             self._stream_look_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
             self._read_pool.submit(self._measure_stream)
@@ -401,10 +419,54 @@ class DeliveryLoop(Loop[ShardRun]):
                         "shard %s is held and not read: an earlier call of the handler for it does not return",
                         shard_id,
                     )
-            for shard_id, failure in list(self.failures.items()):
+            for shard_id, failure in self.stopped.failures.items():
                 log.error(
                     "shard %s is still stopped, restart the worker once it can go on: %s", shard_id, failure
                 )
+
+    def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLease], now_s: float) -> None:
+        """Set the gauges of the shards that this worker holds, and show those of others no more."""
+        self.stopped.keep_held(held)
+        stopped = self.stopped.runs()
+        self._metrics.gauge("stopped_shards", len(stopped))
+        shown: set[tuple[str, str, str]] = set()
+        for run in [*runs, *stopped]:
+            lag_ms = run.lag_ms(now_s)
+            if lag_ms is not None and (run.failure is not None or not run.is_lost):
+                self._metrics.gauge("millis_behind_latest", lag_ms, {"shard": run.shard_id})
+                shown.add(("millis_behind_latest", run.shard_id, ""))
+        for run in stopped:
+            reason = "" if run.failure is None else stop_reason(run.failure)
+            self._metrics.gauge("shard_stopped", 1, {"shard": run.shard_id, "reason": reason})
+            shown.add(("shard_stopped", run.shard_id, reason))
+        if isinstance(self._metrics, ForgettingMetrics):
+            for name, shard_id, reason in self._gauged - shown:
+                labels = {"shard": shard_id, "reason": reason} if reason else {"shard": shard_id}
+                self._metrics.forget_gauge(name, labels)
+        self._gauged = shown
+
+    def _look_whether_all_stand(self, now_s: float) -> None:
+        """Notice that nothing which this worker holds can move: twice the same, with a round between."""
+        held = self._leases.look().held
+        standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
+        if standing is not None and standing == self._standing and self._on_standstill is not None:
+            self._on_standstill()
+        self._standing = standing
+        self._standing_look_s = now_s + self._standstill_after_s if self.stopped else math.inf
+
+    @property
+    def has_only_stopped(self) -> bool:
+        """Whether shards have stopped and none is read. Takes no lock: asked in a signal handler."""
+        return bool(self.stopped) and all(run.is_told for run in list(self._runs.values()))
+
+    def shard_figures(self, now_s: float) -> dict[tuple[str, int], tuple[int | None, float]]:
+        """Return the lag in milliseconds, and the seconds without progress, of every shard that is read or has stopped."""
+        with self._runs_lock:
+            runs = list(self._runs.values())
+        return {
+            (run.shard_id, run.epoch): (run.lag_ms(now_s), run.still_s(now_s))
+            for run in [*runs, *self.stopped.runs()]
+        }
 
     def _measure_stream(self) -> None:
         try:

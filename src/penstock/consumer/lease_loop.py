@@ -8,7 +8,9 @@ through `Readers`, which the delivery loop implements.
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
 from penstock.consumer.loop import Loop, Pool
@@ -16,9 +18,12 @@ from penstock.core import coordination as c
 from penstock.core.coordinator import Coordinator
 from penstock.core.lease import Checkpoint, End, LateCheckpoint, Release
 from penstock.core.position import Position
+from penstock.core.standstill import HeldLease, look_at
 from penstock.errors import (
+    AccessDenied,
     NotFound,
     PenstockError,
+    Rejected,
     ServiceError,
     Throttled,
     Unavailable,
@@ -55,6 +60,21 @@ class Readers(Protocol):
 
     def alive(self) -> frozenset[tuple[str, int]]:
         """Give (key, epoch) of every reader that has not posted its last event yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLook:
+    """What the coordinator holds at a moment.
+
+    Args:
+        held: Every lease in this worker's hands.
+        table_looked_s: When the whole table was last seen, monotonic; None before the first time.
+        round_s: Time between two such looks.
+    """
+
+    held: tuple[HeldLease, ...]
+    table_looked_s: float | None
+    round_s: float
 
 
 _LAST_WORDS = (c.ShardDrained, c.ReaderStopped, c.ReaderFailed)
@@ -103,19 +123,37 @@ class LeaseLoop(Loop[c.Event]):
         self._takes_counted: dict[str, int] = {}
         self._lost_counted = 0
         self._waiting_answers: set[tuple[str, int]] = set()
+        self._machine_lock = threading.RLock()  # held while events are handled, and for a look from outside
+        self._table_looked_s: float | None = None
         self.readers: Readers | None = None
+        self.on_unusable_table: Callable[[PenstockError], None] | None = None
+        """Called when the table is none of ours, or denied, before it was ever seen."""
 
     # --- the loop ---
 
     def handle_events(self, events: list[c.Event], now_s: float) -> None:
         """Give events to the machine, and begin what it answers."""
-        for event in events:
-            self._handle(event)
-            if isinstance(event, c.ScanDone):
-                self._measure()
-        wake_s = self._coordinator.next_wake_s
-        if not events or (wake_s is not None and wake_s <= now_s):
-            self._handle(c.Tick())
+        with self._machine_lock:
+            for event in events:
+                self._handle(event)
+                if isinstance(event, c.ScanDone):
+                    self._table_looked_s = now_s
+                    self._measure()
+            wake_s = self._coordinator.next_wake_s
+            if not events or (wake_s is not None and wake_s <= now_s):
+                self._handle(c.Tick())
+
+    def look(self) -> LeaseLook:
+        """Return what is held; from any thread."""
+        with self._machine_lock:
+            machine, stats = self._coordinator, self._coordinator.stats
+            rows = stats.total_leases + stats.ended_leases
+            stretched_s = rows * stats.worker_count / machine.options.scanned_rows_per_s_max
+            return LeaseLook(
+                look_at(machine.holdings),
+                self._table_looked_s,
+                max(machine.options.interval_s, stretched_s),
+            )
 
     def next_wake_s(self) -> float | None:
         """Say when the machine wants a tick."""
@@ -194,6 +232,12 @@ class LeaseLoop(Loop[c.Event]):
                 log.info("lease table %s was created", self._table.name)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             log.warning("lease table %s is not ready: %s", self._table.name, error)
+            if (
+                isinstance(error, Rejected | AccessDenied)
+                and self._table_looked_s is None
+                and self.on_unusable_table is not None
+            ):
+                self.on_unusable_table(error)
             return c.TableFailed(str(error))
         return c.TableReady()
 

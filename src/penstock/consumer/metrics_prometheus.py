@@ -1,22 +1,34 @@
-"""Metrics for Prometheus: its text format, served by the standard library's HTTP server."""
+"""Metrics for Prometheus, and a worker's health for its supervisor: served by the standard library's HTTP server."""
 
 from __future__ import annotations
 
+import json
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, Self
 
+from penstock.consumer.health import Health
 from penstock.consumer.metrics_tally import Labels, MetricsTally, Series, Snapshot
 from penstock.errors import OptionError
 
+_CLIENT_TIMEOUT_S: Final = 10.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class PrometheusMetrics(MetricsTally):
-    """Serves `/metrics`; implements `penstock.ports.metrics.Metrics`.
+class _Server6(ThreadingHTTPServer):
+    address_family = socket.AF_INET6
 
-    Counters get the ending `_total`, distributions become summaries (`_sum`, `_count`) with a `_max` gauge.
+
+class PrometheusMetrics(MetricsTally):
+    """Serves `/metrics`, `/health` and `/ready`; implements `penstock.ports.metrics.Metrics`.
+
+    Counters get the ending `_total`, distributions become summaries (`_sum`, `_count`) with a `_max` gauge. Several
+    consumers may share it: each one's figures carry its stream, application and worker.
+
+    `/health` and `/ready` answer 200 when every consumer is healthy or ready, else 503; the body, in JSON, says of each
+    what is wrong, the state and lag of each shard, and what has stopped and why.
 
     Args:
         port: TCP port; 0 takes a free one, see `port` afterwards.
@@ -32,16 +44,27 @@ class PrometheusMetrics(MetricsTally):
         self._prefix = prefix
         tally = self
 
+        self._healths: dict[str, Callable[[], Health]] = {}
+
         class Handler(BaseHTTPRequestHandler):
-            """Answers GET /metrics."""
+            """Answers GET."""
+
+            timeout = _CLIENT_TIMEOUT_S
 
             def do_GET(self) -> None:
-                if self.path.partition("?")[0] not in ("/", "/metrics"):
+                path = self.path.partition("?")[0]
+                if path in ("/", "/metrics"):
+                    self._answer(200, _CONTENT_TYPE, tally.render())
+                elif path in ("/health", "/ready"):
+                    is_well, text = tally.render_health(path)
+                    self._answer(200 if is_well else 503, "application/json", text)
+                else:
                     self.send_error(404)
-                    return
-                body = tally.render().encode()
-                self.send_response(200)
-                self.send_header("Content-Type", _CONTENT_TYPE)
+
+            def _answer(self, status: int, content_type: str, text: str) -> None:
+                body = text.encode()
+                self.send_response(status)
+                self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
                 self.wfile.write(body)
@@ -50,9 +73,11 @@ class PrometheusMetrics(MetricsTally):
                 """Say nothing about each scrape."""
 
         try:
-            self._server = ThreadingHTTPServer((host, port), Handler)
+            self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, port), Handler)
         except (OSError, OverflowError) as error:
-            raise OptionError(f"cannot serve metrics on {host}:{port}: {error}") from error
+            raise OptionError(
+                f"cannot serve metrics on {host}:{port}: {error}; give a port that is free, or 0 for any"
+            ) from error
         self._server.daemon_threads = True
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
@@ -62,6 +87,30 @@ class PrometheusMetrics(MetricsTally):
             daemon=True,
         )
         self._thread.start()
+
+    def of_consumer(
+        self, stream: str, application: str, worker_id: str, health: Callable[[], Health]
+    ) -> LabelledMetrics:
+        """Serve a consumer's health, and return where its figures go. Called by `Consumer` when it starts."""
+        self._healths[f"{application}/{worker_id}"] = health
+        return LabelledMetrics(self, {"stream": stream, "application": application, "worker": worker_id})
+
+    def render_health(self, path: str) -> tuple[bool, str]:
+        """Return whether all is well, and what the consumers say of themselves.
+
+        Args:
+            path: `/health` or `/ready`.
+        """
+        healths = [health() for health in list(self._healths.values())]
+        if path == "/ready":
+            is_well = bool(healths) and all(health.is_ready for health in healths)
+        else:
+            is_well = bool(healths) and all(health.is_healthy for health in healths)
+        documents = [health.to_document() for health in healths]
+        problems = [problem for health in healths for problem in health.problems]
+        if not healths:
+            problems = ["no consumer has started"]
+        return is_well, json.dumps({"is_well": is_well, "problems": problems, "consumers": documents}) + "\n"
 
     def render(self) -> str:
         """Give everything that was measured, as Prometheus reads it."""
@@ -78,6 +127,35 @@ class PrometheusMetrics(MetricsTally):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class LabelledMetrics:
+    """Implements `penstock.ports.metrics.Metrics` by adding labels to every figure.
+
+    Args:
+        metrics: Where the figures go.
+        labels: Added to those that each figure has.
+    """
+
+    def __init__(self, metrics: MetricsTally, labels: Mapping[str, str]) -> None:
+        self._metrics = metrics
+        self._labels = dict(labels)
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        self._metrics.count(name, value, {**self._labels, **(labels or {})})
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set a gauge."""
+        self._metrics.gauge(name, value, {**self._labels, **(labels or {})})
+
+    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Show a gauge no more."""
+        self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a distribution."""
+        self._metrics.observe(name, value, {**self._labels, **(labels or {})})
 
 
 def _lines(snapshot: Snapshot, prefix: str) -> Iterator[str]:

@@ -67,6 +67,11 @@ class MetricsTally:
             if key in self._now.gauges or self._has_place():
                 self._now.gauges[key] = value
 
+    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Show a gauge no more."""
+        with self._lock:
+            self._now.gauges.pop((name, labels_of(labels)), None)
+
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add to a distribution."""
         key = (name, labels_of(labels))

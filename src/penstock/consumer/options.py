@@ -46,6 +46,8 @@ class ConsumerOptions:
         handler_backoff_max_s: Largest upper bound.
         on_failure: `stop_shard` (keeps the lease, so that a poisonous record does not travel through the fleet,
             and reports it again and again), `stop_worker`, or `dead_letter` (needs a dead-letter handler).
+        on_all_stopped: What a worker does when every shard that it holds has stopped: `stop_worker` ends it with
+            `ShardsStopped`, so that its supervisor sees it; `stay` keeps it, and the leases, as they are.
         read_threads: Threads that read, for all shards together.
         handler_threads: Threads that call the handler, for all shards together.
         lease_duration_s: After so long without renewal a lease is free. The same for the whole application.
@@ -80,6 +82,7 @@ class ConsumerOptions:
     handler_backoff_min_s: float = 0.2
     handler_backoff_max_s: float = 30.0
     on_failure: FailurePolicy = "stop_shard"
+    on_all_stopped: Literal["stop_worker", "stay"] = "stop_worker"
     read_threads: int = 10
     handler_threads: int = 8
     lease_duration_s: float = 10.0
@@ -107,6 +110,8 @@ class ConsumerOptions:
         if self.policy not in {policy.value for policy in BalancePolicy}:
             known = ", ".join(repr(policy.value) for policy in BalancePolicy)
             raise OptionError(f"policy={self.policy!r}: expected one of {known}")
+        if self.on_all_stopped not in ("stop_worker", "stay"):
+            raise OptionError(f"on_all_stopped={self.on_all_stopped!r}: expected 'stop_worker' or 'stay'")
         if self.concurrency > self.handler_threads:
             raise OptionError(
                 f"concurrency={self.concurrency} needs as many handler threads: set handler_threads="

@@ -5,11 +5,13 @@ Apart from `Consumer` so that tests can drive the same parts by hand, with inlin
 
 from __future__ import annotations
 
+import logging
 import threading
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condition
+from penstock.consumer.health import Health, ShardHealth, ShardState, WorkerLook, judge
 from penstock.consumer.lease_loop import LeaseLoop
 from penstock.consumer.loop import LoopThread, Pool, ThreadPool
 from penstock.consumer.options import ConsumerOptions
@@ -17,12 +19,18 @@ from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.core import coordination as c
 from penstock.core.coordinator import Coordinator
+from penstock.core.holding import Phase
+from penstock.core.standstill import HeldLease
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
 
+log = logging.getLogger("penstock.consumer")
+
+_ROUNDS_OVERDUE: Final = 3
+_STANDSTILL_ROUNDS: Final = 1.5
 _HEARTBEAT_THREADS: Final = 4
 _CALL_THREADS: Final = 6
 _JOIN_S: Final = 5.0
@@ -96,7 +104,11 @@ class Runtime:
         waiter: Waiter = wait_on_condition,
         home: HomeProcess | None = None,
     ) -> None:
+        self._stream = stream
+        self._worker_id = worker_id
+        self._options = options
         self._clock = outside.clock
+        self._started_s = outside.clock.monotonic_s()
         self._pools = pools
         self._has_ended = threading.Event()
         self._is_stopping = False
@@ -132,10 +144,13 @@ class Runtime:
             read_pool=pools.read,
             handler_pool=pools.handler,
             on_worker_failure=self.fail,
+            on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
+            standstill_after_s=_STANDSTILL_ROUNDS * coordinator_options.interval_s,
             waiter=waiter,
             home=home or HomeProcess(),
         )
         self.leases.readers = self.delivery
+        self.leases.on_unusable_table = self.fail
 
     def start_threads(self) -> None:
         """Drive both loops on threads of their own."""
@@ -156,13 +171,82 @@ class Runtime:
         """Finish what is in hand, checkpoint, release; returns at once."""
         if not self._is_stopping:
             self._is_stopping = True
+            self.delivery.stopped.freeze()
+            if self.delivery.has_only_stopped:
+                self._note_standstill()
             self.leases.post(c.StopRequested())
+
+    def _on_standstill(self) -> None:
+        self._note_standstill()
+        if self.failure is not None:
+            log.critical("%s", self.failure)
+            self.request_stop()
+
+    def _note_standstill(self) -> None:
+        if self.failure is None and self._options.on_all_stopped == "stop_worker":
+            self.failure = self.delivery.stopped.error(self._stream, self._worker_id)
 
     def fail(self, failure: PenstockError) -> None:
         """Stop the worker for a failure of user code."""
         if self.failure is None:
             self.failure = failure
         self.request_stop()
+
+    # --- looking ---
+
+    def health(self, application: str) -> Health:
+        """Return how the worker does; from any thread."""
+        now_s = self._clock.monotonic_s()
+        look = self.leases.look()
+        figures = self.delivery.shard_figures(now_s)
+        failures = self.delivery.stopped.failures
+        has_ended = self._has_ended.is_set()
+        shards = [self._shard_health(lease, figures, failures) for lease in look.held]
+        held = {lease.key for lease in look.held}
+        lags = {key: lag_ms for (key, _), (lag_ms, _) in figures.items()}
+        shards += [
+            ShardHealth(key, "stopped", lags.get(key), str(why))
+            for key, why in failures.items()
+            if key not in held
+        ]
+        renewed_s = min((lease.renewed_s for lease in look.held), default=None)
+        return judge(
+            WorkerLook(
+                failure=self.failure,
+                has_ended=has_ended,
+                is_stopping=self._is_stopping,
+                shards=sorted(shards, key=lambda shard: shard.shard_id),
+                renewal_age_s=None if renewed_s is None or has_ended else round(now_s - renewed_s, 3),
+                table_look_age_s=None
+                if look.table_looked_s is None
+                else round(now_s - look.table_looked_s, 3),
+                running_s=now_s - self._started_s,
+                table_look_due_s=_ROUNDS_OVERDUE * look.round_s + self._options.lease_duration_s,
+                lease_duration_s=self._options.lease_duration_s,
+            ),
+            self._stream,
+            application,
+            self._worker_id,
+        )
+
+    def _shard_health(
+        self,
+        lease: HeldLease,
+        figures: dict[tuple[str, int], tuple[int | None, float]],
+        failures: dict[str, PenstockError],
+    ) -> ShardHealth:
+        lag_ms, still_s = figures.get((lease.key, lease.epoch), (None, 0.0))
+        state: ShardState = "leaving"
+        if lease.key in failures:
+            state = "stopped"
+        elif lease.phase is Phase.WAITING:
+            state = "waiting"
+        elif lease.phase is Phase.READING:
+            state = "stalled" if still_s >= self._options.stall_after_s else "reading"
+        why = failures.get(lease.key)
+        return ShardHealth(lease.key, state, lag_ms, None if why is None else str(why))
+
+    # --- ending ---
 
     def finish(self) -> None:
         """Let everything go: the coordinator has stopped."""

@@ -151,6 +151,8 @@ class ShardRun:
         self._is_answered = False
         self._tally = _Tally(since_s=clock.monotonic_s())
         self._labels = {"shard": start.key}
+        self._read_through = ""
+        self._progress_s = clock.monotonic_s()
         self.failure: PenstockError | None = None
         self.worker_failure: PenstockError | None = None
         self.is_told = False  # set by the loop once the coordinator's answer is posted
@@ -505,6 +507,11 @@ class ShardRun:
 
     # --- figures ---
 
+    def still_s(self, now_s: float) -> float:
+        """Return how long the shard has been behind without progress, to a beat."""
+        with self.lock:
+            return now_s - self._progress_s
+
     def lag_ms(self, now_s: float) -> int | None:
         """Return the age of the oldest record that is not done, as far as known; None before the first answer.
 
@@ -522,7 +529,7 @@ class ShardRun:
             return age_ms(arrival_s, self._clock.wall_ms() + self._clock_offset_ms)
 
     def beat(self, now_s: float) -> c.ReaderProgress | None:
-        """Give the coordinator's watchdog its news, and set the shard's gauges."""
+        """Give the coordinator's watchdog its news."""
         with self.lock:
             if self._is_answered:
                 return None
@@ -531,6 +538,6 @@ class ShardRun:
             throughput_kbps = self._tally.bytes / 1024 / passed_s
             self._tally = _Tally(since_s=now_s)
             read_through = f"{self._reader.position} {self._delivery.low_water}"
-        if lag_ms is not None:
-            self._metrics.gauge("millis_behind_latest", lag_ms, self._labels)
+            if read_through != self._read_through or lag_ms == 0:
+                self._read_through, self._progress_s = read_through, now_s
         return c.ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps)

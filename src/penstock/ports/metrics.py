@@ -6,7 +6,7 @@ A measurement is never worth a failure: implementations must not raise.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Metrics(Protocol):
@@ -20,6 +20,14 @@ class Metrics(Protocol):
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one measurement to a distribution."""
+
+
+@runtime_checkable
+class ForgettingMetrics(Protocol):
+    """Metrics that go on showing a gauge's last value until they are told that there is none any more."""
+
+    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Say that what a gauge measured is gone, or is another worker's to measure."""
 
 
 class NoMetrics:

@@ -1,0 +1,148 @@
+"""What a worker says of itself: `Consumer.health()`, and `/health` and `/ready` on the metrics port."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+ShardState: TypeAlias = Literal["reading", "stalled", "waiting", "leaving", "stopped"]
+"""`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShardHealth:
+    """One shard whose lease the worker holds.
+
+    Args:
+        shard_id: Which.
+        state: Where it stands.
+        lag_ms: The age of the oldest record that is not done; 0 when there is none; None when not known.
+        stopped_reason: Why it stopped, or None.
+    """
+
+    shard_id: str
+    state: ShardState
+    lag_ms: int | None = None
+    stopped_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """A worker at one moment.
+
+    Args:
+        is_healthy: Whether it runs, reaches its lease table and moves every shard that it holds.
+        is_ready: Whether it runs and has seen the lease table: it takes its share of the work.
+        problems: What keeps it from being healthy; empty when it is.
+        stream: Name or ARN.
+        application: Names the lease table.
+        worker_id: In the lease table.
+        shards: Those whose leases it holds.
+        renewal_age_s: Time since the lease that was renewed longest ago was renewed; None when none is held.
+        table_look_age_s: Time since the lease table was last seen as a whole; None when it never was.
+    """
+
+    is_healthy: bool
+    is_ready: bool
+    problems: tuple[str, ...]
+    stream: str
+    application: str
+    worker_id: str
+    shards: tuple[ShardHealth, ...] = ()
+    renewal_age_s: float | None = None
+    table_look_age_s: float | None = None
+
+    @property
+    def stopped(self) -> dict[str, str]:
+        """The shards that have stopped, and why."""
+        return {
+            shard.shard_id: shard.stopped_reason or "" for shard in self.shards if shard.state == "stopped"
+        }
+
+    @property
+    def lag_ms(self) -> int | None:
+        """The largest lag of a shard; None when none is known."""
+        return max((shard.lag_ms for shard in self.shards if shard.lag_ms is not None), default=None)
+
+    def to_document(self) -> dict[str, Any]:
+        """Return it as JSON's types."""
+        return {**dataclasses.asdict(self), "lag_ms": self.lag_ms}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLook:
+    """What a running worker's parts say; `judge` makes its health of it.
+
+    Args:
+        failure: What ended or is ending the worker.
+        has_ended: Whether everything has stopped.
+        is_stopping: Whether a stop was asked for.
+        shards: As they stand.
+        renewal_age_s: Of the lease that was renewed longest ago.
+        table_look_age_s: Since the last look; None before the first one.
+        running_s: Since the start.
+        table_look_due_s: A look that is older than this is overdue.
+        lease_duration_s: A renewal that is older than this is overdue.
+    """
+
+    failure: BaseException | None
+    has_ended: bool
+    is_stopping: bool
+    shards: Sequence[ShardHealth]
+    renewal_age_s: float | None
+    table_look_age_s: float | None
+    running_s: float
+    table_look_due_s: float
+    lease_duration_s: float
+
+
+def judge(look: WorkerLook, stream: str, application: str, worker_id: str) -> Health:
+    """Return the health of a worker that was started."""
+    problems = list(_problems(look))
+    is_working = not (look.has_ended or look.is_stopping or look.failure is not None)
+    return Health(
+        is_healthy=not problems,
+        is_ready=is_working and look.table_look_age_s is not None,
+        problems=tuple(problems),
+        stream=stream,
+        application=application,
+        worker_id=worker_id,
+        shards=tuple(look.shards),
+        renewal_age_s=look.renewal_age_s,
+        table_look_age_s=look.table_look_age_s,
+    )
+
+
+def not_started(stream: str, application: str, worker_id: str) -> Health:
+    """Return the health of a worker that does not run yet."""
+    return Health(
+        is_healthy=False,
+        is_ready=False,
+        problems=("the consumer was not started",),
+        stream=stream,
+        application=application,
+        worker_id=worker_id,
+    )
+
+
+def _problems(look: WorkerLook) -> list[str]:
+    problems: list[str] = []
+    if look.failure is not None:
+        problems.append(f"the worker failed: {look.failure}")
+    elif look.has_ended:
+        problems.append("the worker has stopped")
+    for shard in look.shards:
+        if shard.state == "stopped":
+            problems.append(f"shard {shard.shard_id} has stopped: {shard.stopped_reason}")
+        elif shard.state == "stalled":
+            problems.append(f"shard {shard.shard_id} is behind and does not move")
+    if look.has_ended:
+        return problems
+    if look.renewal_age_s is not None and look.renewal_age_s >= look.lease_duration_s:
+        problems.append(f"a lease was not renewed for {look.renewal_age_s:.0f} s")
+    looked_s = look.running_s if look.table_look_age_s is None else look.table_look_age_s
+    if looked_s > look.table_look_due_s and not look.is_stopping:
+        problems.append(f"the lease table could not be read for {looked_s:.0f} s")
+    return problems

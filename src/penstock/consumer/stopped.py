@@ -1,0 +1,80 @@
+"""The shards of a worker that stopped for a failure: kept in sight for as long as their leases are held."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from penstock.consumer.pull import IterationEnded
+from penstock.consumer.shard_run import ShardRun
+from penstock.core.standstill import HeldLease
+from penstock.errors import HandlerFailed, PenstockError, ShardsStopped
+
+_NAMED_MAX = 5
+
+
+class StoppedShards:
+    """Safe to use from several threads, and in a signal handler."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._runs: dict[str, ShardRun] = {}
+        self._is_frozen = False
+
+    def __bool__(self) -> bool:
+        return bool(self._runs)
+
+    def add(self, run: ShardRun) -> None:
+        """Note that a shard has stopped."""
+        with self._lock:
+            self._runs[run.shard_id] = run
+
+    def drop(self, shard_id: str) -> None:
+        """Note that a shard is read again."""
+        with self._lock:
+            self._runs.pop(shard_id, None)
+
+    def keep_held(self, held: Collection[HeldLease]) -> None:
+        """Forget shards whose leases this worker does not hold any more."""
+        places = {(lease.key, lease.epoch) for lease in held}
+        with self._lock:
+            if not self._is_frozen:
+                self._runs = {
+                    key: run for key, run in self._runs.items() if (run.shard_id, run.epoch) in places
+                }
+
+    def freeze(self) -> None:
+        """Keep what is known from now on: the worker gives its leases up, and is asked afterwards why."""
+        self._is_frozen = True
+
+    def runs(self) -> list[ShardRun]:
+        """Return the runs as they stopped."""
+        with self._lock:
+            return list(self._runs.values())
+
+    @property
+    def failures(self) -> dict[str, PenstockError]:
+        """Why each shard stopped."""
+        return {
+            run.shard_id: run.failure or HandlerFailed(f"shard {run.shard_id} has stopped")
+            for run in self.runs()
+        }
+
+    def error(self, stream: str, worker_id: str) -> ShardsStopped | None:
+        """Return the error of a worker that has nothing but these; None where only a loop over it ended."""
+        failures = {
+            shard_id: failure
+            for shard_id, failure in self.failures.items()
+            if not isinstance(failure.__cause__, IterationEnded)
+        }
+        if not failures:
+            return None
+        named = "; ".join(str(failure) for failure in list(failures.values())[:_NAMED_MAX])
+        more = f"; and {len(failures) - _NAMED_MAX} more" if len(failures) > _NAMED_MAX else ""
+        error = ShardsStopped(
+            f"stream {stream}: every shard that worker {worker_id} held has stopped. {named}{more}. Start it again once "
+            "that is mended; with on_all_stopped='stay' it stays and keeps its leases",
+            failures,
+        )
+        error.__cause__ = next(iter(failures.values()))
+        return error
