@@ -81,6 +81,14 @@ def _index(kind: Any, fields: dict[str, Any]) -> Any:
 # -- items --------------------------------------------------------------------------------------------------
 
 
+def normal_key(table: Table, attributes: dict[str, Any]) -> list[Any] | None:
+    """Return the key among the attributes of a request as `key_of` would; None when it is no key of the table."""
+    try:
+        return [_plain(_value(attributes[name])) for name in table.table_key_attrs]
+    except (LookupError, TypeError, ValueError, AttributeError):
+        return None
+
+
 def find_item(table: Table, key: list[Any]) -> Any | None:
     """Return the item with this key (attribute values), or None."""
     found = table.items.get(_value(key[0]))
@@ -210,6 +218,22 @@ def _moment(value: Any) -> Any:
 
 
 def _value(document: Any) -> Any:
+    """Return an attribute value as moto holds it: binary as bytes, which JSON has as text."""
     from moto.dynamodb.models.dynamo_type import DynamoType
 
-    return DynamoType(document)
+    return DynamoType(_held(document))
+
+
+def _held(document: dict[str, Any]) -> dict[str, Any]:
+    ((kind, value),) = document.items()
+    match kind:
+        case "B":
+            return {kind: base64.b64decode(value)}
+        case "BS":
+            return {kind: [base64.b64decode(each) for each in value]}
+        case "M":
+            return {kind: {name: _held(each) for name, each in value.items()}}
+        case "L":
+            return {kind: [_held(each) for each in value]}
+        case _:
+            return document

@@ -167,9 +167,13 @@ def identity(key: list[Any]) -> Identity:
     return tuple(found)
 
 
+def is_gone(raw: msgspec.Raw) -> bool:
+    """Return whether a change says that something is gone."""
+    return bytes(raw) == _GONE
+
+
 def _unless_gone(raw: msgspec.Raw) -> bytes | None:
-    found = bytes(raw)
-    return None if found == _GONE else found
+    return None if is_gone(raw) else bytes(raw)
 
 
 def _item_bytes(item: tuple[bytes, bytes]) -> int:

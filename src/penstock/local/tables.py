@@ -20,7 +20,7 @@ from penstock.local.frames import Frame, FrameFile
 from penstock.local.http import Response
 from penstock.local.replies import Refusal
 from penstock.local.state_folder import StateFolder
-from penstock.local.table_image import Delta, Identity, Image, RegionImage, identity
+from penstock.local.table_image import Delta, Identity, Image, RegionImage, identity, is_gone
 
 _FILE = "dynamodb.journal"
 _DELTA = b"T"
@@ -194,12 +194,21 @@ def _difference(
     keys: list[tuple[str, dict[str, Any]]] | None,
 ) -> Delta:
     """Return where moto's tables differ from the image, after a request that could change these keys."""
-    delta = Delta(region_name)
     places = None if keys is None else _places(backend, keys)
     if places is not None:
+        delta = Delta(region_name)
         for name, key in places:
             _compare_item(delta, region, name, key, moto_tables.find_item(backend.tables[name], key))
-        return delta
+        if all(_agree(backend, region, delta, name) for name, _ in places):
+            return delta
+        # moto took these keys for others than they seem to be: compare everything
+    return _whole_difference(backend, region_name, region, operation)
+
+
+def _whole_difference(
+    backend: moto_tables.Backend, region_name: str, region: RegionImage, operation: str
+) -> Delta:
+    delta = Delta(region_name)
     states = {name: moto_tables.table_state(table) for name, table in backend.tables.items()}
     for name in region.tables:
         if name not in states:
@@ -225,18 +234,26 @@ def _places(
     found: dict[tuple[str, Identity], list[Any]] = {}
     for name, attributes in keys:
         table = backend.tables.get(name) or by_arn.get(name)
-        if (
-            table is None
-            or not table.table_key_attrs
-            or not all(k in attributes for k in table.table_key_attrs)
-        ):
+        key = None if table is None else moto_tables.normal_key(table, attributes)
+        if table is None or key is None:
             return None
-        key = [attributes[attribute] for attribute in table.table_key_attrs]
         try:
             found[table.name, identity(key)] = key
         except (ArithmeticError, ValueError):
             return None
     return [(name, key) for (name, _), key in found.items()]
+
+
+def _agree(backend: moto_tables.Backend, region: RegionImage, delta: Delta, name: str) -> bool:
+    """Return whether a table has as many items as the image and the change together."""
+    image = region.tables.get(name)
+    known = {} if image is None else image.items
+    changed = [
+        (identity(msgspec.json.decode(key)), is_gone(raw)) for table, key, raw in delta.items if table == name
+    ]
+    removed = sum(gone for _, gone in changed)
+    added = sum(not gone and place not in known for place, gone in changed)
+    return len(backend.tables[name]) == len(known) + added - removed
 
 
 def _compare_item(delta: Delta, region: RegionImage, name: str, key: list[Any], item: Any | None) -> None:
