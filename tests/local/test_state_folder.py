@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 
 import pytest
@@ -75,6 +76,37 @@ def test_trimmed_records_do_not_come_back_and_numbers_go_on(tmp_path):
         second = kinesis.client("kinesis").put_record(StreamName="s", Data=b"new", PartitionKey="k")
         assert int(second["SequenceNumber"]) > int(first)
         assert [d for _, d in read(kinesis, "s")] == [b"new"]
+
+
+def test_trimmed_records_do_not_come_back_when_the_retention_is_raised_before_a_crash(tmp_path):
+    with started(tmp_path / "state") as kinesis:
+        kinesis.create_stream("s")
+        client = kinesis.client("kinesis")
+        client.put_record(StreamName="s", Data=b"old", PartitionKey="k")
+        kinesis.clock.advance(25 * 3600)
+        client.increase_stream_retention_period(StreamName="s", RetentionPeriodHours=48)
+        client.put_record(StreamName="s", Data=b"new", PartitionKey="k")
+        before = read(kinesis, "s")
+        assert [data for _, data in before] == [b"new"]
+        shutil.copytree(tmp_path / "state", tmp_path / "crashed")
+    with started(tmp_path / "crashed") as kinesis:
+        assert read(kinesis, "s") == before
+
+
+def test_a_start_that_fails_leaves_every_file_as_it_is(tmp_path):
+    with started(tmp_path / "state") as kinesis:
+        kinesis.create_stream("s")
+        make_table(kinesis.client("dynamodb"))
+        shutil.copytree(tmp_path / "state", tmp_path / "crashed")
+    folder = tmp_path / "crashed"
+    (folder / "kinesis.journal").write_bytes((folder / "kinesis.journal").read_bytes() + b"cut short")
+    raw = bytearray((folder / "dynamodb.journal").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (folder / "dynamodb.journal").write_bytes(raw)
+    before = contents(folder)
+    with pytest.raises(OptionError, match=r"dynamodb.journal is damaged at byte"):
+        started(folder).start()
+    assert contents(folder) == before
 
 
 def test_acknowledged_records_survive_a_killed_server(tmp_path):

@@ -175,9 +175,8 @@ class FrameFile:
             log.exception("%s could not be removed", self._folder.path / name)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; a tail that could not be cut off is dropped by the next start."""
         if self._fd >= 0:
-            self._try_to_cut_loose_tail()
             os.close(self._fd)
             self._fd = -1
 
