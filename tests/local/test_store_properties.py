@@ -177,7 +177,7 @@ def test_the_shards_of_any_moment_cover_the_hash_space(history, shard_count, dat
     play(direct, history)
     assert covers_everything(direct.shards(ShardFilter={"Type": "AT_LATEST"}))
     assert covers_everything(direct.shards(ShardFilter={"Type": "AT_TRIM_HORIZON"}))
-    stream = direct.service.store.streams["s"]
+    stream = direct.service.store.streams["us-east-1", "s"]
     moments = {born, *(at for s in stream.shards.values() for at in (s.opened_ms, s.closed_ms) if at)}
     near = st.builds(int.__add__, st.sampled_from(sorted(moments)), st.integers(-2, 2))
     at_ms = min(data.draw(near | st.integers(born - 5000, direct.now_ms)), direct.now_ms)

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import http.client
+import json
 import threading
+from urllib.parse import urlsplit
+
+import pytest
 
 HASH_KEY_MAX = 2**128 - 1
 FIRST = "shardId-000000000000"
@@ -249,9 +254,22 @@ def test_enhanced_fan_out_says_that_it_is_not_there(rig):
 
 
 def test_an_unknown_operation_is_named(rig):
-    assert rig.refused(
-        rig.kinesis.disable_enhanced_monitoring, StreamName="s", ShardLevelMetrics=["ALL"]
-    ) == (
-        "UnknownOperationException",
-        400,
-    )
+    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=10)
+    connection.request("POST", "/", b"{}", {"X-Amz-Target": "Kinesis_20131202.Nonsense"})
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    assert (response.status, answer["__type"]) == (400, "UnknownOperationException")
+    assert "Nonsense" in answer["message"]
+
+
+@pytest.mark.parametrize("region", ["EU_WEST", "us-east-1;", "x" * 40])
+def test_a_signature_for_what_is_no_region_is_refused(rig, region):
+    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=10)
+    signed = f"AWS4-HMAC-SHA256 Credential=AK/20260101/{region}/kinesis/aws4_request, SignedHeaders=host"
+    headers = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Authorization": signed}
+    connection.request("POST", "/", b"{}", headers)
+    response = connection.getresponse()
+    answer = json.loads(response.read())
+    connection.close()
+    assert (response.status, answer["__type"]) == (400, "InvalidSignatureException")

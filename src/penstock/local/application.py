@@ -93,7 +93,8 @@ class KinesisApplication:
 
     def _kinesis(self, operation: str, request: Request) -> Response | Awaitable[Response]:
         wire = wire_for(request.headers.get("content-type", ""))
-        call = Call(self._service, operation, wire, self._clock.now_ms())
+        credential = credential_of(request.headers.get("authorization", ""))
+        call = Call(self._service, operation, wire, self._clock.now_ms(), credential.region)
         outcome = "ok"
         try:
             body = dispatch.answer(call, request.body)
@@ -120,7 +121,7 @@ class KinesisApplication:
             resource=call.resource,
             shards=call.shards,
             outcome=outcome,
-            caller=credential_of(request.headers.get("authorization", "")).access_key,
+            caller=credential.access_key,
         )
         self._dated(response)
         return _sent(response, call.sending) if call.sending else response

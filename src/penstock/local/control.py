@@ -11,6 +11,7 @@ import msgspec
 from penstock.errors import OptionError
 from penstock.local.calls import CallLog
 from penstock.local.clock import VirtualClock
+from penstock.local.credentials import is_region
 from penstock.local.documents import read_json
 from penstock.local.faults import Fault
 from penstock.local.http import Request, Response
@@ -98,7 +99,10 @@ class Control:
         """Create a stream that is ACTIVE on return, past all account rates."""
         store = self._service.store
         name, shards = check_stream(document["name"], document.get("shards", 1))
-        stream = store.create_active(name, shards, self._clock.now_ms())
+        region = document.get("region", store.options.region)
+        if not isinstance(region, str) or not is_region(region):
+            raise OptionError(f"region must be the name of a region, for instance us-east-1, not {region!r}")
+        stream = store.create_active(name, shards, self._clock.now_ms(), region)
         return {"arn": stream.arn}
 
     def _state(self) -> dict[str, Any]:
@@ -109,7 +113,9 @@ class Control:
             "memory_bytes_max": store.options.memory_bytes_max,
             "limits": self._service.quotas.enforced,
             "streams": {
-                stream.name: {
+                (
+                    stream.name if stream.region == store.options.region else f"{stream.region}/{stream.name}"
+                ): {
                     "status": stream.status,
                     "open_shards": len(stream.open_shards),
                     "shards": {

@@ -249,9 +249,16 @@ class Handle:
         session: Any = boto3.session.Session()
         return session.client(service, **settings)
 
-    def create_stream(self, name: str, shards: int = 1) -> str:
-        """Create a stream that is ACTIVE on return, whatever the quotas; returns its ARN."""
-        return str(self._remote.ask("POST", "streams", {"name": name, "shards": shards})["arn"])
+    def create_stream(self, name: str, shards: int = 1, region: str | None = None) -> str:
+        """Create a stream that is ACTIVE on return, whatever the rates; returns its ARN.
+
+        Args:
+            name: Its name.
+            shards: How many shards it has.
+            region: Where it is; the server's own region when None.
+        """
+        ask = {"name": name, "shards": shards, "region": region or self.region}
+        return str(self._remote.ask("POST", "streams", ask)["arn"])
 
     def calls(self) -> Calls:
         """Return how often each operation was called since the start or the last reset."""

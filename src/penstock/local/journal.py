@@ -22,7 +22,7 @@ from penstock.local.replies import Refusal
 from penstock.local.shard import Shard, shard_id
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import Batch, Store
-from penstock.local.stream import Change, SavedStream, Stream
+from penstock.local.stream import Change, SavedStream, Stream, StreamSettings
 
 _RECORDS = struct.Struct(">QqI")
 _BATCH = struct.Struct(">IQI")
@@ -304,6 +304,8 @@ def _stream_document(stream: Stream) -> dict[str, Any]:
         "created_ms": stream.created_ms,
         "stamp_s": stream.stamp_s,
         "tag": stream.tag,
+        "region": stream.region,
+        "settings": stream.settings,
         "mode": stream.mode,
         "status": stream.status,
         "retention_h": stream.retention_h,
@@ -333,9 +335,15 @@ def _stream_document(stream: Stream) -> dict[str, Any]:
 def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -> Stream:
     """Build a stream; shards that were known already keep their records."""
     stream = store.blank_stream(
-        document["name"], document["uid"], document["created_ms"], document["stamp_s"], document["mode"]
+        document["name"],
+        document["uid"],
+        document["created_ms"],
+        document["stamp_s"],
+        document["mode"],
+        region=document.get("region", ""),
     )
     stream.tag = document.get("tag", 0)
+    stream.settings = msgspec.convert(document.get("settings", {}), StreamSettings)
     stream.status = document["status"]
     stream.retention_h = document["retention_h"]
     stream.record_kib_max = document["record_kib_max"]

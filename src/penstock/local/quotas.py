@@ -20,24 +20,32 @@ ACCOUNT_CALLS_PER_S = {
     "AddTagsToStream": 5,
     "CreateStream": 5,
     "DecreaseStreamRetentionPeriod": 5,
+    "DeleteResourcePolicy": 5,
     "DeleteStream": 5,
+    "DescribeAccountSettings": 5,
     "DescribeLimits": 1,
     "DescribeStream": 10,
     "DescribeStreamSummary": 20,
+    "GetResourcePolicy": 5,
     "IncreaseStreamRetentionPeriod": 5,
     "ListStreams": 5,
     "ListTagsForResource": 5,
     "ListTagsForStream": 5,
     "MergeShards": 5,
+    "PutResourcePolicy": 5,
     "RemoveTagsFromStream": 5,
     "SplitShard": 5,
     "TagResource": 5,
     "UntagResource": 5,
+    "UpdateAccountSettings": 5,
     "UpdateMaxRecordSize": 5,
     "UpdateShardCount": 10,
     "UpdateStreamMode": 5,
+    "UpdateStreamWarmThroughput": 5,
 }
 CREATING_STREAMS_MAX = 5
+ON_DEMAND_STREAMS_MAX = 50
+ENCRYPTION_CHANGES_PER_DAY_MAX = 25
 RESCALES_PER_DAY_MAX = 10
 MODE_SWITCHES_PER_DAY_MAX = 2
 DAY_MS = 24 * 3_600_000
@@ -126,7 +134,7 @@ class Quotas:
     def __init__(self, *, enforced: bool = True) -> None:
         self.enforced = enforced
         self._shards: dict[tuple[int, int], ShardQuota] = {}
-        self._calls: dict[tuple[str, int], Bucket] = {}
+        self._calls: dict[tuple[str, int | str], Bucket] = {}
 
     def shard(self, stream_uid: int, shard_index: int) -> ShardQuota:
         """Return the buckets of one shard."""
@@ -136,14 +144,20 @@ class Quotas:
             found = self._shards[key] = ShardQuota()
         return found
 
-    def may_call(self, operation: str, now_ms: int, stream_uid: int = 0) -> bool:
-        """Take one call of an operation that is limited per account, or per stream for ListShards."""
+    def may_call(self, operation: str, now_ms: int, of: int | str) -> bool:
+        """Take one call of an operation.
+
+        Args:
+            operation: Its name.
+            now_ms: Virtual time in milliseconds.
+            of: What it is limited by: the region, for ListShards the stream's uid.
+        """
         if not self.enforced:
             return True
         per_s = LIST_SHARDS_PER_S if operation == "ListShards" else ACCOUNT_CALLS_PER_S.get(operation)
         if per_s is None:
             return True
-        key = (operation, stream_uid)
+        key = (operation, of)
         bucket = self._calls.get(key)
         if bucket is None:
             bucket = self._calls[key] = Bucket(per_s)

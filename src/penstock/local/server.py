@@ -174,7 +174,7 @@ class Server:
         """
         for name, count in streams:
             check_stream(name, count)
-            if name not in self._store.streams:
+            if self._store.get(self.options.region, name, self.clock.now_ms()) is None:
                 try:
                     self._store.create_active(name, count, self.clock.now_ms())
                 except Refusal as refusal:

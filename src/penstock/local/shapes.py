@@ -241,6 +241,24 @@ _TAGS = MapOf(Text(1, 128), Text(0, 256), 1, 200)
 _TAG_KEYS = ListOf(Text(1, 128), 1, 50)
 _MODE = Struct({"StreamMode": Text(enum=("PROVISIONED", "ON_DEMAND"))}, frozenset({"StreamMode"}))
 _RECORD_KIB = Whole(1024, 10240)
+_ENCRYPTION = Text(enum=("NONE", "KMS"))
+_DISTRIBUTION = Text(enum=("AUTO", "USER_PARTITION_KEY"))
+_SHARD_METRICS = ListOf(
+    Text(
+        enum=(
+            "IncomingBytes",
+            "IncomingRecords",
+            "OutgoingBytes",
+            "OutgoingRecords",
+            "WriteProvisionedThroughputExceeded",
+            "ReadProvisionedThroughputExceeded",
+            "IteratorAgeMilliseconds",
+            "ALL",
+        )
+    ),
+    1,
+    7,
+)
 
 
 def _request(required: str = "", /, **members: Shape) -> Struct:
@@ -259,6 +277,8 @@ REQUESTS: dict[str, Struct] = {
         StreamModeDetails=_MODE,
         Tags=_TAGS,
         MaxRecordSizeInKiB=_RECORD_KIB,
+        WarmThroughputMiBps=Whole(0),
+        RecordDistributionStrategy=_DISTRIBUTION,
     ),
     "DeleteStream": _stream_request(EnforceConsumerDeletion=Flag()),
     "DescribeStream": _stream_request(Limit=Whole(1, 10000), ExclusiveStartShardId=NAME),
@@ -278,16 +298,20 @@ REQUESTS: dict[str, Struct] = {
         PartitionKey=PARTITION_KEY,
         ExplicitHashKey=HASH_KEY,
         SequenceNumberForOrdering=NUMBER,
+        DryRun=Flag(),
     ),
-    "PutRecords": _stream_request(),
+    "PutRecords": _stream_request(DryRun=Flag()),
     "GetShardIterator": _stream_request(
         "ShardId ShardIteratorType",
         ShardId=NAME,
         ShardIteratorType=_ITERATOR_TYPE,
         StartingSequenceNumber=NUMBER,
         Timestamp=Moment(),
+        DryRun=Flag(),
     ),
-    "GetRecords": _request("ShardIterator", ShardIterator=Text(1, 512), Limit=Whole(1, 10000), StreamARN=ARN),
+    "GetRecords": _request(
+        "ShardIterator", ShardIterator=Text(1, 512), Limit=Whole(1, 10000), StreamARN=ARN, DryRun=Flag()
+    ),
     "SplitShard": _stream_request(
         "ShardToSplit NewStartingHashKey", ShardToSplit=NAME, NewStartingHashKey=HASH_KEY
     ),
@@ -302,7 +326,31 @@ REQUESTS: dict[str, Struct] = {
     "IncreaseStreamRetentionPeriod": _stream_request("RetentionPeriodHours", RetentionPeriodHours=Whole()),
     "DecreaseStreamRetentionPeriod": _stream_request("RetentionPeriodHours", RetentionPeriodHours=Whole()),
     "UpdateMaxRecordSize": _stream_request("MaxRecordSizeInKiB", MaxRecordSizeInKiB=_RECORD_KIB),
-    "UpdateStreamMode": _request("StreamARN StreamModeDetails", StreamARN=ARN, StreamModeDetails=_MODE),
+    "UpdateStreamMode": _request(
+        "StreamARN StreamModeDetails", StreamARN=ARN, StreamModeDetails=_MODE, WarmThroughputMiBps=Whole(0)
+    ),
+    "UpdateStreamWarmThroughput": _stream_request("WarmThroughputMiBps", WarmThroughputMiBps=Whole(0)),
+    "UpdateStreamRecordDistributionStrategy": _request(
+        "StreamARN RecordDistributionStrategy", StreamARN=ARN, RecordDistributionStrategy=_DISTRIBUTION
+    ),
+    "StartStreamEncryption": _stream_request(
+        "EncryptionType KeyId", EncryptionType=_ENCRYPTION, KeyId=Text(1, 2048)
+    ),
+    "StopStreamEncryption": _stream_request(
+        "EncryptionType KeyId", EncryptionType=_ENCRYPTION, KeyId=Text(1, 2048)
+    ),
+    "EnableEnhancedMonitoring": _stream_request("ShardLevelMetrics", ShardLevelMetrics=_SHARD_METRICS),
+    "DisableEnhancedMonitoring": _stream_request("ShardLevelMetrics", ShardLevelMetrics=_SHARD_METRICS),
+    "PutResourcePolicy": _request("ResourceARN Policy", ResourceARN=RESOURCE, Policy=Text()),
+    "GetResourcePolicy": _request("ResourceARN", ResourceARN=RESOURCE),
+    "DeleteResourcePolicy": _request("ResourceARN", ResourceARN=RESOURCE),
+    "DescribeAccountSettings": _request(),
+    "UpdateAccountSettings": _request(
+        "MinimumThroughputBillingCommitment",
+        MinimumThroughputBillingCommitment=Struct(
+            {"Status": Text(enum=("ENABLED", "DISABLED"))}, frozenset({"Status"})
+        ),
+    ),
     "AddTagsToStream": _stream_request("Tags", Tags=_TAGS),
     "RemoveTagsFromStream": _stream_request("TagKeys", TagKeys=_TAG_KEYS),
     "ListTagsForStream": _stream_request(ExclusiveStartTagKey=Text(1, 128), Limit=Whole(1, 50)),

@@ -22,6 +22,20 @@ ACCOUNT = "123456789012"
 GIB = 1024**3
 _ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]*):(\d{12}):stream/([a-zA-Z0-9_.-]+)")
 
+
+@dataclass(slots=True)
+class AccountSettings:
+    """The minimum throughput billing commitment of an account in a region; kept while the server runs.
+
+    Attributes:
+        started_ms: When it was last enabled; None when it never was.
+        disabled_ms: When it was disabled after that; None while it is enabled.
+    """
+
+    started_ms: int | None = None
+    disabled_ms: int | None = None
+
+
 Batch = tuple[Shard, Sequence[bytes], Sequence[int]]
 """Records for one shard: it, the records' texts, and the bytes that each counts for."""
 
@@ -70,7 +84,7 @@ class StoreOptions:
     """What a store is made with.
 
     Attributes:
-        region: Region in the ARNs.
+        region: Region of calls that name none.
         settle_ms: How long CREATING, UPDATING and DELETING last, in virtual milliseconds.
         memory_bytes_max: Stored record texts at most; a write beyond it is refused.
         shard_count_max: Open shards of the account at most.
@@ -83,25 +97,32 @@ class StoreOptions:
 
 
 class Store:
-    """All streams of one account; not thread-safe, owned by the server's loop."""
+    """All streams of one account; not thread-safe, owned by the server's loop.
+
+    Attributes:
+        streams: By region and name.
+        accounts: The account's settings, by region.
+    """
 
     def __init__(self, options: StoreOptions | None = None, journal: Journal | None = None) -> None:
         self.options = options or StoreOptions()
         self.journal: Journal = journal or NullJournal()
-        self.streams: dict[str, Stream] = {}
+        self.streams: dict[tuple[str, str], Stream] = {}
         self.by_uid: dict[int, Stream] = {}
+        self.accounts: dict[str, AccountSettings] = {}
         self.stored_bytes = 0
         self._uid_last = 0
-        self._stamps: dict[str, int] = {}
+        self._stamps: dict[tuple[str, str], int] = {}
 
     # -- finding --------------------------------------------------------------------------------------------
 
-    def find(self, name: str | None, arn: str | None, now_ms: int) -> Stream:
-        """Return a stream by name or ARN, its due change applied.
+    def find(self, name: str | None, arn: str | None, now_ms: int, region: str = "") -> Stream:
+        """Return a stream by name or ARN, its due change applied; in the store's own region where none is named.
 
         Raises:
             Refusal: Neither is given, both disagree, or there is no such stream.
         """
+        region = region or self.options.region
         if arn is not None:
             parts = _ARN.fullmatch(arn)
             if parts is None:
@@ -109,17 +130,33 @@ class Store:
             if name is not None and name != parts[4]:
                 raise invalid_argument(f"StreamARN {arn} and StreamName {name} do not name the same stream.")
             name = parts[4]
-            if parts[3] != ACCOUNT or parts[2] != self.options.region:
+            if parts[3] != ACCOUNT or parts[2] != region or parts[1] != _partition(region):
                 raise not_found(f"Stream {name} under account {parts[3]} in region {parts[2]} not found.")
         if name is None:
             raise invalid_argument("Either StreamName or StreamARN must be given.")
-        stream = self.streams.get(name)
+        stream = self.get(region, name, now_ms)
+        if stream is None:
+            elsewhere = sorted(where for where, its_name in self.streams if its_name == name)
+            hint = (
+                f" The call is for region {region}; there is one in {', '.join(elsewhere)}."
+                if elsewhere
+                else ""
+            )
+            raise not_found(f"Stream {name} under account {ACCOUNT} not found.{hint}")
+        return stream
+
+    def get(self, region: str, name: str, now_ms: int) -> Stream | None:
+        """Return a stream of a region by name, its due change applied; None when there is none."""
+        stream = self.streams.get((region, name))
         if stream is not None:
             self.settle(stream, now_ms)
-            stream = self.streams.get(name)
-        if stream is None:
-            raise not_found(f"Stream {name} under account {ACCOUNT} not found.")
-        return stream
+        return self.streams.get((region, name))
+
+    def settled(self, region: str, now_ms: int) -> list[Stream]:
+        """Return the streams of a region, what is due in them applied."""
+        for stream in list(self.streams.values()):
+            self.settle(stream, now_ms)
+        return [stream for stream in self.streams.values() if stream.region == region]
 
     def settle(self, stream: Stream, now_ms: int) -> None:
         """Apply what is due in a stream; a deleted one is forgotten.
@@ -161,25 +198,27 @@ class Store:
         """Drop a shard's records past the retention."""
         self.stored_bytes -= shard.trim(now_ms - stream.retention_ms)
 
-    def open_shard_count(self) -> int:
-        """Open shards of all streams, those being created included."""
+    def open_shard_count(self, region: str) -> int:
+        """Open shards of a region's streams, those being created included."""
         total = 0
         for stream in self.streams.values():
+            if stream.region != region:
+                continue
             change = stream.change
             creating = change is not None and change.kind == "create"
             total += change.args[0] if change is not None and creating else len(stream.open_shards)
         return total
 
-    def require_shard_room(self, added: int) -> None:
-        """Refuse what would pass the account's quota of open shards.
+    def require_shard_room(self, added: int, region: str) -> None:
+        """Refuse what would pass the account's quota of open shards in a region.
 
         Raises:
             Refusal: `LimitExceededException`.
         """
-        present, limit = self.open_shard_count(), self.options.shard_count_max
+        present, limit = self.open_shard_count(region), self.options.shard_count_max
         if present + added > limit:
             raise limit_exceeded(
-                f"This request would exceed the shard limit for the account {ACCOUNT} in region {self.options.region}. "
+                f"This request would exceed the shard limit for the account {ACCOUNT} in region {region}. "
                 f"Current shard count for the account: {present}. Limit: {limit}. Number of additional shards that "
                 f"would have resulted from this request: {added}."
             )
@@ -187,7 +226,14 @@ class Store:
     # -- changing -------------------------------------------------------------------------------------------
 
     def create(
-        self, name: str, shard_count: int, now_ms: int, *, mode: str = "PROVISIONED", **settings: Any
+        self,
+        name: str,
+        shard_count: int,
+        now_ms: int,
+        *,
+        mode: str = "PROVISIONED",
+        region: str = "",
+        **attributes: Any,
     ) -> Stream:
         """Begin to create a stream.
 
@@ -196,36 +242,40 @@ class Store:
             shard_count: Shards that it begins with.
             now_ms: Reading of the clock.
             mode: `PROVISIONED` or `ON_DEMAND`.
-            settings: More attributes of the stream that do not have their default.
+            region: Where it is; the store's own region where none is named.
+            attributes: More attributes of the stream that do not have their default.
 
         Raises:
             Refusal: `ResourceInUseException` when there is one of that name.
         """
-        if name in self.streams:
-            self.settle(self.streams[name], now_ms)
-        if name in self.streams:
+        region = region or self.options.region
+        if self.get(region, name, now_ms) is not None:
             raise in_use(f"Stream {name} under account {ACCOUNT} already exists.")
         self._uid_last = max(self._uid_last + 1, now_ms)
-        stamp_s = max(now_ms // 1000, self._stamps.get(name, 0) + 1)
-        stream = self.blank_stream(name, self._uid_last, now_ms, stamp_s, mode)
+        stamp_s = max(now_ms // 1000, self._stamps.get((region, name), 0) + 1)
+        stream = self.blank_stream(name, self._uid_last, now_ms, stamp_s, mode, region=region)
         stream.tag = self._free_tag(stream)
-        for setting, value in settings.items():
-            setattr(stream, setting, value)
-        self.streams[name] = stream
+        for attribute, value in attributes.items():
+            setattr(stream, attribute, value)
+        self.streams[region, name] = stream
         self.by_uid[stream.uid] = stream
         try:
             self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
         except Refusal:
-            del self.streams[name], self.by_uid[stream.uid]
+            del self.streams[region, name], self.by_uid[stream.uid]
             raise
         return stream
 
-    def blank_stream(self, name: str, uid: int, created_ms: int, stamp_s: int, mode: str) -> Stream:
+    def blank_stream(
+        self, name: str, uid: int, created_ms: int, stamp_s: int, mode: str, *, region: str = ""
+    ) -> Stream:
         """Return a stream without shards that this store does not know yet."""
+        region = region or self.options.region
         return Stream(
             name=name,
-            arn=f"arn:aws:kinesis:{self.options.region}:{ACCOUNT}:stream/{name}",
+            arn=f"arn:{_partition(region)}:kinesis:{region}:{ACCOUNT}:stream/{name}",
             account=ACCOUNT,
+            region=region,
             uid=uid,
             created_ms=created_ms,
             stamp_s=stamp_s,
@@ -241,14 +291,14 @@ class Store:
             tag = (tag + 1) & TAG_MAX
         return tag
 
-    def create_active(self, name: str, shard_count: int, now_ms: int) -> Stream:
+    def create_active(self, name: str, shard_count: int, now_ms: int, region: str = "") -> Stream:
         """Create a stream that is ACTIVE on return.
 
         Raises:
             Refusal: There is one of that name, or there is no room for so many shards.
         """
-        self.require_shard_room(shard_count)
-        stream = self.create(name, shard_count, now_ms)
+        self.require_shard_room(shard_count, region or self.options.region)
+        stream = self.create(name, shard_count, now_ms, region=region)
         if stream.change is not None:
             stream.change.due_ms = now_ms
             self.settle(stream, now_ms)
@@ -270,7 +320,7 @@ class Store:
 
     def adopt(self, stream: Stream) -> None:
         """Take in a stream that was loaded from a state folder."""
-        self.streams[stream.name] = stream
+        self.streams[stream.region, stream.name] = stream
         self.by_uid[stream.uid] = stream
         self._uid_last = max(self._uid_last, stream.uid)
         self.stored_bytes += sum(shard.stored_bytes for shard in stream.shards.values())
@@ -306,12 +356,19 @@ class Store:
 
     def _drop(self, stream: Stream) -> None:
         self.journal.stream_deleted(stream)
-        del self.streams[stream.name]
+        del self.streams[stream.region, stream.name]
         del self.by_uid[stream.uid]
-        self._stamps[stream.name] = max(
+        self._stamps[stream.region, stream.name] = max(
             (shard.created_s for shard in stream.shards.values()), default=stream.stamp_s
         )
         self.stored_bytes -= sum(shard.stored_bytes for shard in stream.shards.values())
+
+
+def _partition(region: str) -> str:
+    """Return the partition that a region's ARNs name."""
+    if region.startswith("cn-"):
+        return "aws-cn"
+    return "aws-us-gov" if region.startswith("us-gov-") else "aws"
 
 
 def hash_key_of(partition_key: str) -> int:

@@ -27,7 +27,7 @@ class Change:
 
     Attributes:
         due_ms: When it takes effect.
-        kind: `create`, `split`, `merge`, `scale`, `mode` or `delete`.
+        kind: `create`, `split`, `merge`, `scale`, `mode`, `setting` or `delete`.
         args: Numbers that the kind needs (shard indexes, hash key, target count).
     """
 
@@ -36,11 +36,35 @@ class Change:
     args: tuple[int, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class StreamSettings:
+    """What a stream is told and shows, and what changes little or nothing else; replaced as a whole.
+
+    Attributes:
+        key_id: KMS key of its encryption; None while it is not encrypted.
+        encrypted_ms: When encryption was started or changed, on the last day.
+        decrypted_ms: When encryption was stopped, on the last day.
+        shard_metrics: Metrics of enhanced monitoring.
+        policy: Its resource policy, as JSON.
+        warm_mibps: Warm throughput that it is to have; None where it was never asked for.
+        warm_before_mibps: Warm throughput that it had before.
+    """
+
+    key_id: str | None = None
+    encrypted_ms: tuple[int, ...] = ()
+    decrypted_ms: tuple[int, ...] = ()
+    shard_metrics: tuple[str, ...] = ()
+    policy: str | None = None
+    warm_mibps: int | None = None
+    warm_before_mibps: int = 0
+
+
 @dataclass(slots=True)
 class Stream:
     """A stream and all its shards; not thread-safe, owned by the server's loop.
 
     Attributes:
+        region: Where it is; a name stands for another stream in every region.
         uid: Distinguishes streams that have the same name one after the other.
         stamp_s: Second that the first shards' sequence numbers carry.
         tag: Number that all its sequence numbers carry; 0 in one that was made before there were tags.
@@ -51,6 +75,7 @@ class Stream:
     name: str
     arn: str
     account: str
+    region: str
     uid: int
     created_ms: int
     stamp_s: int
@@ -60,6 +85,7 @@ class Stream:
     retention_h: int = 24
     record_kib_max: int = 1024
     tags: dict[str, str] = field(default_factory=dict)
+    settings: StreamSettings = field(default_factory=StreamSettings)
     shards: dict[str, Shard] = field(default_factory=dict)
     open_shards: list[Shard] = field(default_factory=list)
     change: Change | None = None
@@ -115,8 +141,8 @@ class Stream:
                 )
             case "scale":
                 self._scale(change.args[0], change.due_ms)
-            case "mode":
-                pass  # the mode itself is set when the change begins
+            case "mode" | "setting":
+                pass  # the mode or setting itself is set when the change begins
             case "delete":
                 self.status = "DELETED"
             case kind:

@@ -24,6 +24,8 @@ _TIME_END = _TIME_AT + len("1700000000.123")
 _DATA_AT = _TIME_END + len(',"Data":"')
 _KEY_GAP = len('","PartitionKey":')
 
+# no partition key ends like this: a quote within a key stands behind a backslash
+_ENCRYPTED = b',"EncryptionType":"KMS"}'
 _TIMESTAMP_HEAD = b"\xc1"
 _QUOTE = ord('"')
 _QUOTED_BASE64 = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"'
@@ -64,14 +66,16 @@ class Wire(Protocol):
     def encode(self, document: dict[str, Any]) -> bytes:
         """Write an answer's document."""
 
-    def put_records_answer(self, results: Sequence[PutResult], failed: int) -> bytes:
-        """Write the answer of PutRecords."""
+    def put_records_answer(self, results: Sequence[PutResult], failed: int, rest: dict[str, Any]) -> bytes:
+        """Write the answer of PutRecords: its results, and the other members."""
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
         """Write the answer of GetRecords: stored records, and the other members."""
 
 
-def record_text(number: str, arrival: bytes, data_json: bytes, partition_key: str) -> bytes:
+def record_text(
+    number: str, arrival: bytes, data_json: bytes, partition_key: str, *, encrypted: bool = False
+) -> bytes:
     """Return the stored form of a record; `arrival` is `arrival_text` of its time."""
     return b"".join(
         (
@@ -83,7 +87,7 @@ def record_text(number: str, arrival: bytes, data_json: bytes, partition_key: st
             data_json,
             b',"PartitionKey":',
             msgspec.json.encode(partition_key),
-            b"}",
+            _ENCRYPTED if encrypted else b"}",
         )
     )
 
@@ -103,6 +107,7 @@ class _JsonPutRecords(msgspec.Struct):
     Records: list[_JsonEntry] | None = None
     StreamName: str | None = None
     StreamARN: str | None = None
+    DryRun: bool | None = None
 
 
 class JsonWire:
@@ -125,7 +130,7 @@ class JsonWire:
             request = self._put_records.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise serialization(f"the body is not a PutRecords request: {error}") from error
-        fields = {"StreamName": request.StreamName, "StreamARN": request.StreamARN}
+        fields = {"StreamName": request.StreamName, "StreamARN": request.StreamARN, "DryRun": request.DryRun}
         if request.Records is None:
             return fields, None
         return fields, [
@@ -139,11 +144,11 @@ class JsonWire:
             raise serialization("Data must be base64 text")
         return Entry(*_base64(data.encode()), document["PartitionKey"], document.get("ExplicitHashKey"))
 
-    def encode(self, document: dict[str, Any]) -> bytes:
+    def encode(self, document: Any) -> bytes:
         """Write an answer's document."""
         return self._encoder.encode(document)
 
-    def put_records_answer(self, results: Sequence[PutResult], failed: int) -> bytes:
+    def put_records_answer(self, results: Sequence[PutResult], failed: int, rest: dict[str, Any]) -> bytes:
         """Write the answer of PutRecords."""
         items = ",".join(
             f'{{"SequenceNumber":"{r.number}","ShardId":"{r.shard_id}"}}'
@@ -151,7 +156,8 @@ class JsonWire:
             else msgspec.json.encode({"ErrorCode": r.code, "ErrorMessage": r.message}).decode()
             for r in results
         )
-        return f'{{"FailedRecordCount":{failed},"Records":[{items}]}}'.encode()
+        others = "".join(f',"{name}":{self.encode(value).decode()}' for name, value in rest.items())
+        return f'{{"FailedRecordCount":{failed},"Records":[{items}]{others}}}'.encode()
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
         """Join the stored records."""
@@ -172,7 +178,7 @@ class CborWire:
         document = self.decode(body)
         if not isinstance(document, dict):
             raise serialization("the body must be a map")
-        fields = {name: document.get(name) for name in ("StreamName", "StreamARN")}
+        fields = {name: document.get(name) for name in ("StreamName", "StreamARN", "DryRun")}
         records = document.get("Records")
         if records is None:
             return fields, None
@@ -198,7 +204,7 @@ class CborWire:
         """Write an answer's document."""
         return cbor.encode(document)
 
-    def put_records_answer(self, results: Sequence[PutResult], failed: int) -> bytes:
+    def put_records_answer(self, results: Sequence[PutResult], failed: int, rest: dict[str, Any]) -> bytes:
         """Write the answer of PutRecords."""
         return cbor.encode(
             {
@@ -209,6 +215,7 @@ class CborWire:
                     else {"SequenceNumber": r.number, "ShardId": r.shard_id}
                     for r in results
                 ],
+                **rest,
             }
         )
 
@@ -226,7 +233,9 @@ def _text(value: str) -> bytes:
     return cbor.head(3, len(raw)) + raw
 
 
-_CBOR_NUMBER = cbor.head(5, 4) + _text("SequenceNumber") + cbor.head(3, 56)
+_CBOR_HEAD = cbor.head(5, 4)
+_CBOR_HEAD_ENCRYPTED = cbor.head(5, 5) + _text("EncryptionType") + _text("KMS")
+_CBOR_NUMBER = _text("SequenceNumber") + cbor.head(3, 56)
 _CBOR_TIME = _text("ApproximateArrivalTimestamp") + _TIMESTAMP_HEAD
 _CBOR_DATA = _text("Data")
 _CBOR_KEY = _text("PartitionKey")
@@ -238,10 +247,12 @@ def _cbor_records(texts: Iterable[bytes]) -> Iterable[bytes]:
     for text in texts:
         data_end = text.index(b'"', _DATA_AT)
         data = data_decoder.decode(text[_DATA_AT - 1 : data_end + 1])
-        key: str = msgspec.json.decode(text[data_end + _KEY_GAP : -1])
+        encrypted = text.endswith(_ENCRYPTED)
+        key: str = msgspec.json.decode(text[data_end + _KEY_GAP : -len(_ENCRYPTED) if encrypted else -1])
         time_ms = int(text[_TIME_AT : _TIME_AT + 10]) * 1000 + int(text[_TIME_END - 3 : _TIME_END])
         yield b"".join(
             (
+                _CBOR_HEAD_ENCRYPTED if encrypted else _CBOR_HEAD,
                 _CBOR_NUMBER,
                 text[_NUMBER_AT:_NUMBER_END],
                 _CBOR_TIME,

@@ -37,6 +37,7 @@ class Call:
     """One call of an operation.
 
     Attributes:
+        region: Region that the call is signed for; the store's own where it is not signed.
         resource: Stream that the call turned out to be about, for the log.
         shards: Shards that it touched, for the log.
         sending: Faults that change how the answer is sent.
@@ -47,14 +48,19 @@ class Call:
     operation: str
     wire: Wire
     now_ms: int
+    region: str = ""
     resource: str = ""
     shards: Sequence[str] = ()
     sending: list[Hit] = field(default_factory=list)
     answering: list[Hit] = field(default_factory=list)
 
+    def __post_init__(self) -> None:
+        self.region = self.region or self.service.store.options.region
+
     def stream(self, request: dict[str, Any]) -> Stream:
         """Return the stream that the request names by name or ARN."""
-        found = self.service.store.find(request.get("StreamName"), request.get("StreamARN"), self.now_ms)
+        name, arn = request.get("StreamName"), request.get("StreamARN")
+        found = self.service.store.find(name, arn, self.now_ms, self.region)
         self.resource = found.name
         return found
 
@@ -105,6 +111,18 @@ class Call:
                 self.answering.append(hit)
             else:
                 self.sending.append(hit)
+
+    def end_dry_run(self, request: dict[str, Any]) -> None:
+        """End a call that shall change nothing, after all checks.
+
+        Raises:
+            Refusal: `DryRunOperationException`: everything else would have succeeded.
+        """
+        if request.get("DryRun"):
+            raise Refusal(
+                "DryRunOperationException",
+                f"The {self.operation} request would have succeeded, but DryRun is set.",
+            )
 
     def throttled(self, code: str | None = None, message: str | None = None) -> Refusal:
         """Return the refusal of this operation's rate."""

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.local import shapes
-from penstock.local.operations import consumers, records, shards, streams
+from penstock.local.credentials import is_region
+from penstock.local.operations import absent, account, consumers, records, settings, shards, streams
 from penstock.local.operations.call import Call
 from penstock.local.replies import Refusal
 
@@ -19,7 +20,6 @@ OPERATIONS: dict[str, Operation] = {
         streams.CreateStream,
         streams.DecreaseStreamRetentionPeriod,
         streams.DeleteStream,
-        streams.DescribeLimits,
         streams.DescribeStream,
         streams.DescribeStreamSummary,
         streams.IncreaseStreamRetentionPeriod,
@@ -29,8 +29,6 @@ OPERATIONS: dict[str, Operation] = {
         streams.RemoveTagsFromStream,
         streams.TagResource,
         streams.UntagResource,
-        streams.UpdateMaxRecordSize,
-        streams.UpdateStreamMode,
         shards.ListShards,
         shards.MergeShards,
         shards.SplitShard,
@@ -38,6 +36,20 @@ OPERATIONS: dict[str, Operation] = {
         records.GetRecords,
         records.GetShardIterator,
         records.PutRecord,
+        settings.DeleteResourcePolicy,
+        settings.DisableEnhancedMonitoring,
+        settings.EnableEnhancedMonitoring,
+        settings.GetResourcePolicy,
+        settings.PutResourcePolicy,
+        settings.StartStreamEncryption,
+        settings.StopStreamEncryption,
+        settings.UpdateMaxRecordSize,
+        settings.UpdateStreamMode,
+        settings.UpdateStreamRecordDistributionStrategy,
+        settings.UpdateStreamWarmThroughput,
+        account.DescribeAccountSettings,
+        account.DescribeLimits,
+        account.UpdateAccountSettings,
     )
 }
 
@@ -52,16 +64,22 @@ def answer(call: Call, body: bytes) -> bytes:
         Refusal: The service's error.
         DropConnection: A fault closes the connection before the call is applied.
     """
+    if not is_region(call.region):
+        raise Refusal("InvalidSignatureException", "Credential should be scoped to a valid region.")
     if call.operation == "PutRecords":
         return records.PutRecords(call, body)
     if call.operation in consumers.OPERATIONS:
         consumers.refuse(call)
+    if call.operation in absent.OPERATIONS:
+        absent.refuse(call)
     operation = OPERATIONS.get(call.operation)
     if operation is None:
-        raise Refusal("UnknownOperationException", f"Kinesis has no operation {call.operation!r} here.")
+        raise Refusal("UnknownOperationException", f"Kinesis has no operation {call.operation[:100]!r} here.")
     request = shapes.checked(call.operation, call.wire.decode(body))
     # ListShards is limited per stream and counts itself
-    if call.operation != "ListShards" and not call.service.quotas.may_call(call.operation, call.now_ms):
+    if call.operation != "ListShards" and not call.service.quotas.may_call(
+        call.operation, call.now_ms, call.region
+    ):
         call.resource = request.get("StreamName", "")
         raise call.throttled()
     result = operation(call, request)

@@ -35,9 +35,10 @@ _HASH_KEY = re.compile(r"0|([1-9]\d{0,38})")
 class _Batch:
     """The records of one call that go to one shard."""
 
-    __slots__ = ("base", "shard", "sizes", "texts")
+    __slots__ = ("base", "encrypted", "shard", "sizes", "texts")
 
-    def __init__(self, shard: Shard, arrival_ms: int) -> None:
+    def __init__(self, stream: Stream, shard: Shard, arrival_ms: int) -> None:
+        self.encrypted = stream.settings.key_id is not None
         self.shard = shard
         self.base = shard.next_number(arrival_ms)
         self.texts: list[bytes] = []
@@ -46,7 +47,10 @@ class _Batch:
     def add(self, entry: Entry, size_bytes: int, arrival: bytes) -> str:
         """Add a record; returns its sequence number."""
         number = str(self.base + len(self.texts) * ORDINAL_STEP)
-        self.texts.append(record_text(number, arrival, entry.data_json or b'""', entry.partition_key or ""))
+        data_json = entry.data_json or b'""'
+        self.texts.append(
+            record_text(number, arrival, data_json, entry.partition_key or "", encrypted=self.encrypted)
+        )
         self.sizes.append(size_bytes)
         return number
 
@@ -62,13 +66,14 @@ def PutRecord(call: Call, request: Document) -> Document:
     if ordering is not None:
         _check_ordering(stream, ordering)
     call.admit(stream, (shard.id,))
+    call.end_dry_run(request)
     quotas = call.service.quotas
     if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, call.now_ms):
         raise call.throttled()
-    batch = _Batch(shard, call.now_ms)
+    batch = _Batch(stream, shard, call.now_ms)
     number = batch.add(entry, size_bytes, arrival_text(call.now_ms))
     call.service.store.add_records(stream, [(shard, batch.texts, batch.sizes)], call.now_ms)
-    return {"ShardId": shard.id, "SequenceNumber": number}
+    return {"ShardId": shard.id, "SequenceNumber": number, **_encrypted(stream)}
 
 
 def PutRecords(call: Call, body: bytes) -> bytes:
@@ -92,8 +97,9 @@ def PutRecords(call: Call, body: bytes) -> bytes:
         )
     shards = [stream.shard_for(_hash_key(entry)) for entry in entries]
     call.admit(stream, sorted({shard.id for shard in shards}))
+    call.end_dry_run(request)
     results, failed = _put_all(call, stream, entries, sizes, shards)
-    return call.wire.put_records_answer(results, failed)
+    return call.wire.put_records_answer(results, failed, _encrypted(stream))
 
 
 def _put_all(
@@ -118,7 +124,7 @@ def _put_all(
             continue
         batch = batches.get(shard.index)
         if batch is None:
-            batch = batches[shard.index] = _Batch(shard, now_ms)
+            batch = batches[shard.index] = _Batch(stream, shard, now_ms)
         number = batch.add(entry, size_bytes, arrival)
         if failure is not None:
             failed += 1
@@ -127,6 +133,10 @@ def _put_all(
             results.append(PutResult(shard.id, number))
     call.service.store.add_records(stream, [(b.shard, b.texts, b.sizes) for b in batches.values()], now_ms)
     return results, failed
+
+
+def _encrypted(stream: Stream) -> Document:
+    return {} if stream.settings.key_id is None else {"EncryptionType": "KMS"}
 
 
 def _throttled(stream: Stream, shard: Shard) -> PutResult:
@@ -251,6 +261,7 @@ def GetShardIterator(call: Call, request: Document) -> Document:
     shard = stream.shard(request["ShardId"])
     ordinal = _position(call, stream, shard, request)
     call.admit(stream, (shard.id,))
+    call.end_dry_run(request)
     quotas = call.service.quotas
     if quotas.enforced:
         bucket = quotas.shard(stream.uid, shard.index).iterator_calls
@@ -327,6 +338,8 @@ def GetRecords(call: Call, request: Document) -> bytes:
     if stream is not None:
         store.settle(stream, now_ms)
     shard = None if stream is None else _shard_by_index(stream, state.shard_index)
+    if stream is not None and stream.region != call.region:
+        raise invalid_argument("Invalid ShardIterator.")
     if stream is None or shard is None or state.stream_uid not in store.by_uid:
         raise not_found(
             f"The stream or shard of this iterator under account {ACCOUNT} does not exist any more."
@@ -334,6 +347,7 @@ def GetRecords(call: Call, request: Document) -> bytes:
     if request.get("StreamARN", stream.arn) != stream.arn:
         raise invalid_argument("ShardIterator is of another stream than StreamARN.")
     call.admit(stream, (shard.id,))
+    call.end_dry_run(request)
     quota = quotas.shard(stream.uid, shard.index) if quotas.enforced else None
     if quota is not None:
         if not quota.read_bytes.may_read(now_ms) or not quota.read_calls.may_take(1, now_ms):

@@ -23,7 +23,7 @@ def ListShards(call: Call, request: Document) -> Document:
     """List the shards that a filter selects, a page at a time."""
     page = _first_page(call, request) if "NextToken" not in request else _next_page(call, request)
     stream = call.service.store.by_uid.get(page["uid"])
-    if stream is None:
+    if stream is None or stream.region != call.region:
         raise not_found(f"Stream {page['name']} under account {ACCOUNT} not found.")
     if stream.status == "CREATING":
         raise in_use(f"Stream {stream.name} under account {ACCOUNT} not ACTIVE, instead in state CREATING")
@@ -132,9 +132,10 @@ def _disturbed(call: Call, answer: Document) -> Document:
 def SplitShard(call: Call, request: Document) -> Document:
     """Begin to split a shard in two at a hash key."""
     stream = call.active_stream(request)
+    _require_provisioned(stream)
     shard = stream.check_split(request["ShardToSplit"], int(request["NewStartingHashKey"]))
     call.admit(stream, (shard.id,))
-    call.service.store.require_shard_room(1)
+    call.service.store.require_shard_room(1, call.region)
     args = (shard.index, int(request["NewStartingHashKey"]))
     call.service.store.begin(stream, "split", args, "UPDATING", call.now_ms)
     return {}
@@ -143,6 +144,7 @@ def SplitShard(call: Call, request: Document) -> Document:
 def MergeShards(call: Call, request: Document) -> Document:
     """Begin to merge two adjacent shards."""
     stream = call.active_stream(request)
+    _require_provisioned(stream)
     one, other = stream.check_merge(request["ShardToMerge"], request["AdjacentShardToMerge"])
     call.admit(stream, (one.id, other.id))
     call.service.store.begin(stream, "merge", (one.index, other.index), "UPDATING", call.now_ms)
@@ -154,14 +156,11 @@ def UpdateShardCount(call: Call, request: Document) -> Document:
     stream = call.active_stream(request)
     target = request["TargetShardCount"]
     current = len(stream.open_shards)
-    if stream.mode == "ON_DEMAND":
-        raise validation(
-            f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in On-Demand mode."
-        )
+    _require_provisioned(stream)
     if call.service.quotas.enforced:
         _check_rescale(call, stream, current, target)
     call.admit(stream)
-    call.service.store.require_shard_room(max(0, target - current))
+    call.service.store.require_shard_room(max(0, target - current), call.region)
     stream.rescaled_ms = [at for at in stream.rescaled_ms if call.now_ms - at < quotas.DAY_MS] + [call.now_ms]
     call.service.store.begin(stream, "scale", (target,), "UPDATING", call.now_ms)
     return {
@@ -170,6 +169,14 @@ def UpdateShardCount(call: Call, request: Document) -> Document:
         "CurrentShardCount": current,
         "TargetShardCount": target,
     }
+
+
+def _require_provisioned(stream: Stream) -> None:
+    """Refuse to reshard a stream whose shards are the service's own concern."""
+    if stream.mode == "ON_DEMAND":
+        raise validation(
+            f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in On-Demand mode."
+        )
 
 
 def _check_rescale(call: Call, stream: Stream, current: int, target: int) -> None:

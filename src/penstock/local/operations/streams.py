@@ -1,21 +1,22 @@
-"""Operations on whole streams: create, describe, list, delete, retention, mode, tags."""
+"""Operations on whole streams: create, describe, list, delete, retention, tags."""
 
 from __future__ import annotations
 
+from itertools import islice
 from typing import Any
 
 from penstock.local import quotas
+from penstock.local.operations import settings
 from penstock.local.operations.call import Call
 from penstock.local.replies import Timestamp, invalid_argument, limit_exceeded, validation
 from penstock.local.store import ACCOUNT
-from penstock.local.stream import Stream
+from penstock.local.stream import Stream, StreamSettings
 
 _ON_DEMAND_SHARDS = 4
 _TAGS_MAX = 50
 _RETENTION_MIN_H, _RETENTION_MAX_H = 24, 8760
 _DESCRIBE_PAGE_MAX = 100
-_LIST_PAGE = 100
-_ON_DEMAND_STREAMS_MAX = 50
+_LIST_PAGE_MAX = 100
 
 Document = dict[str, Any]
 
@@ -32,19 +33,30 @@ def CreateStream(call: Call, request: Document) -> Document:
     if mode == "ON_DEMAND" and count is not None:
         raise validation("ShardCount must not be given for a stream in ON_DEMAND mode.")
     shard_count = _ON_DEMAND_SHARDS if count is None else count
+    is_new = store.get(call.region, request["StreamName"], call.now_ms) is None
     _check_tags(request.get("Tags", {}))
+    settings.check_distribution(call, mode, request.get("RecordDistributionStrategy"))
+    warm_mibps = request.get("WarmThroughputMiBps")
+    if warm_mibps is not None:
+        settings.check_warm_throughput(call, mode, warm_mibps)
+        shard_count = max(shard_count, warm_mibps)
+    if mode == "ON_DEMAND" and is_new:
+        settings.require_on_demand_room(call)
     if call.service.quotas.enforced:
-        creating = sum(s.status == "CREATING" for s in _settled(call))
-        if creating >= quotas.CREATING_STREAMS_MAX and request["StreamName"] not in store.streams:
+        creating = sum(s.status == "CREATING" for s in store.settled(call.region, call.now_ms))
+        if creating >= quotas.CREATING_STREAMS_MAX and is_new:
             raise limit_exceeded(
                 f"Account {ACCOUNT} has {creating} streams in CREATING; at most {quotas.CREATING_STREAMS_MAX} may be."
             )
-    if request["StreamName"] not in store.streams:
-        store.require_shard_room(shard_count)
-    settings: Document = {"tags": dict(request.get("Tags", {}))}
+    if is_new:
+        store.require_shard_room(shard_count, call.region)
+    attributes: Document = {
+        "tags": dict(request.get("Tags", {})),
+        "settings": StreamSettings(warm_mibps=warm_mibps),
+    }
     if "MaxRecordSizeInKiB" in request:
-        settings["record_kib_max"] = request["MaxRecordSizeInKiB"]
-    store.create(request["StreamName"], shard_count, call.now_ms, mode=mode, **settings)
+        attributes["record_kib_max"] = request["MaxRecordSizeInKiB"]
+    store.create(request["StreamName"], shard_count, call.now_ms, mode=mode, region=call.region, **attributes)
     return {}
 
 
@@ -67,8 +79,8 @@ def _described(stream: Stream) -> Document:
         "StreamModeDetails": {"StreamMode": stream.mode},
         "RetentionPeriodHours": stream.retention_h,
         "StreamCreationTimestamp": Timestamp(stream.created_ms),
-        "EnhancedMonitoring": [{"ShardLevelMetrics": []}],
-        "EncryptionType": "NONE",
+        "EnhancedMonitoring": [{"ShardLevelMetrics": stream.settings.shard_metrics}],
+        **settings.encryption(stream),
     }
 
 
@@ -82,7 +94,8 @@ def DescribeStream(call: Call, request: Document) -> Document:
     if call.has("stale"):
         shards = [s for s in stream.earlier_view() if s["ShardId"] > after]
     else:
-        shards = [stream.describe_shard(s) for s in stream.shards.values() if s.id > after]
+        following = (s for s in stream.shards.values() if s.id > after)
+        shards = [stream.describe_shard(s) for s in islice(following, limit + 1)]
     return {
         "StreamDescription": {
             **_described(stream),
@@ -102,25 +115,20 @@ def DescribeStreamSummary(call: Call, request: Document) -> Document:
             "OpenShardCount": len(stream.open_shards),
             "ConsumerCount": 0,
             "MaxRecordSizeInKiB": stream.record_kib_max,
+            **settings.warm_throughput(stream),
         }
     }
 
 
-def _settled(call: Call) -> list[Stream]:
-    store = call.service.store
-    for stream in list(store.streams.values()):
-        store.settle(stream, call.now_ms)
-    return list(store.streams.values())
-
-
 def ListStreams(call: Call, request: Document) -> Document:
-    """List streams by name, a page at a time."""
+    """List the region's streams by name, a page at a time."""
     call.admit()
     after = request.get("ExclusiveStartStreamName", "")
     if "NextToken" in request:
         after = call.service.tokens.read_page("ListStreams", request["NextToken"], call.now_ms)["after"]
-    limit = request.get("Limit", _LIST_PAGE)
-    found = sorted((s for s in _settled(call) if s.name > after), key=lambda s: s.name)
+    limit = min(request.get("Limit", _LIST_PAGE_MAX), _LIST_PAGE_MAX)
+    streams = call.service.store.settled(call.region, call.now_ms)
+    found = sorted((s for s in streams if s.name > after), key=lambda s: s.name)
     page = found[:limit]
     answer: Document = {
         "StreamNames": [s.name for s in page],
@@ -139,18 +147,6 @@ def ListStreams(call: Call, request: Document) -> Document:
     if len(found) > limit:
         answer["NextToken"] = call.service.tokens.page("ListStreams", {"after": page[-1].name}, call.now_ms)
     return answer
-
-
-def DescribeLimits(call: Call, request: Document) -> Document:  # noqa: ARG001 - it has no members
-    """Give the account's quotas."""
-    call.admit()
-    streams = _settled(call)
-    return {
-        "ShardLimit": call.service.store.options.shard_count_max,
-        "OpenShardCount": sum(len(s.open_shards) for s in streams if s.mode == "PROVISIONED"),
-        "OnDemandStreamCount": sum(s.mode == "ON_DEMAND" for s in streams),
-        "OnDemandStreamCountLimit": _ON_DEMAND_STREAMS_MAX,
-    }
 
 
 def IncreaseStreamRetentionPeriod(call: Call, request: Document) -> Document:
@@ -207,38 +203,13 @@ def _retention(request: Document) -> int:
     return hours
 
 
-def UpdateMaxRecordSize(call: Call, request: Document) -> Document:
-    """Set how large a record may be."""
-    stream = call.active_stream(request)
-    call.admit(stream)
-    stream.record_kib_max = request["MaxRecordSizeInKiB"]
-    call.service.store.journal.stream_changed(stream)
-    return {}
-
-
-def UpdateStreamMode(call: Call, request: Document) -> Document:
-    """Switch between PROVISIONED and ON_DEMAND."""
-    stream = call.active_stream(request)
-    call.admit(stream)
-    mode = request["StreamModeDetails"]["StreamMode"]
-    if mode == stream.mode:
-        return {}
-    recent = [at for at in stream.mode_switched_ms if call.now_ms - at < quotas.DAY_MS]
-    if call.service.quotas.enforced and len(recent) >= quotas.MODE_SWITCHES_PER_DAY_MAX:
-        raise limit_exceeded(
-            f"Stream {stream.name} has changed its mode {len(recent)} times in 24 hours; "
-            f"at most {quotas.MODE_SWITCHES_PER_DAY_MAX} are allowed."
-        )
-    stream.mode_switched_ms = [*recent, call.now_ms]
-    stream.mode = mode
-    call.service.store.begin(stream, "mode", (), "UPDATING", call.now_ms)
-    return {}
-
-
 # -- tags ---------------------------------------------------------------------------------------------------
 
 
 def _check_tags(tags: dict[str, str]) -> None:
+    reserved = sorted(key for key in tags if key.lower().startswith("aws:"))
+    if reserved:
+        raise invalid_argument(f"Tag keys that begin with aws: are reserved: {', '.join(reserved)}.")
     if len(tags) > _TAGS_MAX:
         raise invalid_argument(f"A stream may have at most {_TAGS_MAX} tags, not {len(tags)}.")
 

@@ -1,0 +1,72 @@
+"""Operations on the account: its limits and its settings, each per region."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.local import quotas
+from penstock.local.operations.call import Call
+from penstock.local.replies import Timestamp
+from penstock.local.store import AccountSettings
+
+Document = dict[str, Any]
+
+
+def DescribeLimits(call: Call, request: Document) -> Document:  # noqa: ARG001 - it has no members
+    """Return the account's quotas."""
+    call.admit()
+    streams = call.service.store.settled(call.region, call.now_ms)
+    return {
+        "ShardLimit": call.service.store.options.shard_count_max,
+        "OpenShardCount": sum(len(s.open_shards) for s in streams if s.mode == "PROVISIONED"),
+        "OnDemandStreamCount": sum(s.mode == "ON_DEMAND" for s in streams),
+        "OnDemandStreamCountLimit": quotas.ON_DEMAND_STREAMS_MAX,
+    }
+
+
+def DescribeAccountSettings(call: Call, request: Document) -> Document:  # noqa: ARG001 - it has no members
+    """Return the account's billing commitment."""
+    call.admit()
+    return _described(call)
+
+
+def UpdateAccountSettings(call: Call, request: Document) -> Document:
+    """Enable or disable the billing commitment; once enabled it lasts for a day at least."""
+    call.admit()
+    settings = call.service.store.accounts.setdefault(call.region, AccountSettings())
+    enabled = is_committed(call) and settings.disabled_ms is None
+    if request["MinimumThroughputBillingCommitment"]["Status"] == "ENABLED":
+        if not is_committed(call):
+            settings.started_ms = call.now_ms
+        settings.disabled_ms = None
+    elif enabled:
+        settings.disabled_ms = call.now_ms
+    return _described(call)
+
+
+def is_committed(call: Call) -> bool:
+    """Whether the commitment holds now: it is enabled, or it was disabled and its first day is not over."""
+    settings = call.service.store.accounts.get(call.region)
+    if settings is None or settings.started_ms is None:
+        return False
+    return settings.disabled_ms is None or call.now_ms < max(
+        settings.disabled_ms, settings.started_ms + quotas.DAY_MS
+    )
+
+
+def _described(call: Call) -> Document:
+    settings = call.service.store.accounts.get(call.region, AccountSettings())
+    if settings.started_ms is None:
+        return {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}
+    earliest_ms = settings.started_ms + quotas.DAY_MS
+    shown: Document = {"StartedAt": Timestamp(settings.started_ms)}
+    if settings.disabled_ms is None:
+        shown |= {"Status": "ENABLED", "EarliestAllowedEndAt": Timestamp(earliest_ms)}
+    elif is_committed(call):
+        shown |= {
+            "Status": "ENABLED_UNTIL_EARLIEST_ALLOWED_END",
+            "EarliestAllowedEndAt": Timestamp(earliest_ms),
+        }
+    else:
+        shown |= {"Status": "DISABLED", "EndedAt": Timestamp(max(settings.disabled_ms, earliest_ms))}
+    return {"MinimumThroughputBillingCommitment": shown}
