@@ -32,6 +32,7 @@ from penstock.core.named_start import unknown_names
 from penstock.core.outbox import Errand, Outbox
 from penstock.core.shard_sync import (
     BadSnapshot,
+    Coverage,
     HoleWatch,
     Missing,
     MissingLease,
@@ -179,6 +180,8 @@ class Caretaker:
     def _on_first_listing(self, event: ListingDone) -> None:
         if len(self.view):
             return  # somebody else has started the application meanwhile
+        if any(shard.shard_id in self.view.damaged for shard in event.shards):
+            return  # it was started before: a row that cannot be read is one of its leases
         plan = plan_first_leases(event.shards, self.options.start, event.moment_ms)
         if isinstance(plan, BadSnapshot):
             self.outbox.report(
@@ -267,7 +270,7 @@ class Caretaker:
         return ring[bisect_left(ring, (tie(task), "")) % len(ring)][1] == self.me
 
     def _watch_holes(self, workers: Sequence[str]) -> None:
-        coverage = find_holes(self.view, self.ranges)
+        coverage = self._coverage()
         if coverage.unknown:
             self._hole_rounds += 1
             if self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):
@@ -294,6 +297,11 @@ class Caretaker:
             )
             self._list(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
 
+    def _coverage(self) -> Coverage:
+        # A row that cannot be read is there; nobody can tell whether it is finished, and nothing may take its place.
+        damaged = [Lease(key) for key in self.view.damaged if key not in self.view and key in self.ranges]
+        return find_holes([*self.view, *damaged], self.ranges)
+
     def _long_lacking(self) -> set[str]:
         needed = self.options.hole_confidence_rounds
         return {shard for shard, rounds in self._lacking.items() if rounds >= needed}
@@ -303,14 +311,18 @@ class Caretaker:
         return self._hole_rounds > patience or self._is_mine(workers, task)
 
     def _on_fill_listing(self, event: ListingDone) -> None:
-        coverage = find_holes(self.view, self.ranges)
+        coverage = self._coverage()
         lacking = self._long_lacking()
         absent = lacking - {shard.shard_id for shard in event.shards}
         self.view.gone |= absent & self._absent_before  # two listings agree
         self._absent_before = absent
-        plan = plan_missing(
-            self.view.rows(), event.shards, coverage.holes, self.options.start, lacking=lacking - absent
-        )
+        plan = [
+            missing
+            for missing in plan_missing(
+                self.view.rows(), event.shards, coverage.holes, self.options.start, lacking=lacking - absent
+            )
+            if missing.lease.key not in self.view.damaged
+        ]
         if any(missing.why is Missing.UNEXPLAINED for missing in plan):
             # A listing can be incomplete, and a wrong guess here reads shards out of order: two must agree.
             agreed, self._plan_before = plan == self._plan_before, plan

@@ -502,6 +502,7 @@ class Topic(Enum):
     READ_BACK = "an answer was lost and read back"
     HOLE = "hole in the hash range"
     ROW_SKIPPED = "row skipped"
+    ROW_DAMAGED = "row damaged"
     ROW_GONE = "row deleted while held"
     TABLE_GONE = "lease table deleted"
     STALLED = "no progress"

@@ -83,6 +83,7 @@ from penstock.core.lease import (
 )
 from penstock.core.lease_view import Hold, LeaseView
 from penstock.core.move_planner import MovePlanner
+from penstock.core.odd_rows import OddRows
 from penstock.core.outbox import Errand, Outbox
 
 _ROUND_JITTER: Final = 0.2  # of the interval, to both sides
@@ -121,6 +122,7 @@ class Coordinator:
         self._planner = MovePlanner(worker, options)
         self.outbox = Outbox(options.writes_in_flight_max)
         self.holdings = Holdings(worker, options, self.view, self.outbox)
+        self.odd_rows = OddRows(self.view, self.outbox)
         self.caretaker = Caretaker(worker, options, self.view, self.outbox)
         self.stats = CoordinatorStats()
         self.stopped = False
@@ -132,7 +134,6 @@ class Coordinator:
         self._last_round_s = -math.inf
         self._awaited: dict[str, _Awaited] = {}
         self._shunned: dict[str, float] = {}
-        self._skipped: set[tuple[str, str]] = set()
         self._takes: dict[str, int] = {}
         self._stop_by_s: float | None = None
         self._stop_hard_s: float | None = None
@@ -224,6 +225,7 @@ class Coordinator:
                 self.holdings.on_fetch_failed(key, now_s)
                 self._look_again(key, now_s)
             case ListingDone():
+                self.odd_rows.look(shard.shard_id for shard in event.shards)
                 self.caretaker.on_listing(event, now_s)
             case ListingFailed(purpose, problem, detail):
                 self.caretaker.on_listing_failed()
@@ -311,9 +313,9 @@ class Coordinator:
         self._scan_failures = 0
         self._losses_looked_at = self._losses_at_scan
         self._last_round_s = now_s
-        for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings):
+        for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings, event.skipped):
             self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
-        self._report_skipped(event)
+        self.odd_rows.look()
         for lease in event.leases:
             if lease.key in self.holdings:
                 self.holdings.see_row(lease, now_s, event.began_s)
@@ -331,11 +333,12 @@ class Coordinator:
         return rows
 
     def _run_round(self, event: ScanDone, now_s: float) -> None:
-        if not event.leases:
+        standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
+        if not event.leases and not any(key in self.view for key in standing):
             self._count([], {self.worker})
             self.caretaker.on_empty_table(now_s)
             return
-        if self.caretaker.restore_if_gone({lease.key for lease in event.leases}, now_s):
+        if self.caretaker.restore_if_gone(standing, now_s):
             return
         self.caretaker.remember(self._last_known(), now_s)
         self._see_own_rows(now_s)
@@ -362,17 +365,6 @@ class Coordinator:
             due_s = self.caretaker.cold_until_s
         self._round_due_s = max(due_s, now_s + 0.01 * interval_s)
 
-    def _report_skipped(self, event: ScanDone) -> None:
-        for key, why in event.skipped:
-            if (key, why) not in self._skipped:
-                self._skipped.add((key, why))
-                self.outbox.report(
-                    Topic.ROW_SKIPPED,
-                    Level.WARNING,
-                    f"row {key!r} of the lease table is left alone: {why}",
-                    key,
-                )
-
     def _see_own_rows(self, now_s: float) -> None:
         """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
         self._unheld_own.clear()
@@ -381,7 +373,7 @@ class Coordinator:
                 continue
             if lease.reader == self.worker:
                 self._unheld_own.add(key)
-            if self.outbox.is_busy(key):
+            if self.outbox.is_busy(key) or key in self.view.damaged:
                 continue
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
                 self._await(key, now_s)

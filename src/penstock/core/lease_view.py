@@ -17,6 +17,7 @@ from typing import Final
 
 from penstock.core.handovers import Handovers
 from penstock.core.lease import Lease
+from penstock.core.shard_graph import find_cycles
 
 STALE_READ_S: Final = 2.0
 """A scan may miss what was written so shortly before it (eventually consistent reads)."""
@@ -51,6 +52,10 @@ class LeaseView:
         self.handovers = Handovers(handover_bound_s)
         self.gone: set[str] = set()
         """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
+        self.damaged: dict[str, str] = {}
+        """Rows that stand and cannot be read as leases, or are no leases; each with why."""
+        self.circular: frozenset[str] = frozenset()
+        """Leases that are said to descend from themselves: they do not wait for each other."""
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -77,6 +82,7 @@ class LeaseView:
         now_s: float,
         began_s: float | None = None,
         held: Container[str] = (),
+        skipped: Iterable[tuple[str, str]] = (),
     ) -> list[str]:
         """Take in a whole scan.
 
@@ -86,6 +92,7 @@ class LeaseView:
             began_s: When it began: rows that were seen by other means since then may be newer than the scan's and
                 stay.
             held: Leases of this worker: they are forgotten only when a write or a read of their own says so.
+            skipped: Rows that could not be read as leases, with why. What was known of them stays.
 
         Returns:
             Keys of rows that were known and were not among the scan's.
@@ -105,14 +112,19 @@ class LeaseView:
                 continue  # an answer to a write or a read that began later than this scan
             if self._note(lease, now_s):
                 rows[key].unchanged_scans += 1
+        self.damaged = dict(skipped)
         missing = []
         for key in gone:
+            if key in self.damaged:
+                continue
             if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
                 continue  # created while the scan was under way, or a moment before it
             if key not in held:
                 self.forget(key)
             missing.append(key)
         self.handovers.keep_only(self)
+        unfinished = {key: row.lease.parents for key, row in rows.items() if not row.lease.is_ended}
+        self.circular = find_cycles({key: parents for key, parents in unfinished.items() if parents})
         return missing
 
     def _note(self, lease: Lease, now_s: float) -> bool:
@@ -186,7 +198,7 @@ class LeaseView:
                 lacking += parent not in self.gone
             elif row.lease.is_ended:
                 found += 1
-            else:
+            elif lease.key not in self.circular or parent not in self.circular:
                 return True
         return bool(found and lacking) and not lease.checkpoint.is_record
 

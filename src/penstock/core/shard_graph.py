@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import heapq
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
@@ -330,6 +331,45 @@ def _join(one: Shard, other: Shard) -> Shard:
         starts.pop() if starts else _UNKNOWN_START,
         ending,
     )
+
+
+# --- lineage that cannot be -------------------------------------------------------------------------------
+
+
+def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
+    """Find the shards that are said to descend from themselves.
+
+    Args:
+        parents_of: By shard, the parents that it waits for.
+
+    Returns:
+        Every member of a cycle, and what lies between two cycles.
+    """
+    children_of: dict[str, set[str]] = {}
+    for shard_id, parents in parents_of.items():
+        for parent in parents & parents_of.keys():
+            children_of.setdefault(parent, set()).add(shard_id)
+    left = _strip(set(parents_of), parents_of, children_of)
+    return frozenset(_strip(left, children_of, parents_of))
+
+
+def _strip(
+    nodes: set[str], before: Mapping[str, AbstractSet[str]], after: Mapping[str, AbstractSet[str]]
+) -> set[str]:
+    """Take away, again and again, what has nothing before it."""
+    none: frozenset[str] = frozenset()
+    counts = {node: len(before.get(node, none) & nodes) for node in nodes}
+    bare = [node for node, count in counts.items() if not count]
+    left = set(nodes)
+    while bare:
+        node = bare.pop()
+        left.remove(node)
+        for other in after.get(node, none):
+            if other in left:
+                counts[other] -= 1
+                if not counts[other]:
+                    bare.append(other)
+    return left
 
 
 # --- routing ----------------------------------------------------------------------------------------------
