@@ -70,5 +70,7 @@ def exit_on_termination() -> None:
         signal.signal(signal.SIGTERM, _exit)
 
 
-def _exit(_number: int, _frame: FrameType | None) -> None:
+def _exit(number: int, _frame: FrameType | None) -> None:
+    # Once is enough: another one must not break off the farewell that this one begins.
+    signal.signal(number, signal.SIG_IGN)
     sys.exit(0)

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.consumer.lease_loop import LeaseLoop
@@ -54,7 +55,7 @@ class Fleet:
         self.worker = worker
         self._clock = clock
         self._changed = threading.Condition()
-        self._words: list[c.StartReader | c.StopReader] = []
+        self._words: deque[c.StartReader | c.StopReader] = deque()
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
@@ -80,16 +81,24 @@ class Fleet:
 
     # --- the planner's side -----------------------------------------------------------------------------
 
-    def take_words(self) -> list[c.StartReader | c.StopReader]:
-        """Give what the coordinator has said since the last time.
+    def take_words(self) -> Iterator[c.StartReader | c.StopReader]:
+        """Yield what the coordinator has said since the last time; a word is gone when the next one is asked for.
+
+        So a word that was not heard to its end, because the process was told to exit meanwhile, is said again to whoever
+        asks on the way out.
 
         Raises:
             PenstockError: The coordinator itself failed, which is a defect; the query must not go on without it.
         """
-        with self._changed:
-            self._raise_failure()
-            words, self._words = self._words, []
-        return words
+        while True:
+            with self._changed:
+                self._raise_failure()
+                if not self._words:
+                    return
+                word = self._words[0]
+            yield word
+            with self._changed:
+                self._words.popleft()
 
     def tell(self, events: Sequence[c.Event]) -> None:
         """Give the coordinator the readers' words."""

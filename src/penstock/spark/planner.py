@@ -24,7 +24,7 @@ from penstock.core.offsets import StreamOffset
 from penstock.core.position import Position
 from penstock.core.query_shards import QueryShards, Settlement, ShardState, Surprise
 from penstock.core.task_split import plan_tasks
-from penstock.errors import ServiceError, Unavailable
+from penstock.errors import PenstockError, ServiceError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -117,6 +117,7 @@ class Planner:
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
         self._settlement: Settlement | None = None
+        self._done: StreamOffset | None = None  # what Spark has said is done, until a batch begins
 
     # --- Spark's questions --------------------------------------------------------------------------------
 
@@ -141,6 +142,7 @@ class Planner:
         Raises:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
+        self._done = start
         fleet, shards = self._join(start)
         wait_s = self._options.probe_interval_s if self._until_ms is None else self._available_now_wait_s
         deadline_s = self._clock.monotonic_s() + wait_s
@@ -166,6 +168,7 @@ class Planner:
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
         """Give what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
+        self._done = None
         _, shards = self._join(end)
         by_shard = {}
         for shard_id, position in end.shards.items():
@@ -220,22 +223,35 @@ class Planner:
     def stop(self) -> None:
         """End threads. Leases go back at once when the query was idle, with what is done in their shards.
 
-        While a batch is under way they stay in the query's name: it may be repeated, and must find its claims.
+        While a batch is under way they stay in the query's name: it may be repeated, and must find its claims. The query
+        may be ended at any point of the calls above; a batch that is done is settled here then.
         """
         self._prober.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._joined is None:
             return
         (fleet, shards), self._joined = self._joined, None
-        if not shards.is_settled:
+        if not self._is_settled_at_last(fleet, shards):
             fleet.abandon()
             return
-        self._listen(fleet, shards)
         fleet.tell([*shards.drained(), *shards.hand_back_all()])
         if self._metrics is not None:
             self._metrics.close()
         if not fleet.stop(_STOP_S):
             _log.warning("not all leases could be released within %g s; they expire by themselves", _STOP_S)
+
+    def _is_settled_at_last(self, fleet: Fleet, shards: QueryShards) -> bool:
+        """Settle a batch that is done and was not settled yet; False when a batch is under way or the service fails."""
+        try:
+            self._listen(fleet, shards)
+            if self._done is not None and not shards.is_settled_for(self._done.batch):
+                self._settle(self._done, fleet, shards)
+        except PenstockError as error:
+            _log.warning(
+                "leases are kept until they expire, since the last batch could not be settled: %s", error
+            )
+            return False
+        return shards.is_settled
 
     # --- joining the application ----------------------------------------------------------------------------
 

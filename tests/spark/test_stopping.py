@@ -1,0 +1,137 @@
+"""A query that is stopped while no batch is under way gives its leases back, whatever it was doing just then."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.aws.connection import client_for
+from penstock.local import LocalKinesis
+from penstock.spark.process import _aws_options
+from reader_query import Query
+from spark_support import numbered, put, wait_until
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalKinesis(limits=False, settle_s=0) as running:
+        yield running
+
+
+@pytest.fixture
+def query(server):
+    made = Query(server, server.client("kinesis"), shards=2)
+    put(made.client, made.stream, numbered(0, 20))
+    yield made
+    made.stop()
+
+
+def owners(query):
+    return {lease.owner for lease in query.table.scan().leases}
+
+
+@contextmanager
+def told_to_exit(query, call):
+    """The process is told to exit in the middle of a call that its main thread makes."""
+    service, _, operation = call.partition(".")
+    client = client_for(service, _aws_options(query.options.connection))
+    left = [1]
+
+    def stop(**_):
+        if threading.current_thread() is threading.main_thread() and left[0]:
+            left[0] = 0
+            raise SystemExit(0)
+
+    client.meta.events.register(f"before-call.{service}.{operation}", stop)
+    try:
+        yield left
+    finally:
+        client.meta.events.unregister(f"before-call.{service}.{operation}", stop)
+
+
+def stop_in(query, call):
+    """Ask for the next offset, be told to exit on the way, and stop as Spark's runner does then."""
+    with told_to_exit(query, call) as left:
+        try:
+            with pytest.raises(SystemExit):
+                wait_until(lambda: query.plan() is not None, "the exit")
+        finally:
+            query.reader.stop()
+        assert left == [0]
+
+
+def test_a_query_that_is_stopped_while_it_looks_at_what_its_last_batch_did_gives_its_leases_back(query):
+    assert len(query.batch()) == 20
+    assert owners(query) != {None}
+    stop_in(query, "dynamodb.*")
+    assert owners(query) == {None}
+    query.reader = query.fresh()
+    put(query.client, query.stream, numbered(20, 30))
+    wait_until(lambda: query.batch() is not None, "the next batch")
+    assert query.numbers() == list(range(30))
+
+
+def test_a_query_that_is_stopped_while_its_batch_is_under_way_keeps_its_leases(query):
+    end = query.plan()
+    rows = query.execute(end)
+    query.reader.stop()
+    assert owners(query) != {None}
+    query.reader = query.fresh()
+    assert sorted(query.execute(end)) == sorted(rows)
+
+
+def test_a_query_that_is_stopped_when_its_batch_is_planned_gives_its_leases_back(query):
+    end = query.plan()
+    query.reader.stop()
+    assert owners(query) == {None}
+    query.reader = query.fresh()
+    query.commit(end, query.execute(end))
+    query.drain()
+    assert query.numbers() == list(range(20))
+
+
+def test_what_the_coordinator_said_and_nobody_heard_to_the_end_is_said_again(query):
+    query.batch()
+    fleet = query.reader._planner._joined[0]
+    words = ["a", "b", "c"]
+    with fleet._changed:
+        fleet._words.extend(words)
+    for word in fleet.take_words():
+        if word == "b":
+            break
+    assert list(fleet.take_words()) == ["b", "c"]
+    assert list(fleet.take_words()) == []
+
+
+PROGRAM = """
+import signal, sys, threading
+from penstock.spark.border import exit_on_termination
+exit_on_termination()
+try:
+    print("ready", flush=True)
+    threading.Event().wait(60)
+finally:
+    print("leaving", flush=True)
+    sys.stdin.readline()
+    print("farewell is said", flush=True)
+"""
+
+
+def test_a_second_request_to_end_does_not_break_off_the_farewell():
+    program = subprocess.Popen(
+        [sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with program:
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(signal.SIGTERM)
+        assert program.stdout.readline() == "leaving\n"
+        program.send_signal(signal.SIGTERM)
+        program.stdin.write("\n")
+        program.stdin.flush()
+        assert program.stdout.readline() == "farewell is said\n"
+        assert program.wait(60) == 0
