@@ -22,16 +22,18 @@ from typing import Any
 def claim_all(table: Any, offset: Any, number: int) -> None:
     """Write the claim of each shard's task: one record further on, and more to read."""
     from penstock.core.claims import ClaimNote
-    from penstock.core.lease import Applied, Claim
+    from penstock.core.lease import Applied, BatchClaim, Claim
     from penstock.core.position import at_record
 
     rows = {lease.key: lease for lease in table.scan().leases}
 
     def claim(key: str) -> None:
         start = offset.shards[key]
-        note = ClaimNote(start, at_tip=False, record_count=1, bytes_count=100, millis_behind_latest=5000)
+        note = ClaimNote(has_more=True, record_count=1, bytes_count=100, millis_behind_latest=5000).to_bytes()
         end = at_record(str(10**55 + number))
-        write = Claim(key, offset.worker, offset.batch, end, note.to_bytes(), rows[key].checkpoint, start)
+        made = BatchClaim(offset.worker, offset.batch, "bench", start, end, note, time.time_ns() // 10**6)
+        own = rows[key].claim_of(offset.worker)
+        write = Claim(key, made, rows[key].checkpoint, None if own is None else own.identity)
         if not isinstance(table.write(write), Applied):
             raise SystemExit(f"the claim of {key} was refused")
 

@@ -19,6 +19,7 @@
     ├── DataLossError                records between two positions are gone from the stream
     ├── StreamChanged                the stream was deleted and created again under its name
     ├── ClaimConflict                another attempt of the same batch fixed another end
+    ├── AnotherDriver                a second query runs from the same checkpoint location; stop one of them
     ├── LeaseLost                    another worker owns the lease now
     ├── BufferFull                   a producer has no room; nothing was taken: put again later, or more slowly
     ├── DeliveryFailed               records were not acknowledged; says which and why
@@ -120,6 +121,10 @@ class StreamChanged(PenstockError):
 
 class ClaimConflict(PenstockError):
     """Another attempt of the same batch claimed another end; this attempt must be repeated."""
+
+
+class AnotherDriver(PenstockError):
+    """Another driver works from the same checkpoint location; this one must not go on."""
 
 
 class LeaseLost(PenstockError):

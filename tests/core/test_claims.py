@@ -7,82 +7,139 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.claims import (
+    CLAIMS_MAX,
+    AnotherDriver,
     ClaimNote,
+    Execution,
+    Forfeit,
     Idle,
     ReadFreely,
-    ReadNothing,
     ReadTo,
     ReadUnclaimed,
     Settled,
     StartReason,
+    find_later_claims,
     may_promote,
     parse_note,
+    plan_dropped_claims,
     plan_read,
     resolve_start,
     settle_claim,
 )
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.lease import Applied, Claim, Lease, Refusal, Refused, apply_write
+from penstock.core.lease import (
+    Applied,
+    BatchClaim,
+    Checkpoint,
+    Claim,
+    Lease,
+    Refusal,
+    Refused,
+    Release,
+    Take,
+    apply_write,
+)
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard
 
 ME, OTHER = "query", "worker"
 START, END, FURTHER = at_record("100"), at_record("200", 3), at_record("300")
-NOTE = ClaimNote(start=START, at_tip=True, record_count=7, bytes_count=70)
+NOTE = ClaimNote(tip_ms=5, record_count=7, bytes_count=70)
+CLAIM = BatchClaim(ME, 4, "r1", START, END, NOTE.to_bytes())
 MINE = Lease("shard", counter=5, owner=ME, checkpoint=START)
-CLAIMED = replace(MINE, pending=END, pending_state=NOTE.to_bytes(), claim_batch=4, claim_worker=ME)
+CLAIMED = replace(MINE, pending=END, claims=(CLAIM,))
+FIRST = Execution(ME, 4, "r1", START)
+"""The first execution of batch 4: its driver saw no claim."""
+
+
+def claimed(**change):
+    return replace(CLAIMED, claims=(replace(CLAIM, **change),))
 
 
 def test_a_note_comes_back_as_it_was_written():
     child = ChildShard("child", ("shard", "other"), FULL_RANGE)
-    note = ClaimNote(START, True, False, 3, 4, 5, 6, (child,))
+    note = ClaimNote(True, 1, False, 3, 4, None, 6, (child,), kept_iterator=True, query="q")
     assert parse_note(note.to_bytes()) == note
 
 
-@pytest.mark.parametrize("state", [None, b"", b"not json", b"{}", b"[1]", b'{"start":["x",0]}', b"\xff\xfe"])
-def test_a_state_that_is_not_ours_is_no_note(state):
-    assert parse_note(state) is None
+@pytest.mark.parametrize("note", [b"", b"not json", b"{}", b"[1]", b'{"tip":null}', b"\xff\xfe"])
+def test_bytes_that_are_no_note_are_none(note):
+    assert parse_note(note) is None
+
+
+# --- a task looks at its lease ------------------------------------------------------------------------------
 
 
 def test_a_task_reads_freely_where_nothing_is_claimed():
-    assert plan_read(MINE, ME, 4, START) == ReadFreely()
+    assert plan_read(MINE, FIRST) == ReadFreely()
 
 
-def test_a_task_reads_freely_after_the_claim_of_an_earlier_batch():
-    assert plan_read(CLAIMED, ME, 5, END) == ReadFreely()
+def test_a_task_reads_freely_after_the_claim_of_an_earlier_batch_that_its_driver_saw():
+    assert plan_read(CLAIMED, Execution(ME, 5, "r1", END, (4, "r1"))) == ReadFreely()
 
 
 def test_a_second_execution_reads_exactly_to_the_claim():
-    assert plan_read(CLAIMED, ME, 4, START) == ReadTo(END, NOTE)
+    assert plan_read(CLAIMED, FIRST) == ReadTo(END)
 
 
-def test_a_replay_after_the_claim_became_the_checkpoint_reads_to_the_checkpoint():
-    promoted = replace(CLAIMED, checkpoint=END, pending=None, pending_state=None)
-    assert plan_read(promoted, ME, 4, START) == ReadTo(END)
+def test_a_replay_under_a_new_driver_reads_exactly_to_the_claim():
+    assert plan_read(CLAIMED, Execution(ME, 4, "r2", START, (4, "r1"))) == ReadTo(END)
 
 
-def test_a_replay_reads_to_the_claim_although_the_lease_is_free_now():
-    assert plan_read(replace(CLAIMED, owner=None), ME, 4, START) == ReadTo(END, NOTE)
+def test_a_replay_reads_to_the_claim_whoever_had_the_lease_in_between():
+    row = CLAIMED
+    for write in (
+        Take("shard", 5, OTHER),
+        Checkpoint("shard", 6, OTHER, at_record("150")),
+        Checkpoint("shard", 7, OTHER, FURTHER),
+        Release("shard", 8, OTHER, at_record("400")),
+        Take("shard", 9, ME),
+    ):
+        row = apply_write(row, write).lease
+        assert plan_read(row, FIRST) == ReadTo(END)
 
 
-def test_a_task_of_a_batch_older_than_the_claim_reads_nothing():
-    assert plan_read(CLAIMED, ME, 3, START) == ReadNothing(Idle.REWOUND)
+@pytest.mark.parametrize("seen", [None, (2, "r1")])
+def test_a_claim_of_a_later_batch_that_the_driver_did_not_see_is_another_drivers(seen):
+    later = claimed(batch=6, run="r2", start=END, end=FURTHER)
+    assert plan_read(later, replace(FIRST, seen=seen)) == AnotherDriver(later.claims[0])
 
 
-def test_a_claim_of_another_start_is_another_timeline():
-    assert plan_read(CLAIMED, ME, 4, at_record("150")) == ReadNothing(Idle.REWOUND)
+def test_a_claim_of_the_same_number_and_another_start_is_another_drivers():
+    assert plan_read(CLAIMED, replace(FIRST, start=at_record("150"))) == AnotherDriver(CLAIM)
 
 
-def test_a_task_reads_nothing_where_another_worker_owns_the_lease():
-    assert plan_read(replace(MINE, owner=OTHER), ME, 4, START) == ReadNothing(Idle.LEASE_LOST)
+def test_a_claim_that_the_driver_saw_and_that_is_gone_was_taken_away_by_another_driver():
+    assert plan_read(MINE, replace(FIRST, seen=(3, "r1"))) == AnotherDriver(None)
+
+
+def test_an_earlier_claim_that_the_driver_did_not_see_is_another_drivers():
+    assert isinstance(plan_read(claimed(batch=3, run="r9"), replace(FIRST, seen=(3, "r1"))), AnotherDriver)
+
+
+def test_another_querys_claim_says_nothing():
+    assert plan_read(claimed(worker=OTHER, batch=900), FIRST) == ReadFreely()
+
+
+def test_a_batch_gives_up_a_shard_that_another_worker_has():
+    assert plan_read(replace(MINE, owner=OTHER), FIRST) == Forfeit(Idle.LEASE_LOST)
+
+
+def test_a_batch_gives_up_a_shard_that_another_worker_has_read_further():
+    assert plan_read(replace(MINE, checkpoint=at_record("101")), FIRST) == Forfeit(Idle.DONE_ELSEWHERE)
+
+
+def test_a_batch_that_gave_a_shard_up_holds_nothing_of_it_when_the_lease_is_back():
+    given_up = replace(MINE, claims=(replace(CLAIM, end=START, note=b""),))
+    assert plan_read(given_up, FIRST) == ReadTo(START)
 
 
 def test_a_task_reads_on_while_a_handover_waits_for_it():
-    assert plan_read(replace(MINE, owner=OTHER, checkpoint_owner=ME), ME, 4, START) == ReadFreely()
+    assert plan_read(replace(MINE, owner=OTHER, checkpoint_owner=ME), FIRST) == ReadFreely()
 
 
 def test_a_task_without_a_lease_reads_unclaimed():
-    assert plan_read(None, ME, 4, START) == ReadUnclaimed()
+    assert plan_read(None, FIRST) == ReadUnclaimed()
 
 
 @pytest.mark.parametrize(
@@ -94,65 +151,78 @@ def test_a_task_without_a_lease_reads_unclaimed():
         (CLAIMED, SHARD_END, (Settled.REPEAT, END)),
         (replace(MINE, checkpoint=TRIM_HORIZON), END, (Settled.CLAIM_AGAIN, END)),
         (replace(MINE, owner=OTHER), END, (Settled.LOST, END)),
-        (replace(CLAIMED, claim_batch=9), END, (Settled.REPEAT, END)),
+        (claimed(batch=9), END, (Settled.ANOTHER_DRIVER, END)),
         (None, END, (Settled.GONE, END)),
     ],
 )
 def test_a_refused_claim_means(row, mine, expected):
-    assert settle_claim(row, ME, 4, START, mine) == expected
+    assert settle_claim(row, FIRST, mine) == expected
+
+
+# --- claims that are not needed any more ----------------------------------------------------------------------
+
+
+def of(worker, made_ms):
+    return BatchClaim(worker, 1, "r", START, END, b"", made_ms)
+
+
+def test_claims_whose_records_have_left_the_stream_go_and_the_own_one_stays():
+    row = replace(MINE, claims=(of("gone", 10), of("lives", 30), of(ME, 5)))
+    assert plan_dropped_claims(row, ME, 20) == (("gone", 1),)
+
+
+def test_a_row_keeps_a_bounded_number_of_claims_and_the_oldest_go_first():
+    row = replace(MINE, claims=tuple(of(f"q{number:02}", 100 + number) for number in range(CLAIMS_MAX + 2)))
+    assert plan_dropped_claims(row, ME, 0) == (("q00", 1), ("q01", 1))
+
+
+# --- the driver plans the next batch --------------------------------------------------------------------------
+
+
+def start_of(lease, batch=4, planned=START):
+    start = resolve_start(lease, ME, batch, planned)
+    return None if start is None else (start.position, start.reason, start.note)
 
 
 def test_the_next_batch_starts_where_the_last_one_claimed():
-    start = resolve_start(CLAIMED, ME, 4, START)
-    assert start is not None
-    assert (start.position, start.reason, start.note) == (END, StartReason.CLAIMED, NOTE)
+    assert start_of(CLAIMED) == (END, StartReason.CLAIMED, NOTE)
 
 
-def test_the_next_batch_starts_at_the_checkpoint_once_the_claim_is_promoted():
-    promoted = replace(CLAIMED, checkpoint=END, pending=None, pending_state=None)
-    start = resolve_start(promoted, ME, 4, START)
-    assert start is not None
-    assert (start.position, start.reason) == (END, StartReason.CHECKPOINT)
+def test_the_next_batch_starts_where_the_last_one_claimed_once_that_is_the_checkpoint():
+    assert start_of(replace(CLAIMED, checkpoint=END, pending=None)) == (END, StartReason.CLAIMED, NOTE)
 
 
 def test_a_shard_new_to_the_query_starts_at_its_checkpoint():
-    start = resolve_start(replace(MINE, checkpoint=END), ME, 4, None)
-    assert start is not None
-    assert (start.position, start.reason) == (END, StartReason.CHECKPOINT)
+    assert start_of(replace(MINE, checkpoint=END), planned=None) == (END, StartReason.CHECKPOINT, None)
 
 
-def test_a_batch_that_did_not_read_a_shard_to_an_end_is_offered_again():
-    start = resolve_start(MINE, ME, 4, START)
-    assert start is not None
-    assert (start.position, start.reason) == (START, StartReason.NOT_READ)
+def test_a_shard_that_was_out_of_sight_goes_on_at_its_last_claim():
+    assert start_of(CLAIMED, batch=5, planned=None) == (END, StartReason.CLAIMED, NOTE)
 
 
-def test_a_shard_that_another_owner_took_further_starts_there():
-    start = resolve_start(replace(MINE, checkpoint=FURTHER), ME, 4, START)
-    assert start is not None
-    assert (start.position, start.reason) == (FURTHER, StartReason.CHECKPOINT)
+def test_a_batch_that_did_not_read_a_shard_is_offered_again():
+    assert start_of(MINE) == (START, StartReason.NOT_READ, None)
 
 
-def test_a_checkpoint_location_older_than_the_lease_rewinds():
-    start = resolve_start(replace(CLAIMED, claim_batch=9), ME, 4, START)
-    assert start is not None
-    assert (start.position, start.reason) == (START, StartReason.REWOUND)
-
-
-def test_a_claim_of_another_timeline_rewinds():
-    start = resolve_start(CLAIMED, ME, 4, at_record("150"))
-    assert start is not None
-    assert (start.position, start.reason) == (at_record("150"), StartReason.REWOUND)
+@pytest.mark.parametrize("lease", [MINE, CLAIMED, claimed(end=START, note=b"")])
+@pytest.mark.parametrize("planned", [START, None])
+def test_a_shard_that_another_owner_took_further_starts_there(lease, planned):
+    batch = 4 if planned is not None else 5
+    further = replace(lease, checkpoint=FURTHER)
+    assert start_of(further, batch, planned) == (FURTHER, StartReason.CHECKPOINT, None)
 
 
 def test_a_deleted_lease_starts_where_the_last_batch_did():
-    start = resolve_start(None, ME, 4, START)
-    assert start is not None
-    assert (start.position, start.reason) == (START, StartReason.LEASE_GONE)
+    assert start_of(None) == (START, StartReason.LEASE_GONE, None)
 
 
 def test_nothing_is_known_of_a_shard_without_lease_that_was_not_in_the_batch():
-    assert resolve_start(None, ME, 4, None) is None
+    assert start_of(None, planned=None) is None
+
+
+def test_claims_of_later_batches_are_found():
+    rows = [CLAIMED, replace(claimed(batch=5), key="b"), replace(claimed(worker=OTHER, batch=9), key="c")]
+    assert [row.key for row in find_later_claims(rows, ME, 4)] == ["b"]
 
 
 @pytest.mark.parametrize(
@@ -162,11 +232,10 @@ def test_nothing_is_known_of_a_shard_without_lease_that_was_not_in_the_batch():
         (CLAIMED, 5, END, True),
         (CLAIMED, 3, END, False),
         (CLAIMED, 4, START, False),
-        (replace(CLAIMED, claim_worker=OTHER), 4, END, False),
-        (replace(CLAIMED, claim_batch=None), 4, END, False),
-        (replace(CLAIMED, pending=None), 4, END, False),
+        (claimed(worker=OTHER), 4, END, False),
+        (MINE, 4, END, False),
         (replace(CLAIMED, checkpoint=FURTHER), 4, END, False),
-        (replace(CLAIMED, pending=START), 4, END, False),
+        (claimed(end=START), 4, END, False),
     ],
 )
 def test_a_claim_may_become_the_checkpoint(lease, batch, done, expected):
@@ -175,11 +244,11 @@ def test_a_claim_may_become_the_checkpoint(lease, batch, done, expected):
 
 def test_two_executions_race_and_the_first_claim_stands():
     def claim(end):
-        return Claim("shard", ME, 4, end, ClaimNote(START).to_bytes(), START, START)
+        return Claim("shard", replace(CLAIM, end=end), START)
 
     first = apply_write(MINE, claim(END))
     assert isinstance(first, Applied)
     second = apply_write(first.lease, claim(FURTHER))
     assert second == Refused(Refusal.CLAIMED, first.lease)
-    assert settle_claim(first.lease, ME, 4, START, FURTHER) == (Settled.REPEAT, END)
-    assert plan_read(first.lease, ME, 4, START) == ReadTo(END, ClaimNote(START))
+    assert settle_claim(first.lease, FIRST, FURTHER) == (Settled.REPEAT, END)
+    assert plan_read(first.lease, FIRST) == ReadTo(END)

@@ -6,10 +6,11 @@ import pytest
 
 from penstock.core.fleet import fleet_of, live_workers
 from penstock.core.handovers import Handovers
-from penstock.core.lease import Lease, RequestHandover, Take, apply_write
+from penstock.core.lease import BatchClaim, Lease, RequestHandover, Take, apply_write
 from penstock.core.lease_view import LeaseView
 from penstock.core.position import at_record
 
+CLAIM = BatchClaim("reader", 3, "run", at_record("1"), at_record("2"))
 ASKED = Lease("s", counter=4, owner="next", checkpoint_owner="reader", checkpoint=at_record("5"))
 
 
@@ -58,14 +59,14 @@ def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_w
     "rows",
     [
         [replace(ASKED, owner="reader", checkpoint_owner="older")],
-        [replace(ASKED, claim_worker="reader", claim_batch=3)],
+        [replace(ASKED, claims=(CLAIM,))],
     ],
     ids=["it has an ask of its own under way from before", "it claims"],
 )
 def test_a_claim_shows_a_worker_that_knows_hand_overs_and_a_first_look_alone_shows_nothing(rows):
     handovers = seen(*rows)
     handovers.note_unanswered(ASKED, 30.0)
-    assert handovers.is_deaf("reader", 31.0) == (rows[0].claim_worker is None)
+    assert handovers.is_deaf("reader", 31.0) == (not rows[0].claims)
 
 
 def test_who_was_seen_to_ask_knows_hand_overs():

@@ -10,6 +10,7 @@ import penstock.core.lease as rules
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.lease import (
     Applied,
+    BatchClaim,
     Checkpoint,
     Claim,
     Create,
@@ -25,6 +26,7 @@ from penstock.core.lease import (
     RequestHandover,
     Reset,
     Take,
+    TipMark,
     apply_write,
     may_move,
     starting_lease,
@@ -38,6 +40,7 @@ from penstock.core.position import (
     at_timestamp,
     parse_checkpoint,
 )
+from penstock.core.stream_identity import StreamIdentity
 
 SCENARIOS = json.loads((Path(__file__).parents[1] / "scenarios" / "lease_writes.json").read_text())
 
@@ -52,16 +55,25 @@ def a_position(text):
     return parse_checkpoint(name, timestamp_ms=int(rest) if rest else None)
 
 
+def a_claim(document):
+    return BatchClaim(**{name: a_value(name, value) for name, value in document.items()})
+
+
+READERS = {
+    **dict.fromkeys(("checkpoint", "pending", "position", "end", "start", "checkpoint_seen"), a_position),
+    **dict.fromkeys(("parents", "children"), frozenset),
+    **dict.fromkeys(("pending_state", "note"), str.encode),
+    **dict.fromkeys(("mark", "tip"), lambda value: TipMark(a_position(value["position"]), value["tip_ms"])),
+    "claim": a_claim,
+    "claims": lambda value: tuple(a_claim(claim) for claim in value),
+    "stream": lambda value: StreamIdentity(**value),
+    "before": tuple,
+    "dropped": lambda value: tuple(tuple(claim) for claim in value),
+}
+
+
 def a_value(name, value):
-    if value is None:
-        return None
-    if name in {"checkpoint", "pending", "position", "end", "start", "checkpoint_seen"}:
-        return a_position(value)
-    if name in {"parents", "children"}:
-        return frozenset(value)
-    if name in {"pending_state", "state"}:
-        return value.encode()
-    return value
+    return READERS[name](value) if value is not None and name in READERS else value
 
 
 def a_lease(document):
@@ -108,6 +120,12 @@ RECORDS = st.builds(
 STARTS = st.sampled_from([TRIM_HORIZON, LATEST, at_timestamp(5), replace(LATEST, timestamp_ms=7)])
 POSITIONS = st.one_of(RECORDS, STARTS, st.just(SHARD_END))
 COUNTERS = st.integers(min_value=0, max_value=3)
+NUMBERS = st.integers(min_value=0, max_value=3)
+STREAMS = st.sampled_from([StreamIdentity("arn:a", 1), StreamIdentity("arn:b", 1)])
+MARKS = st.builds(TipMark, RECORDS, st.none() | st.just(7))
+CLAIMS = st.builds(
+    BatchClaim, WORKERS, NUMBERS, st.just("r1"), POSITIONS, POSITIONS, st.sampled_from([b"", b"n"])
+)
 LEASES = st.builds(
     Lease,
     key=st.just("s1"),
@@ -118,8 +136,9 @@ LEASES = st.builds(
     checkpoint_owner=st.none() | WORKERS,
     pending=st.none() | RECORDS,
     pending_state=st.none() | st.just(b"note"),
-    claim_batch=st.none() | st.integers(min_value=0, max_value=3),
-    claim_worker=st.none() | WORKERS,
+    claims=st.lists(CLAIMS, max_size=2, unique_by=lambda claim: claim.worker).map(tuple),
+    mark=st.none() | MARKS,
+    stream=st.none() | STREAMS,
 )
 KEY = st.just("s1")
 UPDATES = st.one_of(
@@ -133,12 +152,10 @@ UPDATES = st.one_of(
     st.builds(
         Claim,
         KEY,
-        WORKERS,
-        st.integers(min_value=0, max_value=3),
-        RECORDS,
-        st.just(b"n"),
+        CLAIMS,
         POSITIONS,
-        POSITIONS,
+        st.none() | st.tuples(NUMBERS, st.just("r1")),
+        stream=st.none() | STREAMS,
     ),
     st.builds(Promote, KEY, WORKERS, st.integers(min_value=0, max_value=3), POSITIONS),
     st.builds(Delete, KEY, COUNTERS, POSITIONS),
@@ -181,8 +198,32 @@ def test_a_refusal_shows_the_row_as_it_stands(row, write):
 
 @given(LEASES, UPDATES)
 def test_only_the_reader_says_that_a_shard_is_done_or_that_its_reader_lives(row, write):
-    if isinstance(write, Renew | Checkpoint | End | Release | Claim | Promote) and row.reader != write.worker:
+    is_reader_only = isinstance(write, Renew | Checkpoint | End | Release | Promote)
+    if is_reader_only and row.reader != write.worker:
         assert isinstance(apply_write(row, write), Refused)
+
+
+@given(LEASES, UPDATES)
+def test_who_is_not_the_reader_claims_nothing_and_moves_nothing(row, write):
+    outcome = apply_write(row, write)
+    if isinstance(write, Claim) and row.reader != write.claim.worker and isinstance(outcome, Applied):
+        assert write.claim.start == write.claim.end
+        assert replace(outcome.lease, claims=()) == replace(row, claims=())
+
+
+@given(LEASES, UPDATES)
+def test_no_write_but_its_query_and_an_operator_touches_a_claim(row, write):
+    outcome = apply_write(row, write)
+    if isinstance(outcome, Applied) and outcome.lease is not None and not isinstance(write, Claim | Reset):
+        assert outcome.lease.claims == row.claims
+
+
+@given(LEASES, UPDATES)
+def test_a_checkpoint_of_ours_is_marked_as_ours(row, write):
+    outcome = apply_write(row, write)
+    if isinstance(outcome, Applied) and outcome.lease is not None and not isinstance(write, Reset):
+        moved = outcome.lease.checkpoint != row.checkpoint
+        assert not moved or not outcome.lease.has_foreign_checkpoint
 
 
 @given(LEASES, UPDATES)

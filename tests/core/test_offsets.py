@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from penstock.core.offsets import (
     INITIAL_OFFSET,
     Limit,
+    Share,
     StreamOffset,
     decode_position,
     encode_position,
@@ -63,6 +64,8 @@ def test_the_same_offset_is_the_same_text_whatever_order_its_shards_came_in(offs
         dict(reversed(list(offset.shards.items()))),
         offset.until_ms,
         offset.limit,
+        dict(reversed(list(offset.tips.items()))),
+        offset.deaggregates,
     )
     text = json.dumps(offset.to_json())
     assert json.dumps(turned.to_json()) == text
@@ -75,12 +78,20 @@ def test_the_initial_offset_is_a_constant():
 
 def test_the_text_of_a_whole_offset():
     offset = StreamOffset(
-        7, "w", "arn", 5, {"b": at_record("49", 2), "a": TRIM_HORIZON}, 9, Limit(10, None, ("b", "a"))
+        7,
+        "w",
+        "arn",
+        5,
+        {"b": at_record("49", 2), "a": TRIM_HORIZON},
+        9,
+        Limit(10, None, ("b", "a")),
+        {"b": 8, "a": 4},
+        deaggregates=False,
     )
     assert json.dumps(offset.to_json()) == (
         '{"batch": 7, "limit": {"bytes": null, "records": 10, "shards": ["b", "a"]}, '
         '"shards": {"a": ["TRIM_HORIZON", 0], "b": ["49", 2]}, "stream": {"arn": "arn", "created": 5}, '
-        '"until": 9, "v": 1, "worker": "w"}'
+        '"tips": {"a": 4, "b": 8}, "until": 9, "v": 1, "whole": true, "worker": "w"}'
     )
 
 
@@ -110,12 +121,30 @@ def test_a_position_comes_back_as_it_was_encoded(position):
 
 @given(st.integers(1, 1000), st.integers(1, 20))
 def test_the_parts_of_a_limit_sum_up_to_it(total, count):
-    limit = Limit(total, total * 2, tuple(str(place) for place in range(count)))
-    parts = [limit.share_of(str(place)) for place in range(count)]
-    assert sum(records or 0 for records, _ in parts) == total
-    assert sum(size or 0 for _, size in parts) == total * 2
+    shares = Limit(total, total * 2**20, tuple(str(place) for place in range(count))).shares().values()
+    assert sum(share.record_count_max for share in shares) == total
+    assert sum(share.bytes_max for share in shares) == total * 2**20
 
 
-def test_a_shard_outside_the_limit_is_not_read():
-    assert Limit(10, None, ("a",)).share_of("b") == (0, 0)
-    assert Limit(10, None, ("a",)).share_of("a") == (10, None)
+def test_where_a_limit_is_too_small_for_all_the_first_ones_are_read():
+    assert Limit(2, None, ("c", "a", "b")).shares() == {
+        "c": Share(1, None, may_exceed=True),
+        "a": Share(1, None, may_exceed=False),
+    }
+    assert Limit(None, 3 * 2**20, ("c", "a", "b", "d")).shares() == {
+        "c": Share(None, 2**20, may_exceed=True),
+        "a": Share(None, 2**20, may_exceed=False),
+        "b": Share(None, 2**20, may_exceed=False),
+    }
+    assert Limit(None, 5, ("c", "a")).shares() == {"c": Share(None, 5, may_exceed=True)}
+
+
+def test_a_batch_reads_the_shards_that_its_limit_names():
+    offset = StreamOffset(
+        shards={"a": TRIM_HORIZON, "b": TRIM_HORIZON}, limit=Limit(None, None, ("b", "gone"))
+    )
+    assert offset.shares() == {"b": Share(may_exceed=True)}
+
+
+def test_an_offset_without_a_limit_reads_every_shard():
+    assert StreamOffset(shards={"a": TRIM_HORIZON}).shares() == {"a": Share()}

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.claims import ClaimNote
+from penstock.core.claims import ClaimNote, Start, StartReason
 from penstock.core.coordination import (
     ReaderProgress,
     ReaderStopped,
@@ -16,15 +16,18 @@ from penstock.core.coordination import (
     StopWhy,
 )
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.lease import Lease, Promote
+from penstock.core.lease import BatchClaim, Create, Lease, Promote, Reset, TipMark, starting_lease
 from penstock.core.offsets import Limit, StreamOffset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
-from penstock.core.query_shards import QueryShards, Surprise, plan_recreation, state_after
-from penstock.core.shard import ChildShard
+from penstock.core.query_shards import QueryShards, Surprise, plan_recreation, plan_rewind, state_after
+from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import pin_latest
+from penstock.core.stream_identity import StreamIdentity
 from penstock.core.task_split import plan_tasks
 
 ME, OTHER = "me", "other"
+STREAM = StreamIdentity("arn", 77)
+TIP = TipMark(at_record("9"), 900)
 AT5, AT7, AT9, AT12 = (at_record(number) for number in ("5", "7", "9", "12"))
 CHILD = ChildShard("child", ("a",), FULL_RANGE)
 
@@ -34,10 +37,9 @@ def lease(key="a", **changes):
 
 
 def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
-    note = ClaimNote(start=start, **{"record_count": 4, "bytes_count": 2048, "at_tip": True, **note})
-    return lease(
-        key, checkpoint=start, pending=end, pending_state=note.to_bytes(), claim_batch=batch, claim_worker=ME
-    )
+    note = ClaimNote(**{"record_count": 4, "bytes_count": 2048, "tip_ms": 900, **note})
+    claim = BatchClaim(ME, batch, "r1", start, end, note.to_bytes())
+    return lease(key, checkpoint=start, pending=end, claims=(claim,))
 
 
 def holding(*keys, position=AT5):
@@ -70,9 +72,9 @@ def test_a_shard_goes_on_where_its_batch_claimed():
         0,
     )
     assert told.surprises == ()
-    assert told.progress == (ReaderProgress("a", 1, str(AT9), 0, None),)
+    assert told.progress == (ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900)),)
     state = shards.states["a"]
-    assert (state.has_news, state.is_whole, state.tip_seen_ms) == (False, True, 1000)
+    assert (state.has_news, state.is_whole, state.tip_seen_ms, state.is_answered) == (False, True, 900, False)
 
 
 def test_throughput_counts_from_settlement_to_settlement():
@@ -111,7 +113,7 @@ def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
     settle(shards, done(shards=("a", "b")), claimed("b"))
     shards.start(StartReader("a", 9, AT5, claimed("a"), 0.0), 1000)
     assert positions(shards) == {"a": AT9, "b": AT9}
-    assert shards.promotions() == [Promote("b", ME, 1, AT9), Promote("a", ME, 1, AT9)]
+    assert shards.promotions() == [Promote("b", ME, 1, AT9, 900), Promote("a", ME, 1, AT9, 900)]
 
 
 @pytest.mark.parametrize(("position", "expected"), [(AT5, AT9), (AT9, AT9), (AT12, AT12)])
@@ -121,11 +123,11 @@ def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_
     shards = holding("a")
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT9)]
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
     assert shards.promotions() == []
     shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
     assert positions(shards) == {"a": expected}
-    assert shards.promotions() == ([] if position == AT12 else [Promote("a", ME, 1, AT9)])
+    assert shards.promotions() == ([] if position == AT12 else [Promote("a", ME, 1, AT9, 900)])
 
 
 def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
@@ -155,7 +157,6 @@ def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
 @pytest.mark.parametrize(
     ("row", "limit", "expected"),
     [
-        (claimed(batch=5), None, Surprise.REWOUND),
         (lease(), None, Surprise.NOT_READ),
         (lease(), Limit(10, None, ("a",)), Surprise.NOT_READ),
         (lease(), Limit(10, None, ("b",)), None),
@@ -184,9 +185,9 @@ def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
     assert (shards.hand_back(), shards.hand_back_all(), shards.is_settled) == ([], [], False)
     settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT12)]
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT12, TipMark(AT12, 900))]
     assert shards.held == {"b"}
-    assert shards.hand_back_all() == [ReaderStopped("b", 2, AT9)]
+    assert shards.hand_back_all() == [ReaderStopped("b", 2, AT9, TIP)]
     assert shards.held == frozenset()
 
 
@@ -203,13 +204,13 @@ def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
     settle(shards, done(), claimed())
     shards.stop(StopReader("a", 1, StopWhy.LOST))
     shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT9)]
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
 
 
 def test_a_robbed_shard_is_given_back_with_its_claim_where_the_robber_left_it():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
-    assert shards.hand_back() == [ReaderStopped("a", 1, AT9), ReaderStopped("b", 2, None)]
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP), ReaderStopped("b", 2, None)]
 
 
 def test_where_nothing_is_done_yet_nothing_is_said():
@@ -223,9 +224,9 @@ def test_claims_are_promoted_once_and_only_forwards():
     behind = replace(claimed("b"), checkpoint=AT12)
     ended = claimed("c", end=SHARD_END)
     settle(shards, done(shards=("a", "b", "c")), claimed(), behind, ended)
-    assert shards.promotions() == [Promote("a", ME, 1, AT9)]
+    assert shards.promotions() == [Promote("a", ME, 1, AT9, 900)]
     shards.note_promoted([""])
-    assert shards.promotions() == [Promote("a", ME, 1, AT9)]
+    assert shards.promotions() == [Promote("a", ME, 1, AT9, 900)]
     shards.note_promoted(["a"])
     assert shards.promotions() == []
 
@@ -245,9 +246,9 @@ def test_a_table_that_lacks_what_the_offset_knows_gets_it_where_the_offset_says(
 
 def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
     shards = holding("a", "b")
-    settle(shards, done(shards=("a", "b")), claimed(), replace(lease("b"), claim_batch=6, claim_worker=OTHER))
+    settle(shards, done(6, shards=("a", "b")), claimed(batch=6), lease("b"))
     offset = shards.next_offset(
-        done(), ["b", "a"], stream=("arn", 77), record_count_max=10, bytes_max=None, until_ms=None
+        done(), ["b", "a"], stream=STREAM, record_count_max=10, bytes_max=None, until_ms=None
     )
     assert offset == StreamOffset(
         batch=7,
@@ -256,11 +257,29 @@ def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
         stream_created_ms=77,
         shards={"a": AT9, "b": AT5},
         limit=Limit(10, None, ("b", "a")),
+        tips={"a": 900},
     )
     following = shards.next_offset(
-        StreamOffset(), ["a"], stream=("arn", 77), record_count_max=None, bytes_max=None, until_ms=None
+        StreamOffset(),
+        ["a"],
+        stream=STREAM,
+        record_count_max=None,
+        bytes_max=None,
+        until_ms=None,
+        deaggregates=False,
     )
-    assert (following.batch, following.worker, following.limit) == (8, ME, None)
+    assert (following.batch, following.worker, following.limit) == (8, ME, Limit(None, None, ("a",)))
+    assert not following.deaggregates
+
+
+def test_batch_numbers_go_on_behind_those_that_a_restored_checkpoint_does_not_know():
+    shards = QueryShards(ME, 40)
+    shards.start(StartReader("a", 1, AT5, lease(), 0.0), 1000)
+    settle(shards, done(6), claimed(batch=6))
+    offset = shards.next_offset(
+        done(6), ["a"], stream=STREAM, record_count_max=None, bytes_max=None, until_ms=None
+    )
+    assert offset.batch == 41
 
 
 def test_a_batch_is_settled_until_the_next_one_begins():
@@ -272,11 +291,115 @@ def test_a_batch_is_settled_until_the_next_one_begins():
     assert not shards.is_settled_for(3)
 
 
-def test_a_state_without_a_note_knows_nothing():
-    assert state_after(AT5, None, 5).is_whole is False
-    assert state_after(TRIM_HORIZON, None, 5).is_whole is True
-    behind = state_after(AT5, ClaimNote(AT5, at_tip=False, millis_behind_latest=70), 5)
+def test_a_state_without_a_note_knows_what_the_lease_says():
+    def state(position, **changes):
+        return state_after(Start(position, StartReason.CHECKPOINT), lease(**changes), 5)
+
+    assert state(AT5).is_whole is False
+    assert state(TRIM_HORIZON).is_whole is True
+    assert state(AT5, mark=TipMark(AT5, 70)).tip_seen_ms == 70
+    assert state(AT5, mark=TipMark(AT7, 70)).tip_seen_ms is None
+    assert state(AT5).is_foreign
+    assert not state(AT5, mark=TipMark(AT5)).is_foreign
+
+
+def test_a_state_with_a_note_knows_what_its_task_told():
+    note = ClaimNote(has_more=True, millis_behind_latest=70)
+    behind = state_after(Start(AT5, StartReason.CLAIMED, note), lease(), 5)
     assert (behind.has_news, behind.tip_seen_ms, behind.millis_behind_latest) == (True, None, 70)
+
+
+# --- shards that a batch does not read -------------------------------------------------------------------------
+
+
+def reading(batch, *keys, shards=("a", "b")):
+    return done(batch, shards=shards, limit=Limit(None, None, keys))
+
+
+def test_a_shard_that_the_batch_did_not_read_keeps_what_its_last_probe_told():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
+    idle = shards.states["b"]
+    idle.iterator, idle.is_answered = "kept", True
+    following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
+    settle(shards, following, claimed(start=AT9, end=AT12, batch=2), claimed("b"))
+    assert shards.states["b"] is idle
+
+
+def test_a_shard_whose_lease_was_not_asked_for_stays_as_it_is():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
+    following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
+    assert shards.to_look_at(following) == ["a"]
+    rows = {"a": claimed(start=AT9, end=AT12, batch=2)}
+    told = shards.settle(following, rows, 1000, 20.0, asked=["a"])
+    assert positions(shards) == {"a": AT12, "b": AT9}
+    assert (told.claim_count, told.surprises) == (1, ())
+
+
+def test_a_shard_that_came_meanwhile_is_looked_at():
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.batch_begins()
+    shards.start(StartReader("b", 2, AT5, lease("b"), 0.0), 1000)
+    assert shards.to_look_at(reading(2, "a", shards=("a",))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (lease(), ["a"]),
+        (claimed(batch=1), ["a"]),
+        (claimed(batch=2), []),
+        (replace(lease(), owner=OTHER), []),
+        (None, []),
+    ],
+)
+def test_what_no_execution_of_a_batch_fixed_is_left_to_the_driver(row, expected):
+    shards = holding("a", "b")
+    rows = {} if row is None else {"a": row}
+    assert shards.unclaimed(reading(2, "a"), rows) == expected
+
+
+def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
+    shards = holding("a")
+    assert shards.seen_claim("a") is None
+    settle(shards, done(2), claimed(batch=2))
+    shards.see(claimed(batch=1))
+    assert shards.seen_claim("a") == (2, "r1")
+
+
+def test_idle_shards_tell_since_when_nothing_is_left():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b", tip_ms=None, has_more=True))
+    assert shards.progress() == [ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900))]
+
+
+# --- a checkpoint location that was restored from an older copy -----------------------------------------------
+
+
+def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
+    listed = {"gone": Shard("gone", FULL_RANGE, ("p",))}
+    rows = [
+        claimed("a", batch=5),
+        lease("ended", owner=None, checkpoint=SHARD_END),
+        claimed("child", batch=6),
+        lease("theirs", owner=OTHER),
+        lease("new"),
+    ]
+    known = done(3, shards=("a", "ended", "theirs", "gone", "vanished"))
+    writes = plan_rewind({row.key: row for row in rows}, known, ME, listed)
+    assert writes == {
+        "a": Reset("a", 3, AT5, forget=ME),
+        "ended": Reset("ended", 3, AT5, forget=ME),
+        "gone": Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
+        "child": Reset("child", 3, TRIM_HORIZON, forget=ME),
+    }
+
+
+def test_a_shard_that_the_copy_knows_as_done_stays_done():
+    known = StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END})
+    assert plan_rewind({"a": lease(checkpoint=SHARD_END)}, known, ME, {}) == {}
 
 
 # --- which shards share a task ----------------------------------------------------------------------------------
@@ -316,6 +439,6 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
     told = shards.settle(done(shards=keys), rows, 1000, 1.0)
     assert (told.claim_count, Rows.asked) == (5000, 5000)
     offset = shards.next_offset(
-        done(shards=keys), keys, stream=("arn", 1), record_count_max=10**6, bytes_max=None, until_ms=None
+        done(shards=keys), keys, stream=STREAM, record_count_max=10**6, bytes_max=None, until_ms=None
     )
     assert len(offset.shards) == 5000

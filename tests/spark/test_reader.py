@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.lease import Delete
+from penstock.core.offsets import Share
 from penstock.errors import ClaimConflict, Unavailable
 from penstock.spark.stream_reader import ShardPartition
 from reader_query import Query
@@ -65,9 +66,7 @@ def test_the_same_partitions_are_given_however_often_they_are_asked(query, clien
     end = q.plan()
     first = [task for part in q.reader.partitions({}, end) for task in part.tasks]
     second = [task for part in q.reader.partitions({}, end) for task in part.tasks]
-    assert [(task.shard_id, task.start, task.batch) for task in first] == [
-        (task.shard_id, task.start, task.batch) for task in second
-    ]
+    assert first == second
 
 
 def test_a_query_without_news_gives_its_start_back_unchanged(query, client):
@@ -170,7 +169,7 @@ def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, cl
     put(client, q.stream, numbered(10, 20))
     long = q.fresh().read(part)
     assert sum(batch.num_rows for batch in [next(long)]) == 20
-    first = q.read(ShardPartition([replace(part.tasks[0], record_count_max=10)]))
+    first = q.read(ShardPartition([replace(part.tasks[0], share=Share(10))]))
     assert len(first) == 10
     with pytest.raises(ClaimConflict, match="another execution of the batch fixed its end"):
         list(long)
@@ -183,7 +182,7 @@ def test_an_execution_that_read_less_than_the_claim_that_stands_reads_on(query, 
     put(client, q.stream, numbered(0, 30))
     end = q.plan()
     part = q.reader.partitions({}, end)[0]
-    behind = q.fresh().read(ShardPartition([replace(part.tasks[0], record_count_max=5)]))
+    behind = q.fresh().read(ShardPartition([replace(part.tasks[0], share=Share(5))]))
     seen = [row for batch in [next(behind)] for row in batch.to_pylist()]
     assert len(seen) == 5
     whole = q.read(part)
@@ -191,15 +190,36 @@ def test_an_execution_that_read_less_than_the_claim_that_stands_reads_on(query, 
     assert [int(row["data"]) for row in seen] == [row[3] for row in whole] == list(range(30))
 
 
-def test_rows_that_an_action_left_unread_are_offered_again(query, client):
-    q = query(shards=1)
-    put(client, q.stream, numbered(0, 10))
-    end = q.plan()
-    part = q.reader.partitions({}, end)[0]
-    unread = q.fresh().read(part)
+def leave_unread(q, end):
+    """Run a batch whose action looks at its first rows only."""
+    unread = q.fresh().read(q.reader.partitions({} if q.done is None else q.done, end)[0])
     next(unread)
     unread.close()
     q.done = end
+
+
+def test_a_query_goes_on_behind_rows_that_its_actions_left_unread(query, client):
+    q = query(shards=1, maxRecordsPerTrigger="10")
+    put(client, q.stream, numbered(0, 30))
+    leave_unread(q, q.plan())
+    assert [row[3] for row in q.batch()] == list(range(10, 20))
+
+
+def test_a_query_goes_on_behind_what_had_arrived_when_an_unread_batch_was_planned(query, client):
+    q = query(shards=1, fetchInterval="0ms", maxRecordsPerFetch="10")
+    put(client, q.stream, numbered(0, 30))
+    leave_unread(q, q.plan())
+    put(client, q.stream, numbered(30, 60))
+    q.drain()
+    assert q.numbers()[-1] == 59
+    assert q.numbers()[0] >= 30
+
+
+def test_a_batch_that_no_action_read_is_offered_again_when_its_driver_died(query, client):
+    q = query(shards=1)
+    put(client, q.stream, numbered(0, 10))
+    leave_unread(q, q.plan())
+    q.die()
     q.drain()
     assert q.numbers() == list(range(10))
 

@@ -2,6 +2,7 @@
 
 Our own attributes (`penstock...`) stand beside KCL's; Java workers leave them alone, as we leave alone what we do not
 know. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain sentinel.
+Each query's claim is a map in an attribute of its own, `penstockClaim:<worker>`.
 
 Source:
     KCL's lease serializer: names, types and spelling of every attribute.
@@ -13,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.lease import Lease
-from penstock.core.position import Position, parse_checkpoint
+from penstock.core.lease import BatchClaim, Lease, TipMark
+from penstock.core.position import Position, parse_checkpoint, parse_position
+from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
 
 Item: TypeAlias = Mapping[str, Mapping[str, Any]]
@@ -37,8 +39,13 @@ CHECKPOINT_OWNER: Final = "checkpointOwner"
 ENTITY: Final = "entityType"
 START_MILLIS: Final = "penstockStartMillis"
 PENDING_MILLIS: Final = "penstockPendingMillis"
-CLAIM_BATCH: Final = "penstockBatch"
-CLAIM_WORKER: Final = "penstockWorker"
+CLAIM_PREFIX: Final = "penstockClaim:"
+CLAIM_BATCH: Final = "batch"
+CLAIM_RUN: Final = "run"
+CLAIM_END: Final = "end"
+MARK: Final = "penstockMark"
+TIP_MILLIS: Final = "penstockTipMillis"
+STREAM: Final = "penstockStream"
 LEASE_ENTITY: Final = "LEASE"
 
 
@@ -73,8 +80,11 @@ def read_item(item: Item) -> Lease:
             pending_state=bytes(item[PENDING_STATE]["B"]) if "B" in item.get(PENDING_STATE, {}) else None,
             checkpoint_owner=item.get(CHECKPOINT_OWNER, {}).get("S"),
             throughput_kbps=float(item[THROUGHPUT]["N"]) if THROUGHPUT in item else None,
-            claim_batch=_number(item, CLAIM_BATCH),
-            claim_worker=item.get(CLAIM_WORKER, {}).get("S"),
+            claims=_claims(item),
+            mark=TipMark(parse_position(item[MARK]["S"]), _number(item, TIP_MILLIS))
+            if MARK in item
+            else None,
+            stream=parse_identity(item[STREAM]["S"]) if STREAM in item else None,
         )
     except KeyError as error:
         raise NotALease(f"it lacks {error}, or the attribute has another type") from error
@@ -84,6 +94,40 @@ def read_item(item: Item) -> Lease:
 
 def _number(item: Item, name: str) -> int | None:
     return int(item[name]["N"]) if name in item else None
+
+
+def claim_attribute(worker: str) -> str:
+    """Return the name of the attribute that holds a query's claim."""
+    return f"{CLAIM_PREFIX}{worker}"
+
+
+def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
+    """Return the map that stands for a claim; its worker is in the attribute's name."""
+    return {
+        CLAIM_BATCH: {"N": str(claim.batch)},
+        CLAIM_RUN: {"S": claim.run},
+        "start": {"S": str(claim.start)},
+        CLAIM_END: {"S": str(claim.end)},
+        "note": {"B": claim.note},
+        "made": {"N": str(claim.made_ms)},
+    }
+
+
+def _claims(item: Item) -> tuple[BatchClaim, ...]:
+    names = sorted(name for name in item if name.startswith(CLAIM_PREFIX))
+    return tuple(_read_claim(name.removeprefix(CLAIM_PREFIX), item[name]["M"]) for name in names)
+
+
+def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
+    return BatchClaim(
+        worker=worker,
+        batch=int(document[CLAIM_BATCH]["N"]),
+        run=document[CLAIM_RUN]["S"],
+        start=parse_position(document["start"]["S"]),
+        end=parse_position(document[CLAIM_END]["S"]),
+        note=bytes(document["note"]["B"]),
+        made_ms=int(document["made"]["N"]),
+    )
 
 
 def _hash_range(item: Item) -> HashRange | None:
@@ -109,9 +153,12 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
         PENDING_STATE: ("B", lease.pending_state),
         CHECKPOINT_OWNER: ("S", lease.checkpoint_owner),
         THROUGHPUT: ("N", None if lease.throughput_kbps is None else str(lease.throughput_kbps)),
-        CLAIM_BATCH: ("N", None if lease.claim_batch is None else str(lease.claim_batch)),
-        CLAIM_WORKER: ("S", lease.claim_worker),
+        STREAM: ("S", None if lease.stream is None else str(lease.stream)),
     }
+    optional |= {claim_attribute(claim.worker): ("M", write_claim(claim)) for claim in lease.claims}
+    if lease.mark is not None:
+        optional[MARK] = ("S", str(lease.mark.position))
+        optional[TIP_MILLIS] = ("N", None if lease.mark.tip_ms is None else str(lease.mark.tip_ms))
     if lease.hash_range is not None:
         optional[HASH_START] = ("S", str(lease.hash_range.start))
         optional[HASH_END] = ("S", str(lease.hash_range.end))

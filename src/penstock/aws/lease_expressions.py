@@ -25,8 +25,10 @@ from penstock.core.lease import (
     RequestHandover,
     Reset,
     Take,
+    TipMark,
 )
-from penstock.core.position import SHARD_END, Position, Sentinel
+from penstock.core.position import LATEST, SHARD_END, Position, Sentinel
+from penstock.core.stream_identity import StreamIdentity
 
 _STARTING = (Sentinel.AT_TIMESTAMP, Sentinel.TRIM_HORIZON, Sentinel.LATEST)
 _PENDING = (codec.PENDING, codec.PENDING_SUB, codec.PENDING_STATE, codec.PENDING_MILLIS)
@@ -43,9 +45,13 @@ class Update:
     values: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def name(self, attribute: str) -> str:
-        """Give the placeholder of an attribute."""
-        self.names[f"#{attribute}"] = attribute
-        return f"#{attribute}"
+        """Return the placeholder of an attribute."""
+        placeholder = f"#{attribute}"
+        if not attribute.isalnum():  # a claim's attribute holds a worker's id
+            known = [name for name, stands_for in self.names.items() if stands_for == attribute]
+            placeholder = known[0] if known else f"#a{len(self.names)}"
+        self.names[placeholder] = attribute
+        return placeholder
 
     def value(self, kind: str, value: Any) -> str:
         """Give the placeholder of a value."""
@@ -68,14 +74,42 @@ class Update:
         """Demand a comparison."""
         self.conditions.append(f"{self.name(attribute)} {operator} {self.value(kind, value)}")
 
-    def set_checkpoint(self, position: Position) -> None:
-        """Set the checkpoint; a starting moment that stood beside the old one goes."""
+    def set_checkpoint(
+        self, position: Position, tip_ms: int | None = None, *, is_marked: bool = True
+    ) -> None:
+        """Set the checkpoint and mark it as a Penstock worker's; a starting moment beside the old one goes."""
+        self.set_mark(TipMark(position, tip_ms) if is_marked and position.is_record else None)
         self.set(codec.CHECKPOINT, "S", codec.checkpoint_text(position))
         self.set(codec.CHECKPOINT_SUB, "N", str(position.sub_sequence_number))
         if position.timestamp_ms is None:
             self.remove(codec.START_MILLIS)
         else:
             self.set(codec.START_MILLIS, "N", str(position.timestamp_ms))
+
+    def set_mark(self, mark: TipMark | None) -> None:
+        """Set what a Penstock worker wrote last, in place of what this update was to set before."""
+        millis, place = self.name(codec.TIP_MILLIS), self.name(codec.MARK)
+        self.sets = [part for part in self.sets if not part.startswith((f"{millis} ", f"{place} "))]
+        self.removes = [part for part in self.removes if part not in (millis, place)]
+        if mark is None:
+            self.remove(codec.MARK)
+        else:
+            self.set(codec.MARK, "S", str(mark.position))
+        if mark is None or mark.tip_ms is None:
+            self.remove(codec.TIP_MILLIS)
+        else:
+            self.set(codec.TIP_MILLIS, "N", str(mark.tip_ms))
+
+    def set_stream(self, stream: StreamIdentity | None) -> None:
+        """Set whose shard it is, where the write says so."""
+        if stream is not None:
+            self.set(codec.STREAM, "S", str(stream))
+
+    def require_stream(self, stream: StreamIdentity | None) -> None:
+        """Demand that the row is of this stream, or does not say."""
+        if stream is not None:
+            name, mine = self.name(codec.STREAM), self.value("S", str(stream))
+            self.conditions.append(f"(attribute_not_exists({name}) OR {name} = {mine})")
 
     def request(self) -> dict[str, Any]:
         """Give the arguments for UpdateItem or DeleteItem."""
@@ -117,10 +151,13 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
                 update.conditions.append(f"attribute_not_exists({update.name(codec.CHECKPOINT_OWNER)})")
             if write.throughput_kbps is not None:
                 update.set(codec.THROUGHPUT, "N", str(write.throughput_kbps))
+            if write.tip is not None:
+                update.set_mark(write.tip)
+            update.set_stream(write.stream)
         case Checkpoint():
             _fence(update, write.counter, write.worker)
             update.conditions.append(_forward(update, write.position, or_same=True))
-            update.set_checkpoint(write.position)
+            update.set_checkpoint(write.position, write.tip_ms)
             update.set(codec.SWITCHES, "N", "0")
             update.remove(*_PENDING)
         case LateCheckpoint():
@@ -144,9 +181,11 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.conditions.append(_same(update, write.checkpoint))
         case Reset():
             _counter(update, write.counter)
-            update.set_checkpoint(write.position)
+            update.set_checkpoint(write.position, is_marked=False)
             update.set(codec.SWITCHES, "N", "0")
             update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, *_PENDING)
+            if write.forget is not None:
+                update.remove(codec.claim_attribute(write.forget))
         case _:
             assert_never(write)
     return update
@@ -173,6 +212,11 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
         update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
     update.set(codec.OWNER, "S", write.worker)
     update.remove(codec.CHECKPOINT_OWNER, *_PENDING)
+    if write.pin_ms is not None:
+        update.conditions.append(_same(update, LATEST))
+        update.set(codec.START_MILLIS, "N", str(write.pin_ms))
+    update.require_stream(write.stream)
+    update.set_stream(write.stream)
 
 
 def _end(update: Update, write: End) -> None:
@@ -190,7 +234,7 @@ def _release(update: Update, write: Release) -> None:
     handed_on = write.next_owner not in (None, write.worker)
     if write.position is not None:
         update.conditions.append(_forward(update, write.position, or_same=True))
-        update.set_checkpoint(write.position)
+        update.set_checkpoint(write.position, is_marked=write.tip is None)
         update.set(codec.SWITCHES, "N", "1" if handed_on else "0")
     elif handed_on:
         switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
@@ -200,37 +244,54 @@ def _release(update: Update, write: Release) -> None:
     else:
         update.set(codec.OWNER, "S", write.next_owner)
     update.remove(codec.CHECKPOINT_OWNER, *_PENDING)
+    if write.tip is not None:
+        update.set_mark(write.tip)
 
 
 def _claim(update: Update, write: Claim) -> None:
-    update.conditions.append(_reader_is(update, write.worker))
-    batch, claimer = update.name(codec.CLAIM_BATCH), update.name(codec.CLAIM_WORKER)
-    number, me = update.value("N", str(write.batch)), update.value("S", write.worker)
-    # Batches are numbered by each query for itself: only the own claims fence.
-    update.conditions.append(f"(attribute_not_exists({batch}) OR {claimer} <> {me} OR {batch} < {number})")
-    update.conditions.append(_same(update, write.checkpoint_seen))
-    update.set(codec.CLAIM_BATCH, "N", str(write.batch))
-    update.set(codec.CLAIM_WORKER, "S", write.worker)
-    update.set(codec.PENDING, "S", codec.checkpoint_text(write.end))
-    update.set(codec.PENDING_SUB, "N", str(write.end.sub_sequence_number))
-    update.set(codec.PENDING_STATE, "B", write.state)
-    if write.end.timestamp_ms is None:
+    claim = write.claim
+    own = update.name(codec.claim_attribute(claim.worker))
+    if not write.forfeits:
+        update.conditions.append(_reader_is(update, claim.worker))
+        update.conditions.append(_same(update, write.checkpoint_seen))
+    update.require_stream(write.stream)
+    if write.before is None:
+        update.conditions.append(f"attribute_not_exists({own})")
+    else:
+        batch, run = write.before
+        update.conditions += [
+            f"{own}.{update.name(codec.CLAIM_BATCH)} = {update.value('N', str(batch))}",
+            f"{own}.{update.name(codec.CLAIM_RUN)} = {update.value('S', run)}",
+        ]
+    for worker, batch in write.dropped:
+        other = update.name(codec.claim_attribute(worker))
+        number = update.value("N", str(batch))
+        update.conditions.append(f"{other}.{update.name(codec.CLAIM_BATCH)} = {number}")
+        update.remove(codec.claim_attribute(worker))
+    update.set(codec.claim_attribute(claim.worker), "M", codec.write_claim(claim))
+    if write.forfeits:
+        return
+    update.set(codec.PENDING, "S", codec.checkpoint_text(claim.end))
+    update.set(codec.PENDING_SUB, "N", str(claim.end.sub_sequence_number))
+    update.remove(codec.PENDING_STATE)
+    if claim.end.timestamp_ms is None:
         update.remove(codec.PENDING_MILLIS)
     else:
-        update.set(codec.PENDING_MILLIS, "N", str(write.end.timestamp_ms))
+        update.set(codec.PENDING_MILLIS, "N", str(claim.end.timestamp_ms))
     if write.moves_checkpoint:
-        update.set_checkpoint(write.start)
+        update.set_checkpoint(claim.start, write.tip_ms)
         update.set(codec.SWITCHES, "N", "0")
 
 
 def _promote(update: Update, write: Promote) -> None:
     update.conditions.append(_reader_is(update, write.worker))
-    update.require(codec.CLAIM_WORKER, "=", "S", write.worker)
-    update.require(codec.CLAIM_BATCH, "=", "N", str(write.batch))
-    update.require(codec.PENDING, "=", "S", codec.checkpoint_text(write.position))
-    update.conditions.append(_sub_is(update, codec.PENDING_SUB, "=", write.position.sub_sequence_number))
+    own = update.name(codec.claim_attribute(write.worker))
+    update.conditions += [
+        f"{own}.{update.name(codec.CLAIM_BATCH)} = {update.value('N', str(write.batch))}",
+        f"{own}.{update.name(codec.CLAIM_END)} = {update.value('S', str(write.position))}",
+    ]
     update.conditions.append(_forward(update, write.position, or_same=False))
-    update.set_checkpoint(write.position)
+    update.set_checkpoint(write.position, write.tip_ms)
     update.set(codec.SWITCHES, "N", "0")
     update.remove(*_PENDING)
 

@@ -335,6 +335,7 @@ class DynamoLeaseTable:
                     return Applied(outcome.row)
                 if (
                     isinstance(write, Take)
+                    and outcome.reason is Refusal.COUNTER
                     and outcome.row is not None
                     and outcome.row.counter == write.counter
                 ):
@@ -414,19 +415,9 @@ def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR091
     if isinstance(write, Create):
         return row == write.lease
     if isinstance(write, Claim):
-        return (row.claim_worker, row.claim_batch, row.pending, row.pending_state) == (
-            write.worker,
-            write.batch,
-            write.end,
-            write.state,
-        )
+        return write.claim in row.claims
     if isinstance(write, Promote):
-        return (row.claim_worker, row.claim_batch, row.pending, row.checkpoint) == (
-            write.worker,
-            write.batch,
-            None,
-            write.position,
-        )
+        return row.checkpoint == write.position and row.pending is None
     if isinstance(write, Take):
         return row.counter == write.counter + 1 and row.owner == write.worker
     if isinstance(write, Renew):

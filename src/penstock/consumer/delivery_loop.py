@@ -29,10 +29,10 @@ from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.core import coordination as c
 from penstock.core.calls import Call, CallKind, DeliveryOptions
-from penstock.core.position import TRIM_HORIZON, Position, Sentinel
+from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reader import ReaderOptions
 from penstock.core.standstill import HeldLease, is_standstill, stop_reason
-from penstock.core.starting import StartingPosition
+from penstock.core.starting import StartingPosition, with_moment
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -251,18 +251,16 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _with_moment(self, effect: c.StartReader) -> c.StartReader:
         """Give an AT_TIMESTAMP its moment: the KCL keeps it in its configuration, not in the lease table."""
-        position = effect.position
-        if position.sentinel is not Sentinel.AT_TIMESTAMP or position.timestamp_ms is not None:
+        position = with_moment(effect.position, self._start.of(effect.key))
+        if position == effect.position:
             return effect
-        configured = self._start.of(effect.key)
-        if configured.sentinel is not Sentinel.AT_TIMESTAMP:
+        if position == TRIM_HORIZON:
             log.warning(
                 "shard %s: its lease says AT_TIMESTAMP without a moment, and starting_position gives none; it is read "
                 "from its beginning",
                 effect.key,
             )
-            configured = TRIM_HORIZON
-        return dataclasses.replace(effect, position=configured)
+        return dataclasses.replace(effect, position=position)
 
     def extend_delivery(self, effect: c.ExtendDelivery) -> None:
         """Move the moment at which delivery must end."""

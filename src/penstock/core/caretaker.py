@@ -145,8 +145,6 @@ class Caretaker:
                 checkpoint_owner=None,
                 pending=None,
                 pending_state=None,
-                claim_batch=None,
-                claim_worker=None,
             )
             self.outbox.enqueue(Create(bare), ("create", "restored"))
         self.wants_round = True

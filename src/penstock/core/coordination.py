@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, TypeAlias
 
-from penstock.core.lease import Applied, Lease, LeaseWrite, Refused
+from penstock.core.lease import Applied, Lease, LeaseWrite, Refused, TipMark
 from penstock.core.position import LATEST, Position
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition
@@ -287,6 +287,7 @@ class ReaderProgress:
         read_through: Anything that changes when reading or delivering moves on.
         millis_behind_latest: As last known, or None.
         throughput_kbps: Kilobytes per second delivered since the last one of these.
+        tip: Where nothing was left to read behind what is done, and when; goes to the lease with the next heartbeat.
     """
 
     key: str
@@ -294,6 +295,7 @@ class ReaderProgress:
     read_through: str
     millis_behind_latest: int | None = None
     throughput_kbps: float | None = None
+    tip: TipMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,11 +313,13 @@ class ReaderStopped:
 
     Args:
         position: Everything up to and including it is done; None when nothing was done beyond the start.
+        tip: Where nothing was left to read behind what is done, and when, or None.
     """
 
     key: str
     epoch: int
     position: Position | None
+    tip: TipMark | None = None
 
 
 @dataclass(frozen=True, slots=True)

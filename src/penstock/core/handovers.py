@@ -45,8 +45,8 @@ class Handovers:
     def see(self, before: Lease | None, now: Lease, now_s: float) -> None:
         """Learn from a row that was read, and from what was known of it before."""
         key = now.key
-        if now.claim_worker is not None and now.claim_worker == now.reader:
-            self._note_hears(now.claim_worker)
+        if now.reader is not None and now.claim_of(now.reader) is not None:
+            self._note_hears(now.reader)
         if before is not None and (before.owner, before.checkpoint_owner) == (
             now.owner,
             now.checkpoint_owner,

@@ -10,7 +10,7 @@ demand its name beside it: a row that was deleted and made again may come to a c
 
 Source:
     The conditions of KCL 2.x's lease refresher (take, renew, checkpoint), KCL 3's hand-over fields; the
-    forward-only rule, the reader's name in its writes and the claim are Penstock's own.
+    forward-only rule, the reader's name in its writes, the claims, the mark and the stream are Penstock's own.
 """
 
 from __future__ import annotations
@@ -20,7 +20,53 @@ from enum import Enum
 from typing import TypeAlias, assert_never
 
 from penstock.core.hash_key import HashRange
-from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
+from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position
+from penstock.core.starting import pin_latest
+from penstock.core.stream_identity import StreamIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class BatchClaim:
+    """The end of one batch of one query in one shard, fixed by the first execution that reached one.
+
+    It stands in an attribute of its own, which no take, release or checkpoint clears, whoever writes it: an execution
+    of the batch finds its end however many workers had the lease in between.
+
+    Args:
+        worker: The query's worker id. A row holds at most one claim of each.
+        batch: Number of the batch; grows with every batch of this worker.
+        run: The life of the query's driver that planned the batch: tells two drivers of one checkpoint apart.
+        start: Where the batch starts.
+        end: Everything up to and including it belongs to the batch; `start` where the batch holds nothing.
+        note: Opaque bytes for the driver (counts, children, lag).
+        made_ms: When it was made, milliseconds since the epoch: tells which claims are too old to be needed.
+    """
+
+    worker: str
+    batch: int
+    run: str
+    start: Position
+    end: Position
+    note: bytes = b""
+    made_ms: int = 0
+
+    @property
+    def identity(self) -> tuple[int, str]:
+        """Batch and run: what a driver remembers of a claim that it has seen."""
+        return (self.batch, self.run)
+
+
+@dataclass(frozen=True, slots=True)
+class TipMark:
+    """The position that a Penstock worker wrote last, and when nothing was left to read behind it.
+
+    Args:
+        position: A record.
+        tip_ms: Moment at which nothing was left behind `position`, by the service's clock, or None where more was there.
+    """
+
+    position: Position
+    tip_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,13 +82,14 @@ class Lease:
         parents: Bare shard ids (`parentShardId`, a string set).
         children: Bare shard ids (`childShardIds`).
         hash_range: None in rows of old writers.
-        pending: A prepared checkpoint or a claim (`pendingCheckpoint`), or None.
-        pending_state: Opaque bytes beside it (`pendingCheckpointState`).
+        pending: A prepared checkpoint (`pendingCheckpoint`), or None. A claim shows its end here to others.
+        pending_state: Opaque bytes beside it (`pendingCheckpointState`), of KCL workers.
         checkpoint_owner: While a hand-over is under way: the worker that still reads and checkpoints, while
             `owner` names the next one (`checkpointOwner`, KCL 3).
         throughput_kbps: Smoothed kilobytes per second (`throughputKBps`), or None.
-        claim_batch: Number of the last batch that claimed an end here (`penstockBatch`), or None.
-        claim_worker: Who claimed it (`penstockWorker`), or None.
+        claims: The last claim of each query that read here (`penstockClaim:<worker>`), by worker.
+        mark: What a Penstock worker wrote last (`penstockMark`, `penstockTipMillis`), or None.
+        stream: Whose shard it is (`penstockStream`), or None in rows that only KCL workers have written.
     """
 
     key: str
@@ -57,8 +104,9 @@ class Lease:
     pending_state: bytes | None = None
     checkpoint_owner: str | None = None
     throughput_kbps: float | None = None
-    claim_batch: int | None = None
-    claim_worker: str | None = None
+    claims: tuple[BatchClaim, ...] = ()
+    mark: TipMark | None = None
+    stream: StreamIdentity | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -69,6 +117,19 @@ class Lease:
     def reader(self) -> str | None:
         """Who may read the shard now: during a hand-over the old owner, else the owner."""
         return self.checkpoint_owner or self.owner
+
+    def claim_of(self, worker: str) -> BatchClaim | None:
+        """Return the claim of one query, or None."""
+        return next((claim for claim in self.claims if claim.worker == worker), None)
+
+    def tip_ms_at(self, position: Position) -> int | None:
+        """Return the moment at which nothing was left behind a position, or None where nobody noted one."""
+        return self.mark.tip_ms if self.mark is not None and self.mark.position == position else None
+
+    @property
+    def has_foreign_checkpoint(self) -> bool:
+        """Whether the checkpoint is a record that no Penstock worker wrote: nobody noted whether more was behind it."""
+        return self.checkpoint.is_record and (self.mark is None or self.mark.position < self.checkpoint)
 
 
 # --- the writes -----------------------------------------------------------------------------------------
@@ -88,11 +149,19 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Become the owner, whoever was it, if the counter is as read. Clears hand-over and pending fields."""
+    """Become the owner, whoever was it, if the counter is as read. Clears hand-over and pending fields.
+
+    Args:
+        pin_ms: The moment that a bare LATEST means, written beside it; then the checkpoint must be a bare LATEST. None
+            leaves the checkpoint alone.
+        stream: The stream that the taker reads; a row of another one is refused. None does not ask.
+    """
 
     key: str
     counter: int
     worker: str
+    pin_ms: int | None = None
+    stream: StreamIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +171,8 @@ class Renew:
     Args:
         worker: Who writes; must be the reader.
         during_handover: True for the old owner that keeps reading until it has finished.
+        tip: Where nothing was left to read, and when; None leaves what stands.
+        stream: The stream that the owner reads, for a row that does not say yet; None leaves what stands.
     """
 
     key: str
@@ -109,6 +180,8 @@ class Renew:
     worker: str
     throughput_kbps: float | None = None
     during_handover: bool = False
+    tip: TipMark | None = None
+    stream: StreamIdentity | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +189,16 @@ class Checkpoint:
     """The reader's checkpoint, if the counter is as last written and the position does not move back.
 
     It is a heartbeat too, and it ends a pending checkpoint.
+
+    Args:
+        tip_ms: Moment at which nothing was left behind `position`, or None.
     """
 
     key: str
     counter: int
     worker: str
     position: Position
+    tip_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +225,7 @@ class Release:
 
     Args:
         next_owner: None frees the lease; a name completes a hand-over to that worker.
+        tip: Where nothing was left to read, and when; None marks just `position` as this worker's.
     """
 
     key: str
@@ -155,6 +233,7 @@ class Release:
     worker: str
     position: Position | None = None
     next_owner: str | None = None
+    tip: TipMark | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,32 +247,43 @@ class RequestHandover:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """Fix where a batch ends in this shard: the first attempt of the batch that writes wins.
+    """Fix where a batch ends in this shard: the first execution of the batch that writes wins.
 
-    Written by tasks, which do not know the counter, so the counter stays. The batch before is done when this
-    one runs, so its end (this batch's start) becomes the checkpoint in the same write.
+    Written by tasks, which do not know the counter, so the counter stays. The batch before is done when this one runs,
+    so its end (this batch's start) becomes the checkpoint in the same write. Without being the reader, a task may only
+    claim that the batch holds nothing of the shard; that touches neither the checkpoint nor the pending one.
 
     Args:
-        worker: The query's worker id; must be the owner (or the one that still reads during a hand-over).
-        batch: Number of the batch; grows with every batch of this worker.
-        end: Everything up to and including this belongs to the batch.
-        state: Opaque bytes for the driver (counts, children, lag).
+        claim: Whose, of which batch, from where to where. The worker must be the reader unless the claim is empty.
         checkpoint_seen: The row's checkpoint as the task read it.
-        start: The batch's start; becomes the checkpoint when it is ahead of `checkpoint_seen`.
+        before: The worker's own claim as the task read it, as (batch, run), or None: only that one is replaced.
+        tip_ms: Moment at which nothing was left behind the batch's start, or None.
+        dropped: Claims of other workers that are too old to be needed, as (worker, batch): they go in the same write.
+        stream: The stream that the task reads; a row of another one is refused. None does not ask.
     """
 
     key: str
-    worker: str
-    batch: int
-    end: Position
-    state: bytes
+    claim: BatchClaim
     checkpoint_seen: Position
-    start: Position
+    before: tuple[int, str] | None = None
+    tip_ms: int | None = None
+    dropped: tuple[tuple[str, int], ...] = ()
+    stream: StreamIdentity | None = None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether the batch holds nothing of the shard."""
+        return self.claim.end == self.claim.start
+
+    @property
+    def forfeits(self) -> bool:
+        """Whether this fixes nothing but that the batch holds nothing, which needs no lease."""
+        return self.is_empty and not self.claim.note
 
     @property
     def moves_checkpoint(self) -> bool:
         """Whether the batch's start is ahead of the checkpoint and takes its place."""
-        return _is_forward(self.checkpoint_seen, self.start)
+        return not self.forfeits and _is_forward(self.checkpoint_seen, self.claim.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,18 +291,20 @@ class Promote:
     """Let the claim of a batch that is done become the checkpoint.
 
     Only that very claim: a promotion that is slow on its way never touches the claim of a later batch. Counter and
-    owner stay, so it needs no turn among the owner's other writes.
+    owner stay, so it needs no turn among the owner's other writes. The claim stays too: the batch may be repeated.
 
     Args:
         worker: The query's worker id; must be the owner (or the one that still reads during a hand-over).
         batch: Number of the batch that is done.
         position: The end that it claimed; a record, ahead of the checkpoint.
+        tip_ms: Moment at which nothing was left behind `position`, or None.
     """
 
     key: str
     worker: str
     batch: int
     position: Position
+    tip_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,11 +318,16 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Reset:
-    """Set a checkpoint anywhere, backwards too, and clear the owner: an operator's act, counter as read."""
+    """Set a checkpoint anywhere, backwards too, and clear the owner: an operator's act, counter as read.
+
+    Args:
+        forget: The worker whose claim goes: its checkpoint location was restored from a copy that does not know it.
+    """
 
     key: str
     counter: int
     position: Position
+    forget: str | None = None
 
 
 LeaseWrite: TypeAlias = (
@@ -262,8 +359,11 @@ class Refusal(Enum):
     HANDOVER = "a hand-over is under way"
     BACKWARDS = "the checkpoint would move back"
     CHECKPOINT = "the checkpoint is not as read"
-    CLAIMED = "an attempt of this batch, or of a later one of the same worker, has claimed already"
-    CLAIM_GONE = "the claim that was to become the checkpoint does not stand any more"
+    CLAIMED = (
+        "the worker's claim is not as read: another execution of the batch, or another driver, has claimed"
+    )
+    CLAIM_GONE = "the claim that was to become the checkpoint, or to be dropped, does not stand any more"
+    STREAM = "the lease belongs to a shard of another stream"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,11 +442,16 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
         and row.counter != write.counter
     ):
         return Refusal.COUNTER
-    if isinstance(write, Renew | Checkpoint | End | Release | Claim | Promote) and row.reader != write.worker:
+    if isinstance(write, Renew | Checkpoint | End | Release | Promote) and row.reader != write.worker:
         return Refusal.OWNER
     match write:
-        case Take() | Reset():
+        case Reset():
             return None
+        case Take():
+            if _is_of_another_stream(row, write.stream):
+                return Refusal.STREAM
+            is_pinnable = write.pin_ms is None or row.checkpoint == LATEST
+            return None if is_pinnable else Refusal.CHECKPOINT
         case Renew():
             return (
                 Refusal.HANDOVER if row.checkpoint_owner is not None and not write.during_handover else None
@@ -366,18 +471,10 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
                 return Refusal.OWNER
             return Refusal.HANDOVER if row.checkpoint_owner is not None else None
         case Claim():
-            # Batches are numbered by each query for itself: what another worker claimed before it lost the lease says
-            # nothing about this one's batches.
-            if (
-                row.claim_worker == write.worker
-                and row.claim_batch is not None
-                and row.claim_batch >= write.batch
-            ):
-                return Refusal.CLAIMED
-            return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint_seen else None
+            return _refusal_of_claim(row, write)
         case Promote():
-            stands = (row.claim_worker, row.claim_batch, row.pending)
-            if stands != (write.worker, write.batch, write.position):
+            claim = row.claim_of(write.worker)
+            if claim is None or (claim.batch, claim.end) != (write.batch, write.position):
                 return Refusal.CLAIM_GONE
             return _refusal_of_step(row, write.position)
         case Delete():
@@ -385,10 +482,33 @@ def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR09
     assert_never(write)
 
 
+def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
+    return stream is not None and row.stream not in (None, stream)
+
+
+def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
+    if not write.forfeits and row.reader != write.claim.worker:
+        return Refusal.OWNER
+    if _is_of_another_stream(row, write.stream):
+        return Refusal.STREAM
+    own = row.claim_of(write.claim.worker)
+    if (None if own is None else own.identity) != write.before:
+        return Refusal.CLAIMED
+    standing = {(claim.worker, claim.batch) for claim in row.claims}
+    if not standing.issuperset(write.dropped):
+        return Refusal.CLAIM_GONE
+    is_same = write.forfeits or row.checkpoint == write.checkpoint_seen
+    return None if is_same else Refusal.CHECKPOINT
+
+
 def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
     """Allow a step to a record further on, and nothing else."""
     forwards = _is_forward(row.checkpoint, position) and not position.is_shard_end
     return None if forwards else Refusal.BACKWARDS
+
+
+def _mark_at(position: Position, tip_ms: int | None) -> TipMark | None:
+    return TipMark(position, tip_ms) if position.is_record else None
 
 
 def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
@@ -403,16 +523,28 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 counter=bumped,
                 owner_switches=row.owner_switches + (1 if robbed else 0),
                 checkpoint_owner=None,
+                checkpoint=row.checkpoint
+                if write.pin_ms is None
+                else pin_latest(row.checkpoint, write.pin_ms),
+                stream=write.stream or row.stream,
             )
         case Renew():
             seen = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
-            return replace(row, counter=bumped, throughput_kbps=seen)
+            return replace(
+                row,
+                counter=bumped,
+                throughput_kbps=seen,
+                mark=write.tip or row.mark,
+                stream=write.stream or row.stream,
+            )
         case Checkpoint():
-            return replace(unpended, counter=bumped, checkpoint=write.position, owner_switches=0)
+            mark = _mark_at(write.position, write.tip_ms)
+            return replace(unpended, counter=bumped, checkpoint=write.position, owner_switches=0, mark=mark)
         case LateCheckpoint():
-            return replace(row, checkpoint=write.position)
+            return replace(row, checkpoint=write.position, mark=_mark_at(write.position, None))
         case Promote():
-            return replace(unpended, checkpoint=write.position, owner_switches=0)
+            mark = _mark_at(write.position, write.tip_ms)
+            return replace(unpended, checkpoint=write.position, owner_switches=0, mark=mark)
         case End():
             return replace(
                 unpended,
@@ -422,29 +554,14 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 checkpoint_owner=None,
                 owner_switches=0,
                 children=write.children or row.children,
+                mark=None,
             )
         case Release():
-            return replace(
-                unpended,
-                counter=bumped,
-                owner=write.next_owner,
-                checkpoint_owner=None,
-                checkpoint=row.checkpoint if write.position is None else write.position,
-                owner_switches=_switches_after_release(row, write),
-            )
+            return _after_release(row, write)
         case RequestHandover():
             return replace(row, owner=write.worker, checkpoint_owner=write.owner)
         case Claim():
-            moves = write.moves_checkpoint
-            return replace(
-                row,
-                pending=write.end,
-                pending_state=write.state,
-                claim_batch=write.batch,
-                claim_worker=write.worker,
-                checkpoint=write.start if moves else row.checkpoint,
-                owner_switches=0 if moves else row.owner_switches,
-            )
+            return _after_claim(row, write)
         case Reset():
             return replace(
                 unpended,
@@ -453,10 +570,45 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 checkpoint_owner=None,
                 checkpoint=write.position,
                 owner_switches=0,
+                claims=tuple(claim for claim in row.claims if claim.worker != write.forget),
+                mark=None,
             )
         case Delete():
             return None
     assert_never(write)
+
+
+def _after_release(row: Lease, write: Release) -> Lease:
+    mark = row.mark if write.position is None else _mark_at(write.position, None)
+    return replace(
+        row,
+        pending=None,
+        pending_state=None,
+        counter=row.counter + 1,
+        owner=write.next_owner,
+        checkpoint_owner=None,
+        checkpoint=row.checkpoint if write.position is None else write.position,
+        owner_switches=_switches_after_release(row, write),
+        mark=write.tip or mark,
+    )
+
+
+def _after_claim(row: Lease, write: Claim) -> Lease:
+    gone = {worker for worker, _ in write.dropped} | {write.claim.worker}
+    kept = [claim for claim in row.claims if claim.worker not in gone]
+    claims = tuple(sorted([*kept, write.claim], key=lambda claim: claim.worker))
+    if write.forfeits:
+        return replace(row, claims=claims)
+    moves = write.moves_checkpoint
+    return replace(
+        row,
+        claims=claims,
+        pending=write.claim.end,
+        pending_state=None,
+        checkpoint=write.claim.start if moves else row.checkpoint,
+        owner_switches=0 if moves else row.owner_switches,
+        mark=_mark_at(write.claim.start, write.tip_ms) if moves else row.mark,
+    )
 
 
 def _switches_after_release(row: Lease, write: Release) -> int:
@@ -465,7 +617,17 @@ def _switches_after_release(row: Lease, write: Release) -> int:
 
 
 def starting_lease(
-    shard_id: str, position: Position, parents: tuple[str, ...], hash_range: HashRange | None
+    shard_id: str,
+    position: Position,
+    parents: tuple[str, ...],
+    hash_range: HashRange | None,
+    stream: StreamIdentity | None = None,
 ) -> Lease:
-    """Give the lease that is created for a shard at a starting position (children: TRIM_HORIZON, always)."""
-    return Lease(key=shard_id, checkpoint=position, parents=frozenset(parents), hash_range=hash_range)
+    """Return the lease that is created for a shard at a starting position (children: TRIM_HORIZON, always)."""
+    return Lease(
+        key=shard_id,
+        checkpoint=position,
+        parents=frozenset(parents),
+        hash_range=hash_range,
+        stream=stream,
+    )

@@ -18,30 +18,56 @@ from penstock.errors import PositionError
 FORMAT_VERSION: Final = 1
 
 
+SHARE_BYTES_MIN: Final = 1024 * 1024
+"""A shard's part of a limit in bytes is not cut smaller: an ordinary record fits into it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A shard's part of one batch.
+
+    Args:
+        record_count_max: User records, or None.
+        bytes_max: Bytes of user data, or None.
+        may_exceed: The first record is read even if it alone is larger than `bytes_max`, so that it is read at all.
+    """
+
+    record_count_max: int | None = None
+    bytes_max: int | None = None
+    may_exceed: bool = True
+
+
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """How much one batch may hold, and which shards share it.
+    """Which shards a batch reads, and how much of them.
 
     Args:
         record_count_max: User records in the batch, or None.
         bytes_max: Bytes of user data in the batch, or None.
-        shards: The shards that are read in this batch, in the order in which they get the remainder.
+        shards: The shards that have something to read, in the order in which they get the remainder.
     """
 
     record_count_max: int | None
     bytes_max: int | None
     shards: tuple[str, ...]
 
-    def share_of(self, shard_id: str) -> tuple[int | None, int | None]:
-        """Give a shard's part of the two limits; parts sum up to the limits exactly.
+    def shares(self) -> dict[str, Share]:
+        """Return the part of each shard that is read in this batch; parts sum up to the limits exactly.
 
-        Returns:
-            Records and bytes; a part of 0 records means that the shard is not read in this batch.
+        Where the limits are too small for all, the first ones are read and the others wait for a later batch. One of
+        them, the first, may exceed the bytes by a record: one that is larger than any part must be read some time.
         """
-        if shard_id not in self.shards:
-            return (0, 0)
-        place, count = self.shards.index(shard_id), len(self.shards)
-        return (_part(self.record_count_max, place, count), _part(self.bytes_max, place, count))
+        count = len(self.shards)
+        if self.record_count_max is not None:
+            count = min(count, self.record_count_max)
+        if self.bytes_max is not None:
+            count = min(count, max(1, self.bytes_max // SHARE_BYTES_MIN))
+        return {
+            shard: Share(
+                _part(self.record_count_max, place, count), _part(self.bytes_max, place, count), place == 0
+            )
+            for place, shard in enumerate(self.shards[:count])
+        }
 
 
 def _part(total: int | None, place: int, count: int) -> int | None:
@@ -61,7 +87,11 @@ class StreamOffset:
         stream_created_ms: Milliseconds since the epoch.
         shards: Shard id to the position that the batch starts from: everything up to and including it is done.
         until_ms: Records that arrived at or after this moment are not in the batch (AvailableNow), or None.
-        limit: How much the batch may hold, or None for everything up to the tip.
+        limit: Which shards the batch reads, and how much; None in the offset before the first batch, and in those of
+            early versions, which read all shards up to the tip.
+        tips: Shard id to the moment at which nothing was left behind the shard's start, by the service's clock; of the
+            shards that are read, as far as it is known.
+        deaggregates: Whether KPL aggregates are taken apart: what the positions count.
     """
 
     batch: int = 0
@@ -71,9 +101,17 @@ class StreamOffset:
     shards: Mapping[str, Position] = field(default_factory=dict)
     until_ms: int | None = None
     limit: Limit | None = None
+    tips: Mapping[str, int] = field(default_factory=dict)
+    deaggregates: bool = True
+
+    def shares(self) -> dict[str, Share]:
+        """Return what the batch reads of each shard."""
+        if self.limit is None:
+            return dict.fromkeys(self.shards, Share())
+        return {key: share for key, share in self.limit.shares().items() if key in self.shards}
 
     def to_json(self) -> dict[str, Any]:
-        """Give the canonical form: the same offset is always the same text."""
+        """Return the canonical form: the same offset is always the same text."""
         document: dict[str, Any] = {"batch": self.batch}
         if self.limit is not None:
             document["limit"] = {
@@ -84,9 +122,13 @@ class StreamOffset:
         document["shards"] = {shard: encode_position(self.shards[shard]) for shard in sorted(self.shards)}
         if self.stream_arn:
             document["stream"] = {"arn": self.stream_arn, "created": self.stream_created_ms}
+        if self.tips:
+            document["tips"] = {shard: self.tips[shard] for shard in sorted(self.tips)}
         if self.until_ms is not None:
             document["until"] = self.until_ms
         document["v"] = FORMAT_VERSION
+        if not self.deaggregates:
+            document["whole"] = True
         if self.worker:
             document["worker"] = self.worker
         return document
@@ -119,6 +161,8 @@ def parse_offset(document: Mapping[str, Any]) -> StreamOffset:
             shards={shard: decode_position(entry) for shard, entry in document["shards"].items()},
             until_ms=document.get("until"),
             limit=None if limit is None else Limit(limit["records"], limit["bytes"], tuple(limit["shards"])),
+            tips={shard: int(moment) for shard, moment in document.get("tips", {}).items()},
+            deaggregates=not document.get("whole", False),
         )
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PositionError(

@@ -170,3 +170,26 @@ def parse_checkpoint(text: str, sub_sequence_number: int = 0, timestamp_ms: int 
         moment = timestamp_ms if sentinel in (Sentinel.AT_TIMESTAMP, Sentinel.LATEST) else None
         return Position(sentinel=sentinel, timestamp_ms=moment)
     return at_record(text, sub_sequence_number)
+
+
+def parse_position(text: str) -> Position:
+    """Read what `str` of a position gave.
+
+    Raises:
+        PositionError: Anything else.
+    """
+    name, colon, moment = text.partition(":")
+    if colon:
+        if not (moment.isascii() and moment.isdigit()):
+            raise PositionError(
+                f"{text[:160]!r} is not a position: expected a moment in milliseconds behind the colon"
+            )
+        return parse_checkpoint(name, timestamp_ms=int(moment))
+    number, dot, sub = text.partition(".")
+    if not dot:
+        return parse_checkpoint(number)
+    if not (sub.isascii() and sub.isdigit()):
+        raise PositionError(
+            f"{text[:160]!r} is not a position: expected a sub-sequence number behind the dot"
+        )
+    return at_record(number, int(sub))

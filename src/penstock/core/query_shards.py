@@ -15,12 +15,19 @@ The simulator runs this very machine (`penstock.sim`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from penstock.core.claims import ClaimNote, Start, StartReason, may_promote, resolve_start
+from penstock.core.claims import (
+    ClaimNote,
+    Start,
+    StartReason,
+    find_later_claims,
+    may_promote,
+    resolve_start,
+)
 from penstock.core.coordination import (
     ReaderProgress,
     ReaderStopped,
@@ -29,11 +36,12 @@ from penstock.core.coordination import (
     StopReader,
     StopWhy,
 )
-from penstock.core.lease import Lease, Promote
+from penstock.core.lease import Create, Lease, LeaseWrite, Promote, Reset, TipMark, starting_lease
 from penstock.core.offsets import Limit, StreamOffset
-from penstock.core.position import Position
-from penstock.core.shard import ChildShard
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import pin_latest
+from penstock.core.stream_identity import StreamIdentity
 
 _GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
 
@@ -48,12 +56,14 @@ class ShardState:
         is_whole: No user record follows behind `position` in its own Kinesis record.
         is_finished: Closed, and nothing left: ready to end.
         children: What follows a finished shard.
-        millis_behind_latest: As last heard.
-        tip_seen_ms: Moment when nothing was left behind `position`, or None.
+        millis_behind_latest: Age of the oldest unread record as last heard, 0 at the tip; None when it is not known.
+        tip_seen_ms: Moment when nothing was left behind `position`, by the service's clock, or None.
         iterator: Kept for the next probe.
         due_s: Earliest next probe, on the monotonic clock.
         arrival_ms: Arrival of the first unread record, when a probe saw it.
         bytes_count: Bytes of the last batch; how heavy the shard is.
+        is_answered: A probe of this run has told whether anything is there.
+        is_foreign: `position` is the checkpoint of a worker that does not note when nothing was left.
     """
 
     position: Position
@@ -61,26 +71,46 @@ class ShardState:
     is_whole: bool = False
     is_finished: bool = False
     children: tuple[ChildShard, ...] = ()
-    millis_behind_latest: int = 0
+    millis_behind_latest: int | None = None
     tip_seen_ms: int | None = None
     iterator: str | None = None
     due_s: float = float("-inf")
     arrival_ms: int | None = None
     bytes_count: int = 0
+    is_answered: bool = False
+    is_foreign: bool = False
+
+    @property
+    def tip(self) -> TipMark | None:
+        """Return where nothing was left to read, and when, for the lease; None when that is not known."""
+        if self.tip_seen_ms is None or not self.position.is_record:
+            return None
+        return TipMark(self.position, self.tip_seen_ms)
 
 
-def state_after(position: Position, note: ClaimNote | None, now_ms: int) -> ShardState:
-    """Give a shard's state after a batch that ended at `position`, from what its task told."""
+def state_after(begin: Start, row: Lease | None, now_ms: int) -> ShardState:
+    """Return a shard's state where a batch ended, from what its task told or the lease says.
+
+    Args:
+        begin: Where the shard goes on.
+        row: Its lease.
+        now_ms: The time of day, which a LATEST that nobody has pinned yet means.
+    """
+    position, note = pin_latest(begin.position, now_ms), begin.note
+    tip_ms = None if row is None else row.tip_ms_at(position)
     if note is None:
-        return ShardState(position, is_whole=not position.is_record)
+        is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
+        return ShardState(
+            position, is_whole=not position.is_record, tip_seen_ms=tip_ms, is_foreign=is_foreign
+        )
     return ShardState(
         position,
-        has_news=not note.at_tip,
+        has_news=note.has_more,
         is_whole=note.whole_record or not position.is_record,
         is_finished=position.is_shard_end,
         children=note.children,
         millis_behind_latest=note.millis_behind_latest,
-        tip_seen_ms=now_ms if note.at_tip else None,
+        tip_seen_ms=note.tip_ms if tip_ms is None else tip_ms,
         bytes_count=note.bytes_count,
     )
 
@@ -107,10 +137,45 @@ def plan_recreation(
     return {key: position for key, position in known.shards.items() if key not in rows and key not in done}
 
 
+def plan_rewind(
+    rows: Mapping[str, Lease], known: StreamOffset, worker: str, shards: Mapping[str, Shard]
+) -> dict[str, LeaseWrite]:
+    """Plan how leases go back to an offset that was restored from an older copy of the checkpoint location.
+
+    The copy does not know the batches that came after it, whose claims stand on the leases: everything behind the copy is
+    read again. Shards that have come since begin where their parents end, so they are read from their beginning.
+
+    Args:
+        rows: The lease table.
+        known: The last offset of the copy.
+        worker: The query's worker id.
+        shards: The stream's shards by id, as far as they are listed.
+
+    Returns:
+        Writes by shard: leases that another worker holds are left out, and so are shards that nothing is known of.
+    """
+    writes: dict[str, LeaseWrite] = {}
+    for key, position in known.shards.items():
+        row, shard = rows.get(key), shards.get(key)
+        if position.is_shard_end:
+            continue
+        if row is not None and (row.is_ended or _is_free_for(row, worker)):
+            writes[key] = Reset(key, row.counter, position, forget=worker)
+        elif row is None and shard is not None:
+            writes[key] = Create(starting_lease(key, position, shard.parents, shard.hash_range))
+    for row in find_later_claims(rows.values(), worker, known.batch):
+        if row.key not in known.shards and (row.is_ended or _is_free_for(row, worker)):
+            writes[row.key] = Reset(row.key, row.counter, TRIM_HORIZON, forget=worker)
+    return writes
+
+
+def _is_free_for(row: Lease, worker: str) -> bool:
+    return row.reader in (None, worker)
+
+
 class Surprise(Enum):
     """What a user should hear of when a batch is settled."""
 
-    REWOUND = "the checkpoint location is older than the lease"
     NOT_READ = "the batch did not read the shard to its end"
     LEASE_GONE = "the lease was deleted"
 
@@ -135,6 +200,7 @@ class Settlement:
         kept_iterator_count: Of those, how many were begun with an iterator that was kept from an earlier batch.
         surprises: Shards whose start is not simply the end of the batch before, and why.
         progress: For the coordinator's watch and its balance by throughput.
+        queries: Spark's ids of the queries whose tasks made the claims of this worker.
     """
 
     record_count: int
@@ -143,6 +209,7 @@ class Settlement:
     kept_iterator_count: int
     surprises: tuple[tuple[str, Surprise], ...]
     progress: tuple[ReaderProgress, ...]
+    queries: frozenset[str] = frozenset()
 
 
 class QueryShards:
@@ -150,9 +217,10 @@ class QueryShards:
 
     Args:
         worker: The query's worker id.
+        last_batch: Batches up to this number were used already, whatever the offset says.
     """
 
-    def __init__(self, worker: str) -> None:
+    def __init__(self, worker: str, last_batch: int = 0) -> None:
         self.worker = worker
         self.states: dict[str, ShardState] = {}
         self._held: dict[str, _Held] = {}
@@ -161,7 +229,8 @@ class QueryShards:
         self._settled_s: float | None = None
         self._promotions: dict[str, Promote] = {}
         self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
-        self._last_batch = 0
+        self._seen: dict[str, tuple[int, str]] = {}
+        self._last_batch = last_batch
 
     @property
     def is_settled(self) -> bool:
@@ -182,6 +251,7 @@ class QueryShards:
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Take a shard in. It is read from the next batch on."""
         held = self._held[effect.key] = _Held(effect.epoch, effect.position)
+        self.see(effect.lease)
         if self.is_settled:
             state = self._begin_again(held, effect, now_ms)
             if state is not None:
@@ -201,9 +271,44 @@ class QueryShards:
         )
         if begin is None:
             return None
+        state = state_after(begin, effect.lease, now_ms)
         if may_promote(effect.lease, self.worker, self._last.batch, begin.position):
-            self._plan_promotion(effect.lease)
-        return state_after(pin_latest(begin.position, now_ms), begin.note, now_ms)
+            self._plan_promotion(effect.lease, state)
+        return state
+
+    def see(self, row: Lease) -> None:
+        """Remember a row's own claim: what a task of the next batch finds must be this one, or its own batch's.
+
+        A row can be older than one that was seen before; batches only grow, so the later one counts.
+        """
+        claim = row.claim_of(self.worker)
+        if claim is not None and claim.batch >= self._seen.get(row.key, (-1, ""))[0]:
+            self._seen[row.key] = claim.identity
+
+    def seen_claim(self, key: str) -> tuple[int, str] | None:
+        """Return a shard's own claim as it was seen last, as (batch, run), or None."""
+        return self._seen.get(key)
+
+    def to_look_at(self, start: StreamOffset) -> list[str]:
+        """Return the shards whose leases tell where a done batch ended: those that it read, and those that came since."""
+        return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
+
+    def unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
+        """Return the shards of a done batch whose end nobody has fixed, although they are this query's.
+
+        Args:
+            start: The offset of the batch.
+            rows: Its shards' leases as they stand.
+        """
+        found = []
+        for key in start.shares():
+            row = rows.get(key)
+            if row is None or row.reader != self.worker:
+                continue
+            claim = row.claim_of(self.worker)
+            if claim is None or claim.batch != start.batch:
+                found.append(key)
+        return found
 
     def stop(self, effect: StopReader) -> None:
         """Note that a shard is to go; `hand_back` answers when no batch is under way."""
@@ -213,40 +318,59 @@ class QueryShards:
 
     # --- a batch is done ------------------------------------------------------------------------------
 
-    def settle(self, start: StreamOffset, rows: Mapping[str, Lease], now_ms: int, now_s: float) -> Settlement:
+    def settle(
+        self,
+        start: StreamOffset,
+        rows: Mapping[str, Lease],
+        now_ms: int,
+        now_s: float,
+        asked: Collection[str] | None = None,
+    ) -> Settlement:
         """Resolve where every shard goes on, now that the batch of this offset is done.
 
         Args:
             start: The done batch's offset.
-            rows: The lease table as it stands after the batch.
+            rows: Leases as they stand after the batch.
             now_ms: Time of day.
             now_s: Monotonic seconds.
+            asked: The shards that `rows` speaks of, at least `to_look_at(start)`; None for all.
         """
-        self.states = {}
+        before, self.states = self.states, {}
         self._promotions = {}
         self._given_back = {}
         surprises: list[tuple[str, Surprise]] = []
         progress: list[ReaderProgress] = []
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
         notes: list[ClaimNote] = []
+        shares = start.shares()
         for key, held in sorted(self._held.items()):
+            if asked is not None and key not in asked and key in before:
+                self.states[key] = before[key]
+                progress.append(_progress(key, held.epoch, before[key], 0, elapsed_s))
+                continue
             row = rows.get(key)
-            if row is not None and row.reader != self.worker:
-                held.leaving = StopWhy.LOST  # handed back with what its tasks have claimed, if anything
+            if row is not None:
+                self.see(row)
+                if row.reader != self.worker:
+                    held.leaving = StopWhy.LOST  # handed back with what its tasks have claimed, if anything
             begin = self._begin(held, row, start.shards.get(key), start.batch)
             if begin is None:
                 continue
-            surprise = _surprise(key, begin.reason, start)
+            is_read = key in shares
+            surprise = _surprise(begin.reason, is_read=is_read)
             if surprise is not None:
                 surprises.append((key, surprise))
-            state = self.states[key] = state_after(pin_latest(begin.position, now_ms), begin.note, now_ms)
-            if begin.note is not None:
+            state = state_after(begin, row, now_ms)
+            kept = before.get(key)
+            if not is_read and kept is not None and kept.position == state.position and not kept.is_finished:
+                state = kept  # nothing was done in it: what its last probe told still holds
+            self.states[key] = state
+            if begin.note is not None and is_read:
                 notes.append(begin.note)
             if row is not None and may_promote(row, self.worker, start.batch, state.position):
-                self._plan_promotion(row)
-            progress.append(_progress(key, held.epoch, state, elapsed_s))
-        claimed = (row.claim_batch for row in rows.values() if row.claim_batch is not None)
-        self._last_batch = max(start.batch, self._last_batch, max(claimed, default=0))
+                self._plan_promotion(row, state)
+            progress.append(_progress(key, held.epoch, state, state.bytes_count if is_read else 0, elapsed_s))
+        self._last_batch = max(start.batch, self._last_batch)
         self._last, self._settled_batch, self._settled_s = start, start.batch, now_s
         return Settlement(
             record_count=sum(note.record_count for note in notes),
@@ -255,11 +379,17 @@ class QueryShards:
             kept_iterator_count=sum(note.kept_iterator for note in notes),
             surprises=tuple(surprises),
             progress=tuple(progress),
+            queries=frozenset(note.query for note in notes if note.query is not None),
         )
 
     def _begin(self, held: _Held, row: Lease | None, planned: Position | None, batch: int) -> Start | None:
         is_lost = row is not None and row.reader != self.worker
-        if row is not None and is_lost and (row.claim_worker, row.claim_batch) != (self.worker, batch):
+        claim = None if row is None else row.claim_of(self.worker)
+        if (
+            row is not None
+            and is_lost
+            and (claim is None or claim.batch != batch or claim.end <= row.checkpoint)
+        ):
             return None  # whoever has it goes on from its checkpoint
         begin = resolve_start(row, self.worker, batch, planned)
         if planned is not None:
@@ -270,10 +400,16 @@ class QueryShards:
             return begin
         return Start(held.position, StartReason.CHECKPOINT)
 
-    def _plan_promotion(self, row: Lease) -> None:
-        end, batch = row.pending, row.claim_batch
-        if end is not None and batch is not None and end.is_record:  # the shard's end has a write of its own
-            self._promotions[row.key] = Promote(row.key, self.worker, batch, end)
+    def _plan_promotion(self, row: Lease, state: ShardState) -> None:
+        claim = row.claim_of(self.worker)
+        if claim is not None and claim.end.is_record:  # the shard's end has a write of its own
+            tip_ms = state.tip_seen_ms if claim.end == state.position else None
+            self._promotions[row.key] = Promote(row.key, self.worker, claim.batch, claim.end, tip_ms)
+
+    def progress(self) -> list[ReaderProgress]:
+        """Return where idle shards stand, and when nothing was left to read there."""
+        idle = [(key, state) for key, state in sorted(self.states.items()) if key in self._held and state.tip]
+        return [_progress(key, self._held[key].epoch, state, 0, None) for key, state in idle]
 
     # --- between batches ------------------------------------------------------------------------------
 
@@ -307,7 +443,7 @@ class QueryShards:
         if state is None or not state.position.is_record:
             return ReaderStopped(key, held.epoch, None)
         self._given_back[key] = (state, promotion)
-        return ReaderStopped(key, held.epoch, state.position)
+        return ReaderStopped(key, held.epoch, state.position, state.tip)
 
     def promotions(self) -> list[Promote]:
         """Give the claims of the done batch that may become checkpoints."""
@@ -325,35 +461,37 @@ class QueryShards:
         start: StreamOffset,
         wanted: Iterable[str],
         *,
-        stream: tuple[str, int],
+        stream: StreamIdentity,
         record_count_max: int | None,
         bytes_max: int | None,
         until_ms: int | None,
+        deaggregates: bool = True,
     ) -> StreamOffset:
         """Begin the next batch: it starts where every shard stands now.
 
         Args:
             start: The offset of the batch before, which is settled.
-            wanted: The shards that have something to read.
-            stream: The stream's ARN and its moment of creation in milliseconds.
+            wanted: The shards that have something to read; at least one. The batch reads no other.
+            stream: The stream that is read.
             record_count_max: User records in the batch, or None.
             bytes_max: Bytes of user data in the batch, or None.
             until_ms: Records that arrived at or after it stay for later, or None.
+            deaggregates: Whether KPL aggregates are taken apart.
         """
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
-        limit = None
-        if record_count_max is not None or bytes_max is not None or until_ms is not None:
-            ordered = sorted(wanted)
-            turn = batch % len(ordered)
-            limit = Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn]))
+        ordered = sorted(wanted)
+        turn = batch % len(ordered)
+        tips = ((key, self.states[key].tip_seen_ms) for key in ordered)
         return StreamOffset(
             batch=batch,
             worker=start.worker or self.worker,
-            stream_arn=stream[0],
-            stream_created_ms=stream[1],
+            stream_arn=stream.arn,
+            stream_created_ms=stream.created_ms,
             shards={key: state.position for key, state in self.states.items()},
             until_ms=until_ms,
-            limit=limit,
+            limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),
+            tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
+            deaggregates=deaggregates,
         )
 
     def batch_begins(self) -> None:
@@ -361,16 +499,14 @@ class QueryShards:
         self._settled_batch = None
 
 
-def _surprise(key: str, reason: StartReason, start: StreamOffset) -> Surprise | None:
-    if reason is StartReason.REWOUND:
-        return Surprise.REWOUND
+def _surprise(reason: StartReason, *, is_read: bool) -> Surprise | None:
     if reason is StartReason.LEASE_GONE:
         return Surprise.LEASE_GONE
-    if reason is StartReason.NOT_READ and (start.limit is None or key in start.limit.shards):
-        return Surprise.NOT_READ
-    return None
+    return Surprise.NOT_READ if reason is StartReason.NOT_READ and is_read else None
 
 
-def _progress(key: str, epoch: int, state: ShardState, elapsed_s: float | None) -> ReaderProgress:
-    speed = None if not elapsed_s or elapsed_s <= 0 else state.bytes_count / 1024 / elapsed_s
-    return ReaderProgress(key, epoch, str(state.position), state.millis_behind_latest, speed)
+def _progress(
+    key: str, epoch: int, state: ShardState, bytes_count: int, elapsed_s: float | None
+) -> ReaderProgress:
+    speed = None if not elapsed_s or elapsed_s <= 0 else bytes_count / 1024 / elapsed_s
+    return ReaderProgress(key, epoch, str(state.position), state.millis_behind_latest, speed, state.tip)

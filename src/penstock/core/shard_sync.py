@@ -302,7 +302,10 @@ class Deletion:
 
 
 def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_SHARDS) -> list[Deletion]:
-    """Say which finished leases may go.
+    """Plan which finished leases go.
+
+    A lease with a query's claim stays until its shard has left the stream: the batch that the claim belongs to may be
+    repeated as long as its records are there.
 
     Args:
         leases: Every row.
@@ -319,7 +322,7 @@ def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_S
         delete = Delete(lease.key, lease.counter, lease.checkpoint)
         children = lease.children | children_of.get(lease.key, set())
         rows = [leases.get(child) for child in children]
-        if rows and all(row is not None and _is_past_start(row) for row in rows):
+        if rows and not lease.claims and all(row is not None and _is_past_start(row) for row in rows):
             plan.append(Deletion(delete, Gone.CHILDREN_UNDER_WAY))
         elif lease.key in vanished and all(row is not None for row in rows):
             plan.append(Deletion(delete, Gone.VANISHED))

@@ -162,3 +162,21 @@ def pin_latest(position: Position, now_ms: int) -> Position:
     if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
         return Position(sentinel=Sentinel.LATEST, timestamp_ms=now_ms)
     return position
+
+
+def with_moment(position: Position, configured: Position) -> Position:
+    """Give an AT_TIMESTAMP without a moment the one that the user configured.
+
+    The KCL keeps the moment in its configuration, not in the lease table.
+
+    Args:
+        position: From a lease.
+        configured: Where the user says that this shard starts.
+
+    Returns:
+        The configured moment; TRIM_HORIZON where the user configured none, so that nothing is left out. Every other
+        position as it is.
+    """
+    if position.sentinel is not Sentinel.AT_TIMESTAMP or position.timestamp_ms is not None:
+        return position
+    return configured if configured.sentinel is Sentinel.AT_TIMESTAMP else TRIM_HORIZON

@@ -13,7 +13,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from penstock.core.claims import ClaimNote, ReadFreely, ReadNothing, ReadTo, Settled, plan_read, settle_claim
+from penstock.core.claims import (
+    AnotherDriver,
+    ClaimNote,
+    Execution,
+    Forfeit,
+    ReadFreely,
+    ReadTo,
+    Settled,
+    plan_read,
+    settle_claim,
+)
 from penstock.core.coordination import (
     AuditReaders,
     CoordinatorOptions,
@@ -30,10 +40,11 @@ from penstock.core.coordination import (
     Tick,
     Unknown,
 )
-from penstock.core.lease import Applied, Claim, Create, Lease, Promote, starting_lease
+from penstock.core.lease import Applied, BatchClaim, Claim, Create, Lease, Promote, starting_lease
 from penstock.core.offsets import StreamOffset
 from penstock.core.position import SHARD_END, Position, Sentinel, at_record
 from penstock.core.query_shards import QueryShards, plan_recreation
+from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.stream import SimShard
 from penstock.sim.surroundings import Surroundings
 from penstock.sim.worker import SimWorker
@@ -43,7 +54,7 @@ _CLAIMS_MAX: Final = 8
 _FAILURES_MAX: Final = 8
 _IDLE_S: Final = 1.0
 _JOIN_S: Final = 20.0
-_ARN: Final = ("arn", 1)
+_STREAM: Final = StreamIdentity("arn", 1)
 
 
 @dataclass(slots=True)
@@ -111,7 +122,13 @@ class SimQuery(SimWorker):
     def start(self) -> None:
         """Make what the log knows and the table does not, then join."""
         known = self.log.pending or self.log.done
-        self._look(lambda rows: self._recreate(rows, known, self._join))
+
+        def see(rows: dict[str, Lease]) -> None:
+            for row in rows.values():
+                self.shards.see(row)
+            self._recreate(rows, known, self._join)
+
+        self._look(see)
 
     def _join(self) -> None:
         self.feed(Tick())
@@ -232,7 +249,7 @@ class SimQuery(SimWorker):
         offset = self.shards.next_offset(
             self.log.done,
             wanted,
-            stream=_ARN,
+            stream=_STREAM,
             record_count_max=self.world.chance.choice((3, 10, 1000)),
             bytes_max=None,
             until_ms=None,
@@ -267,20 +284,19 @@ class SimQuery(SimWorker):
         self._results = {}
         self._failures = 0
         self.shards.batch_begins()
-        keys = [key for key in offset.shards if self._share(offset, key) != 0]
+        keys = list(offset.shares())
         for key in keys:
             for _ in range(2 if self.world.chance.random() < 0.2 else 1):
                 self._attempt(offset, key)
         if not keys:
             self._commit(offset)
 
-    @staticmethod
-    def _share(offset: StreamOffset, key: str) -> int | None:
-        return None if offset.limit is None else offset.limit.share_of(key)[0]
-
     def _attempt(self, offset: StreamOffset, key: str) -> None:
         if offset is self._running:
-            SimTask(self, offset, key, self._share(offset, key)).begin()
+            execution = Execution(
+                offset.worker, offset.batch, self.who, offset.shards[key], self.shards.seen_claim(key)
+            )
+            SimTask(self, offset, key, execution).begin()
 
     def on_task(self, offset: StreamOffset, key: str, rows: tuple[int, ...] | None) -> None:
         """Take in how an attempt ended: with rows, or None when it failed."""
@@ -296,7 +312,7 @@ class SimQuery(SimWorker):
             self.later(self.world.chance.uniform(0.01, 0.5), self._attempt, offset, key)
             return
         self._results.setdefault(key, rows)
-        if all(key in self._results for key in offset.shards if self._share(offset, key) != 0):
+        if all(key in self._results for key in offset.shares()):
             self.later(self.world.chance.choice((0.01, 0.5)), self._commit, offset)
 
     def _commit(self, offset: StreamOffset) -> None:
@@ -314,14 +330,16 @@ class SimQuery(SimWorker):
 class SimTask:
     """One attempt of one task, in a process that its driver's death does not touch."""
 
-    def __init__(self, driver: SimQuery, offset: StreamOffset, key: str, count_max: int | None) -> None:
+    def __init__(self, driver: SimQuery, offset: StreamOffset, key: str, execution: Execution) -> None:
+        self.execution = execution
         self.driver = driver
         self.world = driver.world
         self.offset = offset
         self.key = key
         self.start = offset.shards[key]
         self.shard = self.world.stream.shards[key]
-        self.count_max = 10**9 if count_max is None else count_max
+        share = offset.shares()[key].record_count_max
+        self.count_max = 10**9 if share is None else share
         self.first = self.index = index_after(self.shard, self.start)
         self.end = self.start
         self.at_tip = False
@@ -356,12 +374,14 @@ class SimTask:
         self._later(self.driver.on_task, self.offset, self.key, rows)
 
     def _on_lease(self, lease: Lease | None) -> None:
-        plan = plan_read(lease, self.offset.worker, self.offset.batch, self.start)
+        plan = plan_read(lease, self.execution)
         match plan:
             case ReadTo(end):
                 self._read_to(end)
-            case ReadNothing():
-                self._succeed()
+            case Forfeit():
+                self._claim_nothing(lease)
+            case AnotherDriver():
+                self._fail()
             case ReadFreely():
                 self._read(lease)
             case _:
@@ -401,46 +421,60 @@ class SimTask:
 
     # --- claiming -------------------------------------------------------------------------------------------
 
+    def _claim_nothing(self, lease: Lease | None) -> None:
+        self.end, self.index = self.start, self.first
+        if lease is None:
+            self._fail()
+            return
+        self._write(self._claim_of(lease, b""), lambda: self._fetch(self._on_lease))
+
     def _claim(self, lease: Lease) -> None:
         self.claims += 1
         if self.claims > _CLAIMS_MAX:
             self._fail()
             return
         note = ClaimNote(
-            start=self.start,
-            at_tip=self.at_tip,
+            has_more=not self.at_tip,
+            tip_ms=self.world.wall_ms() if self.at_tip else None,
             record_count=self.index - self.first,
             children=self.world.stream.children_of(self.shard) if self.end.is_shard_end else (),
         )
-        write = Claim(
-            key=self.key,
-            worker=self.offset.worker,
-            batch=self.offset.batch,
-            end=self.end,
-            state=note.to_bytes(),
-            checkpoint_seen=lease.checkpoint,
-            start=self.start,
-        )
+        # Refused, or unknown: what stands there says.
+        self._write(self._claim_of(lease, note.to_bytes()), lambda: self._fetch(self._on_refused))
 
+    def _claim_of(self, lease: Lease, note: bytes) -> Claim:
+        execution, own = self.execution, lease.claim_of(self.execution.worker)
+        claim = BatchClaim(
+            execution.worker,
+            execution.batch,
+            execution.run,
+            execution.start,
+            self.end,
+            note,
+            self.world.wall_ms(),
+        )
+        return Claim(self.key, claim, lease.checkpoint, None if own is None else own.identity)
+
+    def _write(self, write: Claim, on_refused: Callable[[], None]) -> None:
         def serve() -> None:
             outcome = self.world.serve_write(self.driver.who, write)
             if isinstance(outcome, Applied):
                 self._later(self._succeed)
             elif isinstance(outcome, NotDone):
                 self._fail()
-            else:  # refused, or unknown: what stands there says
-                self._fetch(self._on_refused)
+            else:
+                on_refused()
 
         self._later(serve)
 
     def _on_refused(self, lease: Lease | None) -> None:
-        meaning, end = settle_claim(lease, self.offset.worker, self.offset.batch, self.start, self.end)
+        meaning, end = settle_claim(lease, self.execution, self.end)
         match meaning:
-            case Settled.AGREES | Settled.LOST | Settled.GONE:
+            case Settled.AGREES | Settled.GONE:
                 self._succeed()
             case Settled.READ_ON:
                 self._read_to(end)
-            case Settled.REPEAT:
+            case Settled.REPEAT | Settled.LOST | Settled.ANOTHER_DRIVER:
                 self._fail()
             case Settled.CLAIM_AGAIN:
                 if lease is not None:

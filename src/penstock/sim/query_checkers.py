@@ -38,8 +38,11 @@ class _Followed(Checker):
         return begun == self._mark(key, name) and not self.facts.is_forgiven(key)
 
 
-class SameReplays(_Followed):
-    """Q1: every execution of a batch, until it is committed, holds the same records of a shard that stays the query's."""
+class SameReplays(Checker):
+    """Q1: every execution of a batch, until it is committed, holds the same records, whoever had the lease in between.
+
+    The one exception is a row that was deleted or damaged: its claims are gone with it.
+    """
 
     invariant = "Q1"
 
@@ -56,7 +59,7 @@ class SameReplays(_Followed):
         """Compare with the first execution."""
         first = self._held.setdefault((name, batch, key), rows)
         is_late = batch <= self._committed.get(name, -1)
-        if rows != first and not is_late and self.was_kept(name, batch, key):
+        if rows != first and not is_late and not self.facts.is_forgiven(key):
             raise Broken(f"batch {batch} of {name} held {first} of {key}, and now {rows}")
 
 

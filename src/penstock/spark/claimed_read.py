@@ -8,24 +8,29 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.aggregation import deaggregate
+from penstock.core.claims import AnotherDriver as AnotherDriverSeen
 from penstock.core.claims import (
     ClaimNote,
+    Execution,
+    Forfeit,
     ReadFreely,
-    ReadNothing,
     ReadTo,
     ReadUnclaimed,
     Settled,
+    plan_dropped_claims,
     plan_read,
     settle_claim,
 )
-from penstock.core.lease import Applied, Claim, Lease
-from penstock.core.position import SHARD_END, Position
+from penstock.core.lease import Applied, BatchClaim, Claim, Lease, Refusal
+from penstock.core.position import SHARD_END, Position, at_record
 from penstock.core.shard import ChildShard
-from penstock.errors import ClaimConflict, DataLossError, NotFound
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, StreamChanged
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.cuts import (
     arrival_ms_of,
@@ -33,6 +38,7 @@ from penstock.spark.cuts import (
     count_before_ms,
     count_up_to,
     count_within_bytes,
+    data_of,
     is_whole_record,
     position_of,
 )
@@ -51,7 +57,8 @@ class Bounds:
 
     Args:
         record_count_max: User records, or None.
-        bytes_max: Bytes of data; the record that reaches it is the last one. None for no bound.
+        bytes_max: Bytes of data; a record that would pass it stays for later. None for no bound.
+        may_exceed: The first record is read even if it alone passes `bytes_max`.
         until_ms: Records that arrived at or after this moment stay for later. None for no bound.
         planned_ms: When the batch was planned: a record that arrived later ends the batch at its page, so that a
             busy shard does not hold the batch open.
@@ -60,9 +67,31 @@ class Bounds:
 
     record_count_max: int | None = None
     bytes_max: int | None = None
+    may_exceed: bool = True
     until_ms: int | None = None
     planned_ms: int | None = None
     duration_max_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What else an execution knows of its query.
+
+    Args:
+        stream: The stream that is read; a lease of another one is refused. None does not ask.
+        query: Spark's id of the streaming query, or None where Spark does not tell.
+        deaggregates: Whether aggregates are taken apart. Positions count user records either way.
+        retention_ms: The stream's retention: claims that are older are needed by nobody.
+        tip_ms: Moment at which nothing was left behind the batch's start, or None.
+        fail_on_data_loss: Whether an end that is gone from the stream is an error.
+    """
+
+    stream: StreamIdentity | None = None
+    query: str | None = None
+    deaggregates: bool = True
+    retention_ms: int = 24 * 3_600_000
+    tip_ms: int | None = None
+    fail_on_data_loss: bool = True
 
 
 @dataclass(slots=True)
@@ -75,13 +104,14 @@ class _Progress:
     last_arrival_ms: int | None = None
     whole_record: bool = True
     millis_behind_latest: int = 0
-    at_tip: bool = False
+    has_more: bool = True
+    tip_ms: int | None = None
     children: tuple[ChildShard, ...] = ()
 
-    def add(self, rows: pa.RecordBatch, *, whole_record: bool) -> None:
+    def add(self, rows: pa.RecordBatch, end: Position, *, whole_record: bool) -> None:
         if rows.num_rows == 0:
             return
-        self.end = position_of(rows, rows.num_rows - 1)
+        self.end = end
         self.record_count += rows.num_rows
         self.bytes_count += bytes_of(rows)
         self.last_arrival_ms = arrival_ms_of(rows, rows.num_rows - 1)
@@ -95,11 +125,10 @@ class ClaimedRead:
         table: The lease table.
         shard: The shard, opened at the batch's start.
         shard_id: Its id, the lease's key.
-        worker: The query's worker id.
-        batch: Number of the batch.
-        start: Where the batch starts.
+        execution: The batch.
         bounds: Where to stop.
-        fail_on_data_loss: Whether an end that is gone from the stream is an error.
+        surroundings: What else is known.
+        wall_ms: The time of day.
     """
 
     def __init__(
@@ -108,48 +137,56 @@ class ClaimedRead:
         shard: ShardRange,
         *,
         shard_id: str,
-        worker: str,
-        batch: int,
-        start: Position,
+        execution: Execution,
         bounds: Bounds,
-        fail_on_data_loss: bool = True,
+        surroundings: Surroundings,
+        wall_ms: Callable[[], int],
     ) -> None:
         self._table = table
         self._shard = shard
         self._shard_id = shard_id
-        self._worker = worker
-        self._batch = batch
-        self._start = start
+        self._execution = execution
+        self._batch = execution.batch
+        self._start = execution.start
         self._bounds = bounds
-        self._fail_on_data_loss = fail_on_data_loss
-        self._progress = _Progress(end=start)
+        self._surroundings = surroundings
+        self._wall_ms = wall_ms
+        self._progress = _Progress(end=execution.start)
         self._pages: Iterator[ShardPage] | None = None
         self._left: pa.RecordBatch | None = None
         self._left_is_end = False
         self._left_children: tuple[ChildShard, ...] = ()
 
     def rows(self) -> Iterator[pa.RecordBatch]:
-        """Give the rows of the batch; when this ends without an error, the end is fixed.
+        """Yield the rows of the batch; when this ends without an error, the end is fixed.
 
         Raises:
-            ClaimConflict: Another execution fixed an end before what was given out here; Spark repeats the task.
+            ClaimConflict: Another execution fixed an end before what was given out here, or the lease was lost before an
+                end was fixed; Spark repeats the task.
+            AnotherDriver: Another query works from the same checkpoint location.
             DataLossError: The start or a fixed end is gone from the stream, and the policy is to fail.
         """
-        lease = self._fetch_lease()
-        plan = plan_read(lease, self._worker, self._batch, self._start)
-        match plan:
-            case ReadTo(end):
-                yield from self._read_to(end)
-            case ReadNothing(reason):
-                _log.warning(
-                    "shard %s, batch %d: nothing is read, %s", self._shard_id, self._batch, reason.value
-                )
-            case ReadFreely():
-                yield from self._read_freely()
-                yield from self._claim(lease)
-            case ReadUnclaimed():
-                self._warn_unclaimed()
-                yield from self._read_freely()
+        for _ in range(_CLAIMS_MAX):
+            lease = self._fetch_lease()
+            plan = plan_read(lease, self._execution)
+            match plan:
+                case ReadTo(end):
+                    yield from self._read_to(end)
+                    return
+                case Forfeit(reason):
+                    if lease is not None and self._claim_nothing(lease, reason.value):
+                        return
+                case AnotherDriverSeen(claim):
+                    raise self._another_driver(claim)
+                case ReadFreely():
+                    yield from self._read_freely()
+                    yield from self._claim(lease)
+                    return
+                case ReadUnclaimed():
+                    self._warn_unclaimed()
+                    yield from self._read_freely()
+                    return
+        raise self._too_many_changes()
 
     def _fetch_lease(self) -> Lease | None:
         try:
@@ -164,6 +201,21 @@ class ClaimedRead:
             self._table.name,
             self._shard_id,
             self._batch,
+        )
+
+    def _another_driver(self, claim: BatchClaim | None) -> AnotherDriver:
+        found = "its claim is gone" if claim is None else f"batch {claim.batch} was claimed from elsewhere"
+        return AnotherDriver(
+            f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: another query works from the same "
+            f"checkpoint location ({found}), or this one was paused while its successor went on. This execution stops "
+            "before any sink sees it; make sure that one query at a time uses a checkpoint location, and give a second one "
+            "a location of its own"
+        )
+
+    def _too_many_changes(self) -> ClaimConflict:
+        return ClaimConflict(
+            f"shard {self._shard_id}, batch {self._batch}: the lease changed {_CLAIMS_MAX} times while its end was being "
+            "claimed; the task is repeated"
         )
 
     # --- reading ------------------------------------------------------------------------------------------
@@ -184,7 +236,9 @@ class ClaimedRead:
             self._progress.millis_behind_latest = page.millis_behind_latest
             count = self._cut(page.rows)
             taken = page.rows.slice(0, count)
-            self._progress.add(taken, whole_record=is_whole_record(page.rows, count))
+            self._progress.add(
+                taken, self._position_after(taken), whole_record=is_whole_record(page.rows, count)
+            )
             if taken.num_rows:
                 yield taken
             if count < page.rows.num_rows:
@@ -193,7 +247,7 @@ class ClaimedRead:
             if page.is_end:
                 self._progress.end = SHARD_END
                 self._progress.children = page.children
-                self._progress.at_tip = True
+                self._see_tip(page)
                 return
             if self._is_enough(page, began_s):
                 self._shard.keep_iterator(self._progress.end)
@@ -203,8 +257,24 @@ class ClaimedRead:
         self._left = page.rows.slice(count)
         self._left_is_end = page.is_end
         self._left_children = page.children
+
         until_ms = self._bounds.until_ms
-        self._progress.at_tip = until_ms is not None and arrival_ms_of(self._left, 0) >= until_ms
+        if until_ms is not None and arrival_ms_of(self._left, 0) >= until_ms:
+            self._progress.has_more = False
+
+    def _see_tip(self, page: ShardPage) -> None:
+        self._progress.has_more = False
+        self._progress.tip_ms = self._wall_ms() if page.server_ms is None else page.server_ms
+
+    def _position_after(self, rows: pa.RecordBatch) -> Position:
+        """Return the position of the last row: a record that is given out whole stands for all its user records."""
+        if rows.num_rows == 0:
+            return self._progress.end
+        last = position_of(rows, rows.num_rows - 1)
+        if self._surroundings.deaggregates or last.sequence_number is None:
+            return last
+        inner = deaggregate(data_of(rows, rows.num_rows - 1))
+        return last if inner is None else at_record(last.sequence_number, max(0, len(inner) - 1))
 
     def _cut(self, rows: pa.RecordBatch) -> int:
         bounds, so_far = self._bounds, self._progress
@@ -214,13 +284,16 @@ class ClaimedRead:
         if bounds.record_count_max is not None:
             count = min(count, bounds.record_count_max - so_far.record_count)
         if bounds.bytes_max is not None:
-            count = min(count, count_within_bytes(rows, bounds.bytes_max - so_far.bytes_count))
+            fitting = count_within_bytes(rows, bounds.bytes_max - so_far.bytes_count)
+            if fitting == 0 and so_far.record_count == 0 and bounds.may_exceed:
+                fitting = 1
+            count = min(count, fitting)
         return count
 
     def _is_enough(self, page: ShardPage, began_s: float) -> bool:
         bounds, so_far = self._bounds, self._progress
         if page.millis_behind_latest == 0:
-            so_far.at_tip = True
+            self._see_tip(page)
             return True
         if bounds.record_count_max is not None and so_far.record_count >= bounds.record_count_max:
             return True
@@ -241,7 +314,9 @@ class ClaimedRead:
                 return
             count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
             taken = page.rows.slice(0, count)
-            self._progress.add(taken, whole_record=is_whole_record(page.rows, count))
+            self._progress.add(
+                taken, self._position_after(taken), whole_record=is_whole_record(page.rows, count)
+            )
             if taken.num_rows:
                 yield taken
             if self._progress.end == end:
@@ -267,7 +342,7 @@ class ClaimedRead:
             f"stream (retention): the batch cannot be repeated in full, its records from {self._start} on are lost "
             "as far as they were not processed"
         )
-        if self._fail_on_data_loss:
+        if self._surroundings.fail_on_data_loss:
             raise DataLossError(f"{text}. To go on without them set option failOnDataLoss=false")
         _log.warning("%s; going on (failOnDataLoss=false)", text)
 
@@ -276,8 +351,8 @@ class ClaimedRead:
     def _note(self) -> ClaimNote:
         so_far = self._progress
         return ClaimNote(
-            start=self._start,
-            at_tip=so_far.at_tip,
+            has_more=so_far.has_more,
+            tip_ms=so_far.tip_ms,
             whole_record=so_far.whole_record,
             record_count=so_far.record_count,
             bytes_count=so_far.bytes_count,
@@ -285,51 +360,84 @@ class ClaimedRead:
             last_arrival_ms=so_far.last_arrival_ms,
             children=so_far.children,
             kept_iterator=self._shard.began_with_kept_iterator,
+            query=self._surroundings.query,
         )
 
+    def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
+        execution, known, now_ms = self._execution, self._surroundings, self._wall_ms()
+        own = lease.claim_of(execution.worker)
+        claim = BatchClaim(
+            worker=execution.worker,
+            batch=execution.batch,
+            run=execution.run,
+            start=execution.start,
+            end=end,
+            note=note,
+            made_ms=now_ms,
+        )
+        return Claim(
+            key=self._shard_id,
+            claim=claim,
+            checkpoint_seen=lease.checkpoint,
+            before=None if own is None else own.identity,
+            tip_ms=known.tip_ms,
+            dropped=plan_dropped_claims(lease, execution.worker, now_ms - known.retention_ms),
+            stream=known.stream,
+        )
+
+    def _claim_nothing(self, lease: Lease, why: str) -> bool:
+        """Fix that the batch holds nothing of the shard; False when the lease has changed and must be looked at anew."""
+        outcome = self._table.write(self._claim_of(lease, self._start, b""))
+        if isinstance(outcome, Applied):
+            _log.warning("shard %s, batch %d: nothing is read, %s", self._shard_id, self._batch, why)
+            return True
+        self._check_stream(outcome.reason, lease)
+        return False
+
+    def _check_stream(self, reason: Refusal, lease: Lease) -> None:
+        if reason is Refusal.STREAM:
+            raise StreamChanged(
+                f"shard {self._shard_id}: lease table {self._table.name} belongs to the stream {lease.stream}, and this query "
+                f"reads {self._surroundings.stream}: choose another applicationName"
+            )
+
     def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
-        """Fix the end; gives further rows when another execution has fixed one further on."""
+        """Fix the end; yields further rows when another execution has fixed one further on."""
         for _ in range(_CLAIMS_MAX):
             if lease is None:
                 self._warn_unclaimed()
                 return
-            outcome = self._table.write(
-                Claim(
-                    key=self._shard_id,
-                    worker=self._worker,
-                    batch=self._batch,
-                    end=self._progress.end,
-                    state=self._note().to_bytes(),
-                    checkpoint_seen=lease.checkpoint,
-                    start=self._start,
-                )
-            )
+            outcome = self._table.write(self._claim_of(lease, self._progress.end, self._note().to_bytes()))
             if isinstance(outcome, Applied):
                 return
+            self._check_stream(outcome.reason, lease)
             lease = self._fetch_lease()
-            meaning, end = settle_claim(lease, self._worker, self._batch, self._start, self._progress.end)
-            match meaning:
-                case Settled.AGREES:
-                    return
-                case Settled.READ_ON:
-                    yield from self._read_to(end)
-                    return
-                case Settled.REPEAT:
-                    raise ClaimConflict(
-                        f"shard {self._shard_id}, batch {self._batch}: another execution of the batch fixed its end at "
-                        f"{end}, before {self._progress.end} that was read here; the task is repeated and reads up to "
-                        "there"
-                    )
-                case Settled.LOST:
-                    _log.warning(
-                        "shard %s, batch %d: the lease is another worker's now; its records are given out there again",
-                        self._shard_id,
-                        self._batch,
-                    )
-                    return
-                case Settled.GONE | Settled.CLAIM_AGAIN:
-                    continue
-        raise ClaimConflict(
-            f"shard {self._shard_id}, batch {self._batch}: the lease changed {_CLAIMS_MAX} times while its end was being "
-            "claimed; the task is repeated"
-        )
+            meaning, end = settle_claim(lease, self._execution, self._progress.end)
+            if meaning is Settled.READ_ON:
+                yield from self._read_to(end)
+                return
+            if meaning is Settled.AGREES or (meaning is Settled.LOST and self._lose(lease)):
+                return
+            self._refuse(meaning, lease, end)
+        raise self._too_many_changes()
+
+    def _lose(self, lease: Lease | None) -> bool:
+        """Give the shard up for this batch, if nothing was given out yet; False when that could not be fixed."""
+        if lease is None or self._progress.record_count > 0:
+            return False
+        return self._claim_nothing(lease, "the lease was lost meanwhile")
+
+    def _refuse(self, meaning: Settled, lease: Lease | None, end: Position) -> None:
+        """Raise what a refused claim means, unless it is to be written again."""
+        if meaning is Settled.ANOTHER_DRIVER:
+            raise self._another_driver(None if lease is None else lease.claim_of(self._execution.worker))
+        if meaning is Settled.REPEAT:
+            raise ClaimConflict(
+                f"shard {self._shard_id}, batch {self._batch}: another execution of the batch fixed its end at {end}, before "
+                f"{self._progress.end} that was read here; the task is repeated and reads up to there"
+            )
+        if meaning is Settled.LOST and self._progress.record_count > 0:
+            raise ClaimConflict(
+                f"shard {self._shard_id}, batch {self._batch}: another worker took the lease before the batch's end could be "
+                "fixed; the task is repeated, and the records come from there"
+            )

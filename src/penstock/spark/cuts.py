@@ -58,12 +58,17 @@ def count_before_ms(rows: pa.RecordBatch, until_ms: int) -> int:
 
 
 def count_within_bytes(rows: pa.RecordBatch, bytes_max: int) -> int:
-    """Count the rows up to and including the one that reaches a number of bytes."""
+    """Count the leading rows whose data fits into a number of bytes."""
     if rows.num_rows == 0:
         return 0
     sizes = pc.cumulative_sum(pc.cast(pc.binary_length(rows.column(_DATA)), "int64"))
-    index = pc.index(pc.greater_equal(sizes, bytes_max), True).as_py()
-    return rows.num_rows if index < 0 else int(index) + 1
+    index = pc.index(pc.greater(sizes, bytes_max), True).as_py()
+    return rows.num_rows if index < 0 else int(index)
+
+
+def data_of(rows: pa.RecordBatch, index: int) -> bytes:
+    """Return the data of one row."""
+    return bytes(rows.column(_DATA)[index].as_py())
 
 
 def is_whole_record(rows: pa.RecordBatch, count: int) -> bool:

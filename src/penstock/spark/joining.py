@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from penstock.core.lease import Create, Lease, starting_lease
+from penstock.core.claims import find_later_claims, parse_note
+from penstock.core.lease import Applied, Create, Lease, starting_lease
 from penstock.core.named_start import unknown_names
 from penstock.core.offsets import StreamOffset
-from penstock.core.query_shards import plan_recreation
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.query_shards import plan_recreation, plan_rewind
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.shard_sync import first_filter
 from penstock.core.starting import StartingPosition
-from penstock.errors import NotFound, OptionError, StreamChanged
+from penstock.core.stream_identity import StreamIdentity, describe_foreign_table, find_foreign_lease
+from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, OptionError, StreamChanged
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.options import SourceOptions
@@ -117,19 +120,152 @@ def refuse_unknown_shards(
     _log.warning("%s; going on without (failOnDataLoss=false)", text)
 
 
-def recreate_missing(
-    kinesis: Kinesis, table: LeaseTable, stream: str, rows: Mapping[str, Lease], start: StreamOffset
+def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what should be
+    kinesis: Kinesis,
+    table: LeaseTable,
+    options: SourceOptions,
+    rows: Mapping[str, Lease],
+    start: StreamOffset,
+    stream: StreamIdentity,
 ) -> bool:
-    """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any."""
+    """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any.
+
+    Raises:
+        DataLossError: One of the shards has left the stream before it was read to its end, and failOnDataLoss is on.
+    """
     if not plan_recreation(rows, start, {}):
         return False
-    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(stream).shards}
+    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     lineage = {key: shard.parents for key, shard in shards.items()}
-    for key, position in plan_recreation(rows, start, lineage).items():
+    missing = plan_recreation(rows, start, lineage)
+    children = {key for key, parents in lineage.items() if not missing.keys().isdisjoint(parents)}
+    for key, position in missing.items():
         shard = shards.get(key)
         if shard is None:
-            _log.warning("shard %s left the stream (retention) and its lease was cleaned up", key)
+            _warn_of_vanished(options, table, key, position)
             continue
         _log.warning("the lease of shard %s was deleted from table %s: it is made again at %s, and the records of the last batch are given out once more", key, table.name, position)  # fmt: skip
-        table.write(Create(starting_lease(key, position, shard.parents, shard.hash_range)))
+        lease = starting_lease(key, position, shard.parents, shard.hash_range, stream)
+        table.write(Create(lease))
+    for key in sorted(children - rows.keys() - missing.keys()):
+        # What follows a shard that is gone is read from its beginning: it holds nothing that was read before.
+        if missing.keys().isdisjoint(shards.keys() & set(lineage[key])):
+            lease = starting_lease(key, TRIM_HORIZON, shards[key].parents, shards[key].hash_range, stream)
+            table.write(Create(lease))
     return True
+
+
+def _warn_of_vanished(options: SourceOptions, table: LeaseTable, key: str, position: Position) -> None:
+    text = (
+        f"stream {options.stream}: shard {key} has left the stream (retention) and its lease is gone from table {table.name}; "
+        f"the query had read it up to {position}, and what followed it there is lost"
+    )
+    if options.fail_on_data_loss and not position.is_shard_end:
+        raise DataLossError(
+            f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
+        )
+    _log.warning("%s; going on with the shards that are left, from their beginning", text)
+
+
+def refuse_other_stream(
+    kinesis: Kinesis, table: LeaseTable, name: str, stream: StreamIdentity, rows: Mapping[str, Lease]
+) -> None:
+    """Make sure that the lease table is one of this stream: shard ids are the same in every stream.
+
+    Raises:
+        OptionError: A lease belongs to another stream.
+    """
+    listed = None
+    if any(row.stream is None for row in rows.values()):
+        listed = {shard.shard_id: shard for shard in kinesis.fetch_shards(name).shards}
+    foreign = find_foreign_lease(rows.values(), stream, listed)
+    if foreign is not None:
+        raise OptionError(describe_foreign_table(table.name, name, foreign))
+
+
+def refuse_sharing_in_one_query(
+    options: SourceOptions, worker: str, rows: Iterable[Lease], queries: Collection[str]
+) -> None:
+    """Make sure that the sources of one query do not share the stream's shards: each would get a part of the records.
+
+    Args:
+        options: The source's options.
+        worker: This source's worker id.
+        rows: Leases that were looked at.
+        queries: Spark's ids of the queries that made this worker's claims.
+
+    Raises:
+        OptionError: Another source of the same query reads under this application's name.
+    """
+    for row in rows:
+        for claim in row.claims:
+            note = None if claim.worker == worker else parse_note(claim.note)
+            if note is not None and note.query in queries:
+                raise OptionError(
+                    f"stream {options.stream}: this query reads it twice under the applicationName {options.application} "
+                    f"(as {worker} and {claim.worker}), so each of the two sources gets a part of the shards only. Give each "
+                    "load() an applicationName of its own, and the query a new checkpoint location"
+                )
+
+
+def refuse_living_driver(
+    table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float
+) -> None:
+    """Make sure that nobody renews the leases of a query whose checkpoint location looks like an older copy.
+
+    Raises:
+        AnotherDriver: A lease in the query's name was renewed within a lease duration.
+    """
+    seen = {key: row.counter for key, row in rows.items() if row.reader == worker}
+    deadline_s = time.monotonic() + lease_duration_s
+    while seen and time.monotonic() < deadline_s:
+        time.sleep(min(1.0, lease_duration_s / 4))
+        now = scan_leases(table)
+        moved = [key for key, counter in seen.items() if key in now and now[key].counter != counter]
+        if moved:
+            raise AnotherDriver(
+                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and its claims are ahead of this query's "
+                "checkpoint location: another query works from the same location. Stop one of the two"
+            )
+
+
+def rewind_leases(
+    kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str
+) -> int:
+    """Let leases go back to an offset that was restored from an older copy of the checkpoint location.
+
+    Returns:
+        The last batch that the copy does not know.
+
+    Raises:
+        ClaimConflict: Leases changed while they were being set back; start the query again.
+    """
+    rows = scan_leases(table)
+    later = find_later_claims(rows.values(), worker, known.batch)
+    last = max((claim.batch for row in later if (claim := row.claim_of(worker)) is not None), default=-1)
+    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
+    writes = plan_rewind(rows, known, worker, shards)
+    _log.warning(
+        "the checkpoint location is older than the leases in table %s (a copy was restored): it knows batch %d, and batch %d was "
+        "claimed. Shards %s go back to where the copy says, and what follows is read once more",
+        table.name,
+        known.batch,
+        last,
+        ", ".join(sorted(writes)) or "(none)",
+    )
+    left = sorted((known.shards.keys() | {row.key for row in later}) - writes.keys())
+    if left:
+        _log.warning(
+            "shards %s are left as they are: other workers have them, or they have left the stream; what this query read there "
+            "after batch %d is not read again",
+            ", ".join(left),
+            known.batch,
+        )
+    for key, write in writes.items():
+        outcome = table.write(write)
+        if not isinstance(outcome, Applied):
+            raise ClaimConflict(
+                f"lease {key} in table {table.name} changed while it was being set back to a restored checkpoint location "
+                f"({outcome.reason.value}); start the query again"
+            )
+    return last

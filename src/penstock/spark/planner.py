@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from penstock.core.claims import Execution, find_later_claims
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions, StartReader
-from penstock.core.lease import Promote, Refused
-from penstock.core.offsets import StreamOffset
-from penstock.core.position import Position
+from penstock.core.lease import Lease, Promote, Refused
+from penstock.core.offsets import Share, StreamOffset
+from penstock.core.position import TRIM_HORIZON
 from penstock.core.query_shards import QueryShards, Settlement, ShardState, Surprise
+from penstock.core.starting import StartingPosition, with_moment
+from penstock.core.stream_identity import StreamIdentity
 from penstock.core.task_split import plan_tasks
-from penstock.errors import PenstockError, ServiceError, Unavailable
+from penstock.errors import AnotherDriver, ClaimConflict, PenstockError, ServiceError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -34,45 +37,38 @@ from penstock.spark.joining import (
     check_stream,
     recreate_missing,
     refuse_hidden_sharing,
+    refuse_living_driver,
+    refuse_other_stream,
+    refuse_sharing_in_one_query,
+    rewind_leases,
     scan_leases,
 )
 from penstock.spark.options import SourceOptions
 from penstock.spark.probes import Prober
 from penstock.spark.process import ClosableMetrics
+from penstock.spark.shard_task import ShardTask
 
 _log: Final = logging.getLogger("penstock.spark")
 _STOP_S: Final = 10.0
 _AVAILABLE_NOW_WAIT_S: Final = 60.0
 _THREADS_MAX: Final = 16
+_FULL_LOOKS: Final = 3
+"""Batches after which the whole lease table is read: what concerns other workers shows there. Later only the batch's rows."""
+_FIX_ATTEMPTS_MAX: Final = 4
+_NOTHING: Final = Share(record_count_max=0)
 
 
 @dataclass(frozen=True, slots=True)
-class ShardTask:
-    """What one task reads: plain values, sent to an executor.
+class _UnderWay:
+    """The batch that Spark was given last, by this driver.
 
     Args:
-        shard_id: The shard.
-        start: Everything up to and including it is done.
-        worker: The query's worker id.
-        batch: Number of the batch.
-        record_count_max: This shard's part of the limit, or None.
-        bytes_max: This shard's part of the limit, or None.
-        until_ms: Records that arrived at or after it stay for later, or None.
-        planned_ms: When the batch was planned.
-        tip_seen_ms: Moment when nothing was left behind `start`, or None.
-        retention_ms: The stream's retention.
+        end: Its offset.
+        planned_ms: When it was planned, by the time of day.
     """
 
-    shard_id: str
-    start: Position
-    worker: str
-    batch: int
-    record_count_max: int | None
-    bytes_max: int | None
-    until_ms: int | None
+    end: StreamOffset
     planned_ms: int
-    tip_seen_ms: int | None
-    retention_ms: int
 
 
 class Planner:
@@ -84,6 +80,7 @@ class Planner:
         table: The application's lease table.
         clock: Time.
         open_metrics: Opens what figures go to, when the query's worker id is known.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here.
     """
 
     def __init__(
@@ -91,8 +88,10 @@ class Planner:
         options: SourceOptions,
         kinesis: Kinesis,
         table: LeaseTable,
+        *,
         clock: Clock,
         open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
+        read: Callable[[ShardTask], Iterable[Any]],
     ) -> None:
         self._options = options
         self._kinesis = kinesis
@@ -111,8 +110,15 @@ class Planner:
             check_stream=self._check_stream,
         )
         self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")
+        self._read = read
+        self._run = uuid.uuid4().hex[:12]
         self._joined: tuple[Fleet, QueryShards] | None = None
-        self._stream_id = ("", 0)
+        self._stream = StreamIdentity("", 0)
+        self._under_way: _UnderWay | None = None
+        self._rewound_from = -1  # the last batch that a restored checkpoint location does not know
+        self._full_looks_left = _FULL_LOOKS
+        self._has_warned_of_unread = False
+        self._tips_due_s = float("-inf")
         self._retention_ms = 24 * 3_600_000
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
@@ -156,6 +162,7 @@ class Planner:
             if wanted:
                 return self._next_offset(start, shards, wanted, with_limits=with_limits)
             self._promote(shards)
+            self._tell_tips(fleet, shards)
             if self._until_ms is not None and self._is_all_read(fleet, shards):
                 return start
             now_s = self._clock.monotonic_s()
@@ -167,32 +174,35 @@ class Planner:
             fleet.wait(max(0.005, wake_s - now_s))
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
-        """Give what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
+        """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
         self._done = None
         _, shards = self._join(end)
-        by_shard = {}
-        for shard_id, position in end.shards.items():
-            records, size = (None, None) if end.limit is None else end.limit.share_of(shard_id)
-            if records == 0:
-                continue
-            own_max = self._options.shard_record_count_max
-            state = shards.states.get(shard_id)
-            by_shard[shard_id] = ShardTask(
-                shard_id=shard_id,
-                start=position,
-                worker=end.worker,
-                batch=end.batch,
-                record_count_max=min((n for n in (records, own_max) if n is not None), default=None),
-                bytes_max=size,
-                until_ms=end.until_ms,
-                planned_ms=self._clock.wall_ms(),
-                tip_seen_ms=None if state is None else state.tip_seen_ms,
-                retention_ms=self._retention_ms,
-            )
+        if self._under_way is None or self._under_way.end.batch != end.batch:
+            self._under_way = _UnderWay(end, self._clock.wall_ms())
+        by_shard = {task.shard_id: task for task in self._shard_tasks(self._under_way, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         split = plan_tasks(weights, self._options.shards_per_task, self._options.partitions_max)
         return [[by_shard[shard_id] for shard_id in task] for task in split]
+
+    def _shard_tasks(self, batch: _UnderWay, shards: QueryShards) -> Iterator[ShardTask]:
+        end = batch.end
+        for shard_id, share in end.shares().items():
+            state = shards.states.get(shard_id)
+            position = end.shards[shard_id]
+            is_here = state is not None and state.position == position
+            yield ShardTask(
+                shard_id=shard_id,
+                execution=Execution(end.worker, end.batch, self._run, position, shards.seen_claim(shard_id)),
+                share=share,
+                until_ms=end.until_ms,
+                planned_ms=batch.planned_ms,
+                tip_ms=end.tips.get(shard_id, state.tip_seen_ms if state is not None and is_here else None),
+                is_foreign=state is not None and is_here and state.is_foreign,
+                retention_ms=self._retention_ms,
+                stream=self._stream,
+                deaggregates=end.deaggregates,
+            )
 
     def report(self) -> dict[str, Any] | None:
         """Say what the last batch read, how far behind the query is, and what its leases did.
@@ -203,7 +213,8 @@ class Planner:
             return None
         fleet, shards = self._joined
         stats, done = fleet.stats, self._settlement
-        lag = {key: shards.states[key].millis_behind_latest for key in sorted(shards.states)}
+        behind = {key: state.millis_behind_latest for key, state in sorted(shards.states.items())}
+        lag = {key: millis for key, millis in behind.items() if millis is not None}
         return {
             "bytes": done.bytes_count,
             "claims": done.claim_count,
@@ -245,7 +256,7 @@ class Planner:
         try:
             self._listen(fleet, shards)
             if self._done is not None and not shards.is_settled_for(self._done.batch):
-                self._settle(self._done, fleet, shards)
+                self._settle(self._done, fleet, shards, is_last=True)
         except PenstockError as error:
             _log.warning(
                 "leases are kept until they expire, since the last batch could not be settled: %s", error
@@ -261,26 +272,31 @@ class Planner:
         options = self._options
         summary = self._kinesis.fetch_summary(options.stream)
         check_stream(options.stream, summary, known)
-        self._stream_id = (summary.arn, summary.created_ms)
+        self._stream = StreamIdentity(summary.arn, summary.created_ms)
         self._retention_ms = summary.retention_hours * 3_600_000
         self._table.ensure_exists()
         worker = self._worker_id(known)
         refuse_hidden_sharing(self._table, worker, options)
         rows = scan_leases(self._table)
+        refuse_other_stream(self._kinesis, self._table, options.stream, self._stream, rows)
         if not rows and not known.shards and options.starting.by_shard:
             check_named_shards(self._kinesis, options)
-        recreate_missing(self._kinesis, self._table, options.stream, rows, known)
+        rows = self._rewind(known, worker, rows)
+        recreate_missing(self._kinesis, self._table, options, rows, known, self._stream)
         self._metrics = self._open_metrics(options, worker)
         fleet = Fleet(
             worker,
-            coordinator_options(options),
+            coordinator_options(options, is_new=not known.shards),
             stream=options.stream,
             table=self._table,
             kinesis=self._kinesis,
             clock=self._clock,
             metrics=self._metrics,
         )
-        self._joined = (fleet, QueryShards(worker))
+        shards = QueryShards(worker, self._rewound_from)
+        for row in rows.values():
+            shards.see(row)
+        self._joined = (fleet, shards)
         wait_s = max(10.0, 2 * options.lease_duration_s)
         if not fleet.wait_until_at_rest(wait_s):
             _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
@@ -289,8 +305,7 @@ class Planner:
 
     def _check_stream(self) -> None:
         """Make sure that the stream is there and is still the one that the query began with."""
-        arn, created_ms = self._stream_id
-        known = StreamOffset(stream_arn=arn, stream_created_ms=created_ms)
+        known = StreamOffset(stream_arn=self._stream.arn, stream_created_ms=self._stream.created_ms)
         check_stream(self._options.stream, self._kinesis.fetch_summary(self._options.stream), known)
 
     def _worker_id(self, known: StreamOffset) -> str:
@@ -308,26 +323,115 @@ class Planner:
             name = f"{options.zone}/{name}"
         return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
 
+    def _rewind(self, known: StreamOffset, worker: str, rows: dict[str, Lease]) -> dict[str, Lease]:
+        """Let leases go back to a checkpoint location that was restored from an older copy; return them as they are then."""
+        if not known.worker or not find_later_claims(rows.values(), worker, known.batch):
+            return rows
+        refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s)
+        self._rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
+        return scan_leases(self._table)
+
     def _listen(self, fleet: Fleet, shards: QueryShards) -> None:
         for word in fleet.take_words():
             if isinstance(word, StartReader):
-                shards.start(word, self._clock.wall_ms())
+                begin = with_moment(word.position, self._options.starting.of(word.key))
+                shards.start(replace(word, position=begin), self._clock.wall_ms())
             else:
                 shards.stop(word)
 
     # --- settling the batch before --------------------------------------------------------------------------
 
-    def _settle(self, start: StreamOffset, fleet: Fleet, shards: QueryShards) -> None:
-        rows = scan_leases(self._table)
-        if recreate_missing(self._kinesis, self._table, self._options.stream, rows, start):
-            rows = scan_leases(self._table)
-        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s())
+    def _settle(
+        self, start: StreamOffset, fleet: Fleet, shards: QueryShards, *, is_last: bool = False
+    ) -> None:
+        asked = None if self._full_looks_left > 0 else shards.to_look_at(start)
+        rows = self._look(asked)
+        if asked is not None and not rows.keys() >= set(asked):
+            asked, rows = (
+                None,
+                self._look(None),
+            )  # some are gone: which ones must come back, only the whole table tells
+        if asked is None:
+            self._full_looks_left -= 1
+            if recreate_missing(self._kinesis, self._table, self._options, rows, start, self._stream):
+                rows = self._look(None)
+        self._refuse_another_driver(start, shards, rows)
+        unclaimed = shards.unclaimed(start, rows)
+        if unclaimed and is_last:
+            raise Unavailable(f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}")
+        if unclaimed:
+            self._fix_ends(start, shards, unclaimed)
+            rows |= self._look(unclaimed)
+        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
+        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), settlement.queries)
         for shard_id, surprise in settlement.surprises:
             _explain(shard_id, surprise, start.batch)
         self._settlement = settlement
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
         self._measure(settlement, shards)
         fleet.tell(settlement.progress)
+
+    def _look(self, keys: Collection[str] | None) -> dict[str, Lease]:
+        if keys is None:
+            return scan_leases(self._table)
+        return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
+
+    def _refuse_another_driver(
+        self, start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]
+    ) -> None:
+        later = find_later_claims(rows.values(), shards.worker, max(start.batch, self._rewound_from))
+        if later:
+            claim = later[0].claim_of(shards.worker)
+            raise AnotherDriver(
+                f"shard {later[0].key}: batch {None if claim is None else claim.batch} of {shards.worker} was claimed, and this "
+                f"query is at batch {start.batch}: another query works from the same checkpoint location. Make sure that "
+                "one query at a time uses it"
+            )
+
+    def _fix_ends(self, start: StreamOffset, shards: QueryShards, unclaimed: Collection[str]) -> None:
+        """Fix where a done batch ended in shards that no action of the query read to their end.
+
+        A batch that this driver gave out and Spark went on from is done, so it is read to the end that it has, and its
+        rows are dropped. Of a batch that ended under an earlier driver nobody knows whether anything saw it: it is fixed to
+        hold nothing, and offered again.
+        """
+        given = self._under_way
+        if given is None or given.end.batch != start.batch:
+            _log.warning(
+                "batch %d ended under an earlier driver, and nothing shows that its rows of %s were read: they are offered again",
+                start.batch,
+                ", ".join(sorted(unclaimed)[:5]),
+            )
+            batch = _UnderWay(start, self._clock.wall_ms())
+            tasks = [replace(task, share=_NOTHING) for task in self._shard_tasks(batch, shards)]
+        else:
+            self._warn_of_unread(start, unclaimed)
+            tasks = list(self._shard_tasks(given, shards))
+        tasks = [task for task in tasks if task.shard_id in unclaimed]
+        for _ in self._pool.map(self._fix_end, tasks):
+            pass
+
+    def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
+        if self._has_warned_of_unread:
+            return
+        self._has_warned_of_unread = True
+        _log.warning(
+            "batch %d: no action of the query read the rows of %s to their end; the query goes on behind what the batch "
+            "had, as it does with other sources (said once)",
+            start.batch,
+            ", ".join(sorted(unclaimed)[:5]),
+        )
+
+    def _fix_end(self, task: ShardTask) -> None:
+        for attempt in range(_FIX_ATTEMPTS_MAX):
+            try:
+                for _ in self._read(task):
+                    pass
+            except ClaimConflict:
+                if attempt == _FIX_ATTEMPTS_MAX - 1:
+                    raise
+            else:
+                return
 
     def _measure(self, done: Settlement, shards: QueryShards) -> None:
         metrics = self._metrics
@@ -339,7 +443,8 @@ class Planner:
         metrics.count("iterators_kept", done.kept_iterator_count)
         metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)
         for shard_id, state in shards.states.items():
-            metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
+            if state.millis_behind_latest is not None:
+                metrics.gauge("millis_behind_latest", state.millis_behind_latest, {"shard": shard_id})
 
     # --- between batches --------------------------------------------------------------------------------------
 
@@ -372,14 +477,25 @@ class Planner:
     def _next_offset(
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
     ) -> StreamOffset:
-        return shards.next_offset(
+        planned_ms = self._clock.wall_ms()
+        end = shards.next_offset(
             start,
             wanted,
-            stream=self._stream_id,
+            stream=self._stream,
             record_count_max=self._options.record_count_max if with_limits else None,
             bytes_max=self._options.bytes_max if with_limits else None,
             until_ms=self._until_ms,
+            deaggregates=self._options.deaggregate,
         )
+        self._under_way = _UnderWay(end, planned_ms)
+        return end
+
+    def _tell_tips(self, fleet: Fleet, shards: QueryShards) -> None:
+        """Let the next heartbeats note how long nothing has been left to read; not more often than they come."""
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._tips_due_s:
+            self._tips_due_s = now_s + self._options.lease_duration_s / 6
+            fleet.tell(shards.progress())
 
     def _promote(self, shards: QueryShards) -> None:
         """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""
@@ -399,20 +515,24 @@ class Planner:
 
 def _unknown(shards: QueryShards) -> list[str]:
     """Give the shards of which nobody knows yet whether they have more to read."""
-    return sorted(
-        key for key, state in shards.states.items() if not state.has_news and state.tip_seen_ms is None
-    )
+    return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_answered)
 
 
-def coordinator_options(options: SourceOptions) -> CoordinatorOptions:
-    """Say how a query coordinates: as a plain consumer does, with what only Spark knows."""
+def coordinator_options(options: SourceOptions, *, is_new: bool) -> CoordinatorOptions:
+    """Return how a query coordinates: as a plain consumer does, with what only Spark knows.
+
+    Args:
+        options: The query's.
+        is_new: It has never read anything. One that has starts what it does not know yet at its beginning, also where
+            the whole lease table is gone.
+    """
     return CoordinatorOptions(
         lease_duration_s=options.lease_duration_s,
         policy=BalancePolicy(options.balance),
         max_leases=options.leases_max,
         leases_to_acquire=options.leases_to_acquire,
         keeps_claims=True,
-        start=options.starting,
+        start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
         # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
         cold_start_jitter_s=min(1.0, options.lease_duration_s / 10),
         shutdown_timeout_s=_STOP_S / 2,
@@ -423,17 +543,9 @@ def coordinator_options(options: SourceOptions) -> CoordinatorOptions:
 
 def _explain(shard_id: str, surprise: Surprise, batch: int) -> None:
     match surprise:
-        case Surprise.REWOUND:
-            _log.warning(
-                "shard %s: the checkpoint location is older than the lease (an earlier copy was restored): reading goes "
-                "back to the start of batch %d and gives its records once more",
-                shard_id,
-                batch,
-            )
         case Surprise.NOT_READ:
             _log.warning(
-                "shard %s: batch %d did not read it to its end (no action of the query used all rows), so its records "
-                "are offered again",
+                "shard %s: batch %d did not read it to its end, so its records are offered again",
                 shard_id,
                 batch,
             )

@@ -226,6 +226,7 @@ class Prober:
 
     def _learn(self, state: ShardState, page: RecordPage) -> None:
         now_ms = service_now_ms(self._wall_ms(), page.server_ms)
+        state.is_answered = True
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
             first = page.records[0]

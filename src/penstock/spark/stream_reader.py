@@ -14,6 +14,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
@@ -23,20 +24,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.aws.arrow import delivered
 from penstock.core.offsets import INITIAL_OFFSET, parse_offset
 from penstock.spark.border import exit_on_termination, explained, explained_rows
-from penstock.spark.claimed_read import Bounds, ClaimedRead
 from penstock.spark.options import SourceOptions
-from penstock.spark.planner import Planner, ShardTask
-from penstock.spark.process import (
-    misplaced_rule,
-    open_kinesis_for,
-    open_metrics_for,
-    open_table_for,
-    shard_iterators,
-)
-from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.spark.planner import Planner
+from penstock.spark.process import open_kinesis_for, open_metrics_for, open_table_for
+from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.wiring import SystemClock
 
 if TYPE_CHECKING:
@@ -65,7 +58,14 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             exit_on_termination()
             kinesis = open_kinesis_for(self._options.connection)
             table = open_table_for(self._options.lease_table, self._options.connection)
-            self._planner = Planner(self._options, kinesis, table, SystemClock(), open_metrics_for)
+            self._planner = Planner(
+                self._options,
+                kinesis,
+                table,
+                clock=SystemClock(),
+                open_metrics=open_metrics_for,
+                read=lambda task: read_shard(task, self._options),
+            )
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,44 +123,12 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
         """Read each shard's part of a batch and claim its end."""
+        query = _query_id()
         for task in partition.tasks:
-            yield from self._read_shard(task)
+            yield from read_shard(task, self._options, query)
 
-    def _read_shard(self, task: ShardTask) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        shard = ShardRange(
-            open_kinesis_for(options.connection),
-            options.stream,
-            options.stream.rpartition("/")[2],
-            task.shard_id,
-            task.start,
-            pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
-            loss=LossPolicy(options.fail_on_data_loss, task.tip_seen_ms, task.retention_ms),
-            deaggregate=options.deaggregate,
-            rule=misplaced_rule(
-                options.connection,
-                options.stream,
-                task.shard_id,
-                drops_unmarked=options.drops_misplaced_aggregates,
-            ),
-            iterators=shard_iterators(),
-        )
-        claimed = ClaimedRead(
-            open_table_for(options.lease_table, options.connection),
-            shard,
-            shard_id=task.shard_id,
-            worker=task.worker,
-            batch=task.batch,
-            start=task.start,
-            bounds=Bounds(
-                record_count_max=task.record_count_max,
-                bytes_max=task.bytes_max,
-                until_ms=task.until_ms,
-                planned_ms=task.planned_ms,
-                duration_max_s=options.batch_duration_max_s,
-            ),
-            fail_on_data_loss=options.fail_on_data_loss,
-        )
-        for rows in claimed.rows():
-            yield delivered(rows)
-        shard.report_dropped()
+
+def _query_id() -> str | None:
+    """Return Spark's id of the streaming query that a task belongs to; None outside a task."""
+    context = TaskContext.get()
+    return None if context is None else context.getLocalProperty("sql.streaming.queryId")

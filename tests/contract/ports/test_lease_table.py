@@ -21,6 +21,7 @@ from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.lease import (
     Applied,
+    BatchClaim,
     Checkpoint,
     Claim,
     Create,
@@ -35,6 +36,7 @@ from penstock.core.lease import (
     RequestHandover,
     Reset,
     Take,
+    TipMark,
     apply_write,
 )
 from penstock.core.position import (
@@ -46,6 +48,7 @@ from penstock.core.position import (
     at_record,
     at_timestamp,
 )
+from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, OptionError, Rejected, ServiceError, Throttled, UnknownOutcome
 from penstock.local import LocalKinesis
 
@@ -63,6 +66,15 @@ CHECKPOINTS = [
     at_record("100", 2),
     SHARD_END,
 ]
+STREAM, ANOTHER = StreamIdentity("arn:one", 5), StreamIdentity("arn:one", 6)
+TIP = TipMark(at_record("10", 1), 123)
+
+
+def claim(batch, end, sub=0, *, start="10", worker=ME, run="r1", note=b"\x01note"):
+    places = [place if isinstance(place, Position) else at_record(place, sub) for place in (start, end)]
+    return BatchClaim(worker, batch, run, *places, note, 7)
+
+
 BASE = Lease(KEY, counter=7, owner=ME, checkpoint=at_record("10", 1), owner_switches=2, hash_range=FULL_RANGE)
 ROWS = [
     None,
@@ -72,20 +84,15 @@ ROWS = [
     replace(BASE, owner=OTHER, checkpoint_owner=ME),
     replace(BASE, owner=ME, checkpoint_owner=OTHER),
     replace(BASE, counter=8),
-    replace(BASE, pending=at_record("11", 3), pending_state=b"\x00\xff", claim_batch=4, claim_worker=ME),
-    replace(BASE, pending=PINNED, pending_state=b"x", claim_batch=4, claim_worker=ME, checkpoint=PINNED),
-    replace(BASE, claim_batch=5, claim_worker=OTHER, throughput_kbps=1.5),
-    replace(BASE, pending=at_record("9"), pending_state=b"x", claim_batch=4, claim_worker=ME),
-    replace(BASE, pending=SHARD_END, pending_state=b"x", claim_batch=4, claim_worker=ME),
-    replace(
-        BASE,
-        owner=OTHER,
-        checkpoint_owner=ME,
-        pending=at_record("11", 3),
-        pending_state=b"x",
-        claim_batch=4,
-        claim_worker=ME,
-    ),
+    replace(BASE, pending=at_record("11", 3), pending_state=b"\x00\xff", claims=(claim(4, "11", 3),)),
+    replace(BASE, pending=PINNED, claims=(claim(4, PINNED),), checkpoint=PINNED),
+    replace(BASE, claims=(claim(4, "11", 3), claim(5, "12", worker=OTHER)), throughput_kbps=1.5),
+    replace(BASE, claims=(claim(5, "12", worker="a:b/c#1"), claim(4, "11", run="r2"))),
+    replace(BASE, claims=(claim(6, "50", 2),), stream=STREAM, mark=TipMark(at_record("10", 1), 99)),
+    replace(BASE, stream=ANOTHER, mark=TipMark(at_record("9"))),
+    replace(BASE, pending=at_record("9"), claims=(claim(4, "9"),)),
+    replace(BASE, pending=SHARD_END, claims=(claim(4, SHARD_END),)),
+    replace(BASE, owner=OTHER, checkpoint_owner=ME, pending=at_record("11", 3), claims=(claim(4, "11", 3),)),
 ]
 WRITES = [
     Create(Lease(KEY, checkpoint=at_timestamp(9), parents=frozenset({"p"}), hash_range=FULL_RANGE)),
@@ -93,6 +100,14 @@ WRITES = [
     Take(KEY, 7, ME),
     Take(KEY, 7, "third"),
     Take(KEY, 6, ME),
+    Take(KEY, 7, ME, pin_ms=88),
+    Take(KEY, 7, "third", stream=STREAM),
+    Renew(KEY, 7, ME, tip=TIP, stream=STREAM),
+    Renew(KEY, 7, ME, tip=TipMark(at_record("11"))),
+    Checkpoint(KEY, 7, ME, at_record("11"), tip_ms=55),
+    Release(KEY, 7, ME, at_record("11"), tip=TipMark(at_record("11"), 55)),
+    Release(KEY, 7, ME, at_record("11"), tip=TIP),
+    Release(KEY, 7, ME, tip=TIP),
     Renew(KEY, 7, ME),
     Renew(KEY, 7, OTHER),
     Renew(KEY, 6, ME),
@@ -118,17 +133,21 @@ WRITES = [
     RequestHandover(KEY, ME, "third"),
     RequestHandover(KEY, OTHER, "third"),
     *[
-        Claim(KEY, worker, batch, end, b"\x01state", seen, start)
-        for worker, batch, end, seen, start in [
-            (ME, 5, at_record("50", 2), at_record("10", 1), at_record("10", 1)),
-            (ME, 5, at_record("50"), at_record("10", 1), at_record("20")),
-            (ME, 4, at_record("50"), at_record("10", 1), at_record("20")),
-            (ME, 6, SHARD_END, at_record("10", 1), at_record("9")),
-            (ME, 6, TRIM_HORIZON, TRIM_HORIZON, TRIM_HORIZON),
-            (ME, 6, PINNED, PINNED, PINNED),
-            (ME, 6, at_record("50"), PINNED, PINNED),
-            (ME, 6, at_record("50"), at_timestamp(5), at_record("20")),
-            (OTHER, 6, at_record("50"), at_record("10", 1), at_record("10", 1)),
+        Claim(KEY, written, seen, before, tip_ms, dropped, stream)
+        for written, seen, before, tip_ms, dropped, stream in [
+            (claim(5, "50", 2, start=at_record("10", 1)), at_record("10", 1), None, None, (), None),
+            (claim(5, "50", start="20"), at_record("10", 1), (4, "r1"), None, (), STREAM),
+            (claim(5, "50", start="20"), at_record("10", 1), (4, "r1"), 77, ((OTHER, 5),), None),
+            (claim(5, "50", start="20"), at_record("10", 1), (4, "r2"), 77, (("a:b/c#1", 5),), None),
+            (claim(4, "50", start="20"), at_record("10", 1), None, 77, (), STREAM),
+            (claim(6, SHARD_END, start="9"), at_record("10", 1), None, None, (), None),
+            (claim(6, TRIM_HORIZON, start=TRIM_HORIZON), TRIM_HORIZON, None, None, (), None),
+            (claim(6, PINNED, start=PINNED), PINNED, (4, "r1"), None, (), None),
+            (claim(6, "50", start=PINNED), PINNED, None, None, (), None),
+            (claim(6, "50", start="20"), at_timestamp(5), None, 66, (), None),
+            (claim(6, "50", worker=OTHER), at_record("10", 1), None, None, (), None),
+            (claim(6, "50", start="50", worker=OTHER, note=b""), TRIM_HORIZON, (5, "r1"), None, (), None),
+            (claim(6, "50", start="50", note=b""), TRIM_HORIZON, None, 66, ((OTHER, 5),), ANOTHER),
         ]
     ],
     *[
@@ -147,6 +166,7 @@ WRITES = [
     Delete(KEY, 6, at_record("10", 1)),
     *[Reset(KEY, 7, position) for position in CHECKPOINTS],
     Reset(KEY, 6, TRIM_HORIZON),
+    Reset(KEY, 7, TRIM_HORIZON, forget=ME),
 ]
 
 
@@ -329,7 +349,7 @@ def test_one_of_sixteen_takers_wins(dynamo):
         End(KEY, 7, ME),
         Release(KEY, 7, ME, at_record("11")),
         RequestHandover(KEY, ME, OTHER),
-        Claim(KEY, ME, 5, at_record("50"), b"s", BASE.checkpoint, BASE.checkpoint),
+        Claim(KEY, claim(5, "50", start=BASE.checkpoint), BASE.checkpoint, (4, "r1")),
         Promote(KEY, ME, 4, at_record("40")),
         Delete(KEY, 7, BASE.checkpoint),
         Reset(KEY, 7, TRIM_HORIZON),
@@ -338,7 +358,7 @@ def test_one_of_sixteen_takers_wins(dynamo):
 )
 def test_a_write_whose_answer_is_lost_is_found_to_stand(dynamo, write):
     server, table = dynamo
-    row = replace(BASE, pending=at_record("40"), pending_state=b"p", claim_batch=4, claim_worker=ME)
+    row = replace(BASE, pending=at_record("40"), claims=(claim(4, "40"),))
     lay(server, table, row)
     operation = "dynamodb.DeleteItem" if isinstance(write, Delete) else "dynamodb.UpdateItem"
     server.faults.drop_after(operation)

@@ -1,0 +1,111 @@
+"""One shard of one batch: what the driver gives out, and how it is read wherever it runs.
+
+Executors read what a query asks for. The driver reads a shard to the end that its batch has where no action of the query
+did, and drops the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.aws.arrow import delivered
+from penstock.core.claims import Execution
+from penstock.core.offsets import Share
+from penstock.core.stream_identity import StreamIdentity
+from penstock.spark.claimed_read import Bounds, ClaimedRead, Surroundings
+from penstock.spark.options import SourceOptions
+from penstock.spark.process import misplaced_rule, open_kinesis_for, open_table_for, shard_iterators
+from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.wiring import SystemClock
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class ShardTask:
+    """What one shard of one batch is read by: plain values, sent to an executor.
+
+    Args:
+        shard_id: The shard.
+        execution: The batch, and where it starts.
+        share: The shard's part of the batch's limits.
+        until_ms: Records that arrived at or after it stay for later, or None.
+        planned_ms: When the batch was planned.
+        tip_ms: Moment at which nothing was left behind the start, by the service's clock, or None.
+        is_foreign: The start is the checkpoint of a worker that notes no such moments.
+        retention_ms: The stream's retention.
+        stream: The stream.
+        deaggregates: Whether KPL aggregates are taken apart.
+    """
+
+    shard_id: str
+    execution: Execution
+    share: Share
+    until_ms: int | None
+    planned_ms: int
+    tip_ms: int | None
+    is_foreign: bool
+    retention_ms: int
+    stream: StreamIdentity
+    deaggregates: bool
+
+
+def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of one shard of a batch; when this ends without an error, the batch's end there is fixed.
+
+    Args:
+        task: The shard and the batch.
+        options: The query's options.
+        query: Spark's id of the streaming query, or None where it is not known.
+
+    Raises:
+        ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
+    """
+    shard = ShardRange(
+        open_kinesis_for(options.connection),
+        options.stream,
+        options.stream.rpartition("/")[2],
+        task.shard_id,
+        task.execution.start,
+        pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
+        loss=LossPolicy(options.fail_on_data_loss, task.tip_ms, task.retention_ms, task.is_foreign),
+        deaggregate=task.deaggregates,
+        rule=misplaced_rule(
+            options.connection,
+            options.stream,
+            task.shard_id,
+            drops_unmarked=options.drops_misplaced_aggregates,
+        ),
+        iterators=shard_iterators(),
+    )
+    share = task.share
+    counts = (share.record_count_max, options.shard_record_count_max)
+    claimed = ClaimedRead(
+        open_table_for(options.lease_table, options.connection),
+        shard,
+        shard_id=task.shard_id,
+        execution=task.execution,
+        bounds=Bounds(
+            record_count_max=min((count for count in counts if count is not None), default=None),
+            bytes_max=share.bytes_max,
+            may_exceed=share.may_exceed,
+            until_ms=task.until_ms,
+            planned_ms=task.planned_ms,
+            duration_max_s=options.batch_duration_max_s,
+        ),
+        surroundings=Surroundings(
+            stream=task.stream,
+            query=query,
+            deaggregates=task.deaggregates,
+            retention_ms=task.retention_ms,
+            tip_ms=task.tip_ms,
+            fail_on_data_loss=options.fail_on_data_loss,
+        ),
+        wall_ms=SystemClock().wall_ms,
+    )
+    for rows in claimed.rows():
+        yield delivered(rows)
+    shard.report_dropped()
