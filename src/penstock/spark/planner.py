@@ -358,7 +358,9 @@ class Planner:
         self._refuse_another_driver(start, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
-            raise Unavailable(f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}")
+            raise Unavailable(
+                f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
+            )
         if unclaimed:
             self._fix_ends(start, shards, unclaimed)
             rows |= self._look(unclaimed)
