@@ -8,21 +8,25 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import itertools
 import json
 import os
 import random
 import shutil
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
 
 import pytest
+from botocore.exceptions import BotoCoreError, ClientError
+from tests.local.conftest import ONE_ATTEMPT
 
 from penstock.errors import OptionError
-from penstock.local import frames, tables
+from penstock.local import LocalKinesisProcess, frames, tables
 from penstock.local.faults import FaultBook
 from penstock.local.frames import FrameFile
 from penstock.local.http import Request
@@ -420,6 +424,102 @@ def opened_again(opened: Tables, chance: random.Random) -> Tables:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_tables_are_what_was_acknowledged_whatever_happens(tmp_path, seed):
     check_tables(tmp_path / "state", seed)
+
+
+# -- a server that is killed --------------------------------------------------------------------------------
+
+
+class Writers:
+    """Threads that put records and count up items until their server is gone."""
+
+    def __init__(self) -> None:
+        self.acknowledged: set[bytes] = set()
+        self.counts: dict[str, int] = {}
+        self._changed = threading.Condition()
+        self._done = 0
+
+    def run(self, server: LocalKinesisProcess, chance: random.Random) -> None:
+        """Write until the server is killed after some hundred answers."""
+        kill_at = self._done + chance.randrange(30, 200)
+        threads = [threading.Thread(target=self._put, args=(server, f"{kill_at}-{i}")) for i in range(2)]
+        threads += [threading.Thread(target=self._count, args=(server, f"k{i}")) for i in range(2)]
+        for thread in threads:
+            thread.start()
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._done >= kill_at, 60)
+        server.kill()
+        for thread in threads:
+            thread.join(60)
+            assert not thread.is_alive()
+
+    def _put(self, server: LocalKinesisProcess, name: str) -> None:
+        client = server.client("kinesis", config=ONE_ATTEMPT)
+        for number in itertools.count():
+            data = [f"{name} {number} {i}".encode() for i in range(3)]
+            records = [{"Data": each, "PartitionKey": str(each)} for each in data]
+            try:
+                answer = client.put_records(StreamName="s", Records=records)
+            except (BotoCoreError, ClientError):
+                return
+            with self._changed:
+                assert answer["FailedRecordCount"] == 0
+                self.acknowledged.update(data)
+                self._done += 1
+                self._changed.notify_all()
+
+    def _count(self, server: LocalKinesisProcess, key: str) -> None:
+        client = server.client("dynamodb", config=ONE_ATTEMPT)
+        while True:
+            try:
+                answer = client.update_item(
+                    TableName="t",
+                    Key={"id": {"S": key}},
+                    UpdateExpression="ADD n :one",
+                    ExpressionAttributeValues={":one": {"N": "1"}},
+                    ReturnValues="UPDATED_NEW",
+                )
+            except (BotoCoreError, ClientError):
+                return
+            with self._changed:
+                self.counts[key] = int(answer["Attributes"]["n"]["N"])
+                self._done += 1
+                self._changed.notify_all()
+
+
+def all_records(server: LocalKinesisProcess) -> list[bytes]:
+    client = server.client("kinesis")
+    found: list[bytes] = []
+    for shard in client.list_shards(StreamName="s")["Shards"]:
+        how = {"StreamName": "s", "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+        iterator = client.get_shard_iterator(**how)["ShardIterator"]
+        found += [record["Data"] for record in client.get_records(ShardIterator=iterator)["Records"]]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(1))
+def test_a_server_killed_again_and_again_has_what_it_acknowledged(tmp_path, seed):
+    chance = random.Random(seed)
+    writers = Writers()
+    for number in range(3):
+        server = LocalKinesisProcess(limits=False, state_dir=tmp_path).start()
+        if number == 0:
+            server.create_stream("s", shards=2)
+            server.client("dynamodb").create_table(
+                TableName="t",
+                KeySchema=[{"AttributeName": "id", "KeyType": "HASH"}],
+                AttributeDefinitions=[{"AttributeName": "id", "AttributeType": "S"}],
+                BillingMode="PAY_PER_REQUEST",
+            )
+        writers.run(server, chance)
+    with LocalKinesisProcess(limits=False, state_dir=tmp_path) as server:
+        kept = all_records(server)
+        assert len(kept) == len(set(kept))
+        assert set(kept) >= writers.acknowledged
+        items = server.client("dynamodb").scan(TableName="t")["Items"]
+        counts = {item["id"]["S"]: int(item["n"]["N"]) for item in items}
+        # one more of each writer and round may have been written whose answer was never sent
+        assert all(0 <= counts[key] - count <= 1 for key, count in writers.counts.items())
+        assert len(kept) - len(writers.acknowledged) <= 3 * 2 * 3
 
 
 if __name__ == "__main__":

@@ -437,3 +437,20 @@ def test_records_of_a_table_stream_do_not_take_old_numbers_after_a_restart(tmp_p
             numbers += [int(record["dynamodb"]["SequenceNumber"]) for record in records]
     assert len(numbers) == 3
     assert numbers == sorted(set(numbers))
+
+
+def test_what_cannot_be_kept_is_refused_and_does_not_stand(tmp_path):
+    from moto.dynamodb.models import dynamodb_backends
+
+    with LocalKinesis(limits=False, state_dir=tmp_path) as kinesis:
+        client = kinesis.client("dynamodb", config=ONE_ATTEMPT)
+        make(client, "t")
+        before = shown(client, "t")
+        account = before["table"]["TableArn"].split(":")[4]
+        dynamodb_backends[account]["us-east-1"].tables["t"].odd = object()
+        with pytest.raises(ClientError, match="penstock local cannot keep this") as caught:
+            client.update_table(TableName="t", BillingMode="PROVISIONED", ProvisionedThroughput=UNITS)
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
+        assert shown(client, "t") == before
+    with LocalKinesis(limits=False, state_dir=tmp_path) as kinesis:
+        assert shown(kinesis.client("dynamodb", config=ONE_ATTEMPT), "t") == before

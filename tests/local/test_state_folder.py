@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import shutil
 import threading
+import time
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
 
 from penstock.errors import OptionError, Unavailable
-from penstock.local import LocalKinesis, LocalKinesisProcess
+from penstock.local import LocalKinesis, LocalKinesisProcess, journal
+from penstock.local.table_image import Image
 
 FIRST = "shardId-000000000000"
 
@@ -203,6 +205,44 @@ def test_a_full_memory_refuses_writes_by_name(tmp_path):
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 507
         kinesis.clock.advance(25 * 3600)
         client.put_record(StreamName="s", Data=bytes(2000), PartitionKey="k")
+
+
+def losing(frames):
+    """Make of a function that yields frames one that forgets the last."""
+
+    def fewer(*args):
+        return list(frames(*args))[:-1]
+
+    return fewer
+
+
+def test_a_journal_is_not_replaced_by_one_that_would_load_to_less(tmp_path, monkeypatch, caplog):
+    monkeypatch.setattr("penstock.local.journal._kept_frames", losing(journal._kept_frames))
+    monkeypatch.setattr("penstock.local.table_image.Image.deltas", losing(Image.deltas))
+    monkeypatch.setattr("penstock.local.journal._COMPACT_BYTES_MIN", 10)
+    monkeypatch.setattr("penstock.local.tables._COMPACT_BYTES_MIN", 10)
+    monkeypatch.setattr("penstock.local.server._SWEEP_S", 0.01)
+    with started(tmp_path) as kinesis:
+        kinesis.create_stream("s")
+        kinesis.client("kinesis").put_record(StreamName="s", Data=b"kept", PartitionKey="k")
+        for _ in range(20):
+            kinesis.client("kinesis").add_tags_to_stream(StreamName="s", Tags={"large": "x" * 200})
+        make_table(kinesis.client("dynamodb"))
+        for number in range(9):
+            item = {"leaseKey": {"S": "same"}, "n": {"N": str(number)}, "b": {"B": bytes(300)}}
+            kinesis.client("dynamodb").put_item(TableName="leases", Item=item)
+        said = f"{tmp_path / 'kinesis.journal'} could not be written anew"
+        deadline_s = time.monotonic() + 30
+        while said not in caplog.text and time.monotonic() < deadline_s:
+            kinesis.client("kinesis").list_streams()
+    for name in ("kinesis.journal", "dynamodb.journal"):
+        assert f"{tmp_path / name} could not be written anew" in caplog.text
+        assert f"{tmp_path / name}.new was read back wrongly" in caplog.text
+        assert not (tmp_path / f"{name}.new").exists()
+    with started(tmp_path) as kinesis:
+        assert [data for _, data in read(kinesis, "s")] == [b"kept"]
+        (item,) = kinesis.client("dynamodb").scan(TableName="leases")["Items"]
+        assert item["n"] == {"N": "8"}
 
 
 def test_the_journal_is_written_anew_when_most_of_it_is_gone(tmp_path, monkeypatch):

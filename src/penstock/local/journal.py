@@ -90,7 +90,7 @@ class FileJournal:
         try:
             self.clock_moved(now_ms)
         except Refusal as refusal:
-            log.warning("the clock is not saved: %s", refusal)
+            log.debug("the clock is not saved: %s", refusal)
 
     # -- told by the store ----------------------------------------------------------------------------------
 
@@ -223,40 +223,61 @@ class _Replay:
 def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> bool:
     """Return whether frames that were read back stand for what the store holds."""
     documents = {stream.uid: _stream_document(stream) for stream in store.streams.values()}
-    unread = {
-        (stream.uid, shard.index): shard.kept()
-        for stream in store.streams.values()
-        for shard in stream.shards.values()
-    }
-    done = dict.fromkeys(unread, 0)
     found: dict[int, Any] = {}
-    marks: dict[bytes, Any] = {}
+    marks: dict[bytes, bytes] = {}
+    records = _RecordsReadBack(store)
     for kind, payload in frames:
         if kind == _STREAM:
             document = msgspec.json.decode(payload)
             found[document["uid"]] = document
         elif kind == _ADDED:
-            uid, arrival_ms, batches = _unpacked(payload)
-            for index, ordinal, texts, sizes in batches:
-                first, kept_texts, kept_sizes, kept_arrivals = unread[uid, index]
-                begin = done[uid, index]
-                end = done[uid, index] = begin + len(texts)
-                same_place = ordinal == first + begin and kept_arrivals[begin:end] == [arrival_ms] * len(
-                    texts
-                )
-                if not same_place or kept_texts[begin:end] != texts or kept_sizes[begin:end] != sizes:
-                    return False
+            if not records.go_on_with(payload):
+                return False
         elif kind in marks:
             return False
         else:
             marks[kind] = payload
-    whole = all(done[key] == len(kept[1]) for key, kept in unread.items())
     expected = {
         _META: msgspec.json.encode({"key": journal.key.hex()}),
         _CLOCK: _CLOCK_READING.pack(journal.clock_ms),
     }
     same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
-    return whole and same_documents and marks == expected
+    return records.are_complete() and same_documents and marks == expected
+
+
+class _RecordsReadBack:
+    """Compares records with those of a store, shard by shard, and holds one shard's at a time."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._counts: dict[tuple[int, int], int] = {}
+        self._place: tuple[int, int] | None = None
+        self._kept: tuple[int, list[bytes], list[int], list[int]] = (0, [], [], [])
+
+    def go_on_with(self, payload: bytes) -> bool:
+        """Take the next frame; returns whether the store has just these records there."""
+        uid, arrival_ms, batches = _unpacked(payload)
+        for index, ordinal, texts, sizes in batches:
+            if self._place != (uid, index):
+                self._place = (uid, index)
+                self._kept = self._store.by_uid[uid].shards[shard_id(index)].kept()
+            first, kept_texts, kept_sizes, kept_arrivals = self._kept
+            begin = self._counts.get(self._place, 0)
+            end = self._counts[self._place] = begin + len(texts)
+            same_place = ordinal == first + begin and kept_arrivals[begin:end] == [arrival_ms] * len(texts)
+            if not same_place or kept_texts[begin:end] != texts or kept_sizes[begin:end] != sizes:
+                return False
+        return True
+
+    def are_complete(self) -> bool:
+        """Return whether all records of the store have come."""
+        expected = {
+            (stream.uid, shard.index): len(shard)
+            for stream in self._store.streams.values()
+            for shard in stream.shards.values()
+            if len(shard)
+        }
+        return self._counts == expected
 
 
 def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes], list[int]]]]:

@@ -118,18 +118,18 @@ class TableJournal:
         response = request()
         try:
             delta = _difference(backend, region_name, region, operation, _keys(operation, body))
-        except (TypeError, ValueError, ArithmeticError) as error:
+            if response.status == 200:
+                self._keep(delta)
+            else:
+                _put_back(backend, region, delta, told)
+        except Refusal:
+            _put_back(backend, region, delta, told)
+            raise
+        except Exception as error:
+            # whatever moto holds that cannot be kept: what was acknowledged stands, and nothing else
             log.exception("what %s changed cannot be kept", operation)
             _restore_region(backend, region)
-            raise Refusal("InternalFailure", f"penstock local cannot keep this: {error}", 500) from error
-        if response.status == 200:
-            try:
-                self._keep(delta)
-            except Refusal:
-                _put_back(backend, region, delta, told)
-                raise
-        else:
-            _put_back(backend, region, delta, told)
+            raise Refusal("InternalFailure", f"penstock local cannot keep this: {error!r}", 500) from error
         return response
 
     def _keep(self, delta: Delta) -> None:
