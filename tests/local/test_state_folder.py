@@ -224,17 +224,18 @@ def test_a_journal_is_not_replaced_by_one_that_would_load_to_less(tmp_path, monk
     monkeypatch.setattr("penstock.local.server._SWEEP_S", 0.01)
     with started(tmp_path) as kinesis:
         kinesis.create_stream("s")
-        kinesis.client("kinesis").put_record(StreamName="s", Data=b"kept", PartitionKey="k")
+        client, tables = kinesis.client("kinesis"), kinesis.client("dynamodb")
+        client.put_record(StreamName="s", Data=b"kept", PartitionKey="k")
         for _ in range(20):
-            kinesis.client("kinesis").add_tags_to_stream(StreamName="s", Tags={"large": "x" * 200})
-        make_table(kinesis.client("dynamodb"))
+            client.add_tags_to_stream(StreamName="s", Tags={"large": "x" * 200})
+        make_table(tables)
         for number in range(9):
             item = {"leaseKey": {"S": "same"}, "n": {"N": str(number)}, "b": {"B": bytes(300)}}
-            kinesis.client("dynamodb").put_item(TableName="leases", Item=item)
+            tables.put_item(TableName="leases", Item=item)
         said = f"{tmp_path / 'kinesis.journal'} could not be written anew"
         deadline_s = time.monotonic() + 30
         while said not in caplog.text and time.monotonic() < deadline_s:
-            kinesis.client("kinesis").list_streams()
+            client.list_streams()
     for name in ("kinesis.journal", "dynamodb.journal"):
         assert f"{tmp_path / name} could not be written anew" in caplog.text
         assert f"{tmp_path / name}.new was read back wrongly" in caplog.text
