@@ -155,7 +155,8 @@ class Streams:
 def step_of_streams(streams: Streams, chance: random.Random, number: int) -> None:  # noqa: C901 - one case per operation
     """Carry one random operation out; it may be refused."""
     name = chance.choice("ab")
-    open_shards = [] if name not in streams.store.streams else streams.store.streams[name].open_shards
+    stream = streams.store.get("us-east-1", name, streams.now_ms)
+    open_shards = [] if stream is None else stream.open_shards
     shard = chance.choice(open_shards) if open_shards else None
     what = chance.choices(
         ["put", "puts", "split", "merge", "scale", "retain", "tag", "create", "delete", "wait", "long wait"],
