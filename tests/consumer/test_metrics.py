@@ -125,7 +125,13 @@ def test_health_and_readiness_are_served_beside_the_metrics():
         status, body = ask(metrics, "/health")
         assert (status, body["problems"]) == (503, ["shard s0 has stopped: poison"])
         assert body["consumers"][0]["shards"] == [
-            {"shard_id": "s0", "state": "stopped", "lag_ms": 5000, "stopped_reason": "poison"}
+            {
+                "shard_id": "s0",
+                "state": "stopped",
+                "lag_ms": 5000,
+                "stopped_reason": "poison",
+                "read_failure": None,
+            }
         ]
         assert ask(metrics, "/ready")[0] == 200
         now[0] = a_health(is_ready=False)

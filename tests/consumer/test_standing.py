@@ -10,7 +10,7 @@ from penstock.consumer import Consumer, ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.lease import Take
-from penstock.errors import DataLossError, HandlerFailed, NotFound, Rejected, ShardsStopped
+from penstock.errors import AccessDenied, DataLossError, HandlerFailed, NotFound, Rejected, ShardsStopped
 
 SHARD = "shardId-000000000000"
 LEASE_S = 9.0
@@ -224,6 +224,16 @@ def test_the_gauges_of_a_stopped_shard_stay_and_grow():
     assert world.metrics.snapshot().counters[("shard_stops", (("shard", SHARD),))] == 1
 
 
+def test_the_gauges_say_at_once_that_a_shard_has_stopped():
+    world = World(shard_count=1)
+    world.put(3)
+    worker = world.worker("a", poison, **STAY)
+    world.run(20, until=lambda: bool(worker.runtime.delivery.stopped))
+    world.run(0.1)
+    assert gauges(world, "stopped_shards") == {(): 1}
+    assert len(gauges(world, "shard_stopped")) == 1
+
+
 def test_a_stopped_shard_that_another_worker_takes_is_in_sight_no_more():
     world = World(shard_count=1)
     world.put(3)
@@ -293,6 +303,46 @@ def test_a_handler_that_does_not_return_is_a_stalled_shard():
     pool.let_go()
     world.run(10)
     assert health(worker).is_healthy
+
+
+def test_reads_that_fail_again_and_again_are_told_with_their_error():
+    world = World(shard_count=1)
+    worker = world.worker("a")
+    world.run(20)
+    fetch = world.kinesis.fetch_records
+
+    def denied(*_):
+        raise AccessDenied("not for you", operation="GetRecords")
+
+    world.kinesis.fetch_records = denied
+    world.run(60, until=lambda: bool(health(worker).problems))
+    assert health(worker).problems == (f"shard {SHARD} cannot be read: not for you",)
+    world.kinesis.fetch_records = fetch
+    world.run(30)
+    assert health(worker).is_healthy
+
+
+def test_reads_that_are_asked_to_slow_down_are_no_illness():
+    world = World(shard_count=1)
+    worker = world.worker("a")
+    world.run(20)
+    world.kinesis.throttled_reads = 50
+    world.run(60)
+    assert world.kinesis.throttled_reads < 40
+    assert health(worker).is_healthy
+
+
+def test_a_worker_that_ends_names_what_had_stopped(caplog):
+    world = World(shard_count=2)
+    world.put(100)
+    worker = world.worker("a", poison_some(b"r50"), handler_retries_max=0)
+    world.run(30)
+    (bad,) = health(worker).stopped
+    worker.runtime.request_stop()
+    world.run(20, until=worker.runtime.has_ended.is_set)
+    assert worker.runtime.failure is None
+    assert caplog.records[-1].getMessage() == f"worker a ends; stopped before: {bad}"
+    assert list(health(worker).stopped) == [bad]
 
 
 def test_children_wait_and_a_worker_that_stops_is_not_ready():

@@ -381,7 +381,9 @@ class DeliveryLoop(Loop[ShardRun]):
         if isinstance(event, c.ReaderFailed) and run.failure is not None:
             self._metrics.count("shard_stops", 1, {"shard": run.shard_id})
             self.stopped.add(run)
-            self._standing_look_s = self._clock.monotonic_s() + min(_FIRST_LOOK_S, self._standstill_after_s)
+            now_s = self._clock.monotonic_s()
+            self._standing_look_s = now_s + min(_FIRST_LOOK_S, self._standstill_after_s)
+            self._beat_s = now_s  # the gauges say it at once
             log.error("shard %s stops at %s: %s", run.shard_id, event.position, run.failure)
             if run.worker_failure is not None:
                 self._on_worker_failure(run.worker_failure)
@@ -457,14 +459,10 @@ class DeliveryLoop(Loop[ShardRun]):
         """Whether shards have stopped and none is read. Takes no lock: asked in a signal handler."""
         return bool(self.stopped) and all(run.is_told for run in list(self._runs.values()))
 
-    def shard_figures(self, now_s: float) -> dict[tuple[str, int], tuple[int | None, float]]:
-        """Return the lag in milliseconds, and the seconds without progress, of every shard that is read or has stopped."""
+    def runs(self) -> list[ShardRun]:
+        """Return every shard that is read or has stopped, as it is run."""
         with self._runs_lock:
-            runs = list(self._runs.values())
-        return {
-            (run.shard_id, run.epoch): (run.lag_ms(now_s), run.still_s(now_s))
-            for run in [*runs, *self.stopped.runs()]
-        }
+            return [*self._runs.values(), *self.stopped.runs()]
 
     def _measure_stream(self) -> None:
         try:

@@ -20,12 +20,14 @@ class ShardHealth:
         state: Where it stands.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when not known.
         stopped_reason: Why it stopped, or None.
+        read_failure: What its reads fail with, again and again; None while they do not.
     """
 
     shard_id: str
     state: ShardState
     lag_ms: int | None = None
     stopped_reason: str | None = None
+    read_failure: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +140,8 @@ def _problems(look: WorkerLook) -> list[str]:
             problems.append(f"shard {shard.shard_id} has stopped: {shard.stopped_reason}")
         elif shard.state == "stalled":
             problems.append(f"shard {shard.shard_id} is behind and does not move")
+        if shard.read_failure is not None:
+            problems.append(f"shard {shard.shard_id} cannot be read: {shard.read_failure}")
     if look.has_ended:
         return problems
     if look.renewal_age_s is not None and look.renewal_age_s >= look.lease_duration_s:

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condition
-from penstock.consumer.health import Health, ShardHealth, ShardState, WorkerLook, judge
+from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
 from penstock.consumer.lease_loop import LeaseLoop
 from penstock.consumer.loop import LoopThread, Pool, ThreadPool
 from penstock.consumer.options import ConsumerOptions
 from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
+from penstock.consumer.shard_run import ShardRun
 from penstock.core import coordination as c
 from penstock.core.coordinator import Coordinator
 from penstock.core.holding import Phase
-from penstock.core.standstill import HeldLease
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -198,16 +198,16 @@ class Runtime:
         """Return how the worker does; from any thread."""
         now_s = self._clock.monotonic_s()
         look = self.leases.look()
-        figures = self.delivery.shard_figures(now_s)
-        failures = self.delivery.stopped.failures
         has_ended = self._has_ended.is_set()
-        shards = [self._shard_health(lease, figures, failures) for lease in look.held]
-        held = {lease.key for lease in look.held}
-        lags = {key: lag_ms for (key, _), (lag_ms, _) in figures.items()}
+        runs = {(run.shard_id, run.epoch): run for run in self.delivery.runs()}
+        held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
+        left = [(key, epoch, Phase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
+        shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
+        # Leases that were given up while the worker ends: what has stopped is still told.
         shards += [
-            ShardHealth(key, "stopped", lags.get(key), str(why))
-            for key, why in failures.items()
-            if key not in held
+            shard
+            for key, epoch, phase in left
+            if (shard := self._shard_health(key, phase, runs[(key, epoch)], now_s)).state == "stopped"
         ]
         renewed_s = min((lease.renewed_s for lease in look.held), default=None)
         return judge(
@@ -229,22 +229,18 @@ class Runtime:
             self._worker_id,
         )
 
-    def _shard_health(
-        self,
-        lease: HeldLease,
-        figures: dict[tuple[str, int], tuple[int | None, float]],
-        failures: dict[str, PenstockError],
-    ) -> ShardHealth:
-        lag_ms, still_s = figures.get((lease.key, lease.epoch), (None, 0.0))
-        state: ShardState = "leaving"
-        if lease.key in failures:
-            state = "stopped"
-        elif lease.phase is Phase.WAITING:
-            state = "waiting"
-        elif lease.phase is Phase.READING:
-            state = "stalled" if still_s >= self._options.stall_after_s else "reading"
-        why = failures.get(lease.key)
-        return ShardHealth(lease.key, state, lag_ms, None if why is None else str(why))
+    def _shard_health(self, key: str, phase: Phase, run: ShardRun | None, now_s: float) -> ShardHealth:
+        if phase is Phase.WAITING or run is None:
+            return ShardHealth(key, "waiting" if phase is Phase.WAITING else "leaving")
+        lag_ms = run.lag_ms(now_s)
+        if run.is_told and run.failure is not None:
+            return ShardHealth(key, "stopped", lag_ms, str(run.failure))
+        if phase is not Phase.READING:
+            return ShardHealth(key, "leaving", lag_ms)
+        is_stalled = run.still_s(now_s) >= self._options.stall_after_s
+        failure = run.read_failure
+        why = None if failure is None else str(failure)
+        return ShardHealth(key, "stalled" if is_stalled else "reading", lag_ms, read_failure=why)
 
     # --- ending ---
 
@@ -252,6 +248,9 @@ class Runtime:
         """Let everything go: the coordinator has stopped."""
         self.delivery.finish()
         self._pools.close()
+        stopped = self.delivery.stopped.failures
+        if stopped and self.failure is None:
+            log.error("worker %s ends; stopped before: %s", self._worker_id, ", ".join(sorted(stopped)))
         self._has_ended.set()
 
     def _watch(self, leases: LoopThread, delivery: LoopThread) -> None:

@@ -50,12 +50,14 @@ from penstock.core.reader import (
     Step,
     Wait,
 )
-from penstock.errors import LeaseLost, PenstockError
+from penstock.errors import LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics
 
 log = logging.getLogger("penstock.consumer")
 
+READ_FAILURES_TOLD: Final = 5
+"""So many failures of reads in a row are worth a word."""
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
 
@@ -144,6 +146,7 @@ class ShardRun:
         self._unread_bytes = 0
         self._has_failed_apart = False
         self._arrivals = ArrivalMarks()
+        self._read_error: PenstockError | None = None
         self._clock_offset_ms = 0  # from this machine's clock to the service's
         self._lost_arrival_s: float | None = None  # of the first record behind a loss
         self._stop_why: c.StopWhy | None = None
@@ -406,8 +409,13 @@ class ShardRun:
     def _note_fetch_failed(self, error: PenstockError) -> None:
         self._reader.on_failure(error, self._clock.monotonic_s(), self._chance.random())
         failures = self._reader.failure_count
+        self._read_error = error
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
-        level = logging.WARNING if failures >= 5 and failures & (failures - 1) == 0 else logging.DEBUG
+        level = (
+            logging.WARNING
+            if failures >= READ_FAILURES_TOLD and failures & (failures - 1) == 0
+            else logging.DEBUG
+        )
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.shard_id, failures, error)
 
     def on_fetch_skipped(self) -> None:
@@ -417,7 +425,10 @@ class ShardRun:
 
     def _report_loss(self, loss: PossibleLoss) -> None:
         self._metrics.count("possible_data_loss", 1, self._labels)
-        log.error("%s", loss.error)
+        if self._reader.is_final:
+            log.debug("%s", loss.error)  # the shard stops, and says why
+        else:
+            log.error("%s", loss.error)
 
     # --- what came of calls of user code ---
 
@@ -506,6 +517,13 @@ class ShardRun:
             return position, c.CheckpointRequested(self.shard_id, self.epoch, position, urgent=True)
 
     # --- figures ---
+
+    @property
+    def read_failure(self) -> PenstockError | None:
+        """What reads have failed with, again and again; None while they do not, or are only asked to slow down."""
+        with self.lock:
+            many = self._reader.failure_count >= READ_FAILURES_TOLD
+            return self._read_error if many and not isinstance(self._read_error, Throttled) else None
 
     def still_s(self, now_s: float) -> float:
         """Return how long the shard has been behind without progress, to a beat."""

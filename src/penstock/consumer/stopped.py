@@ -13,6 +13,12 @@ from penstock.errors import HandlerFailed, PenstockError, ShardsStopped
 _NAMED_MAX = 5
 
 
+def naming(shard_id: str, failure: BaseException) -> str:
+    """Return what failed as a text that names the shard."""
+    text = str(failure)
+    return text if shard_id in text else f"shard {shard_id}: {text}"
+
+
 class StoppedShards:
     """Safe to use from several threads, and in a signal handler."""
 
@@ -69,12 +75,15 @@ class StoppedShards:
         }
         if not failures:
             return None
-        named = "; ".join(str(failure) for failure in list(failures.values())[:_NAMED_MAX])
-        more = f"; and {len(failures) - _NAMED_MAX} more" if len(failures) > _NAMED_MAX else ""
+        first, *others = sorted(failures)
+        also = ""
+        if others:
+            more = f" and {len(others) - _NAMED_MAX} more" if len(others) > _NAMED_MAX else ""
+            also = f" Stopped as well: {', '.join(others[:_NAMED_MAX])}{more}."
         error = ShardsStopped(
-            f"stream {stream}: every shard that worker {worker_id} held has stopped. {named}{more}. Start it again once "
-            "that is mended; with on_all_stopped='stay' it stays and keeps its leases",
+            f"stream {stream}: every shard that worker {worker_id} held has stopped. {naming(first, failures[first])}."
+            f"{also} Start it again once that is mended; with on_all_stopped='stay' it stays and keeps its leases",
             failures,
         )
-        error.__cause__ = next(iter(failures.values()))
+        error.__cause__ = failures[first]
         return error
