@@ -8,7 +8,7 @@ streams them), strings may come in chunks.
 from __future__ import annotations
 
 import struct
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.local.documents import VALUES_MAX
 from penstock.local.replies import Timestamp, serialization
@@ -62,6 +62,9 @@ def _encode(value: Any, out: bytearray) -> None:  # noqa: C901, PLR0912 - one br
     elif isinstance(value, float):
         out += b"\xfb"
         out += struct.pack(">d", value)
+    elif isinstance(value, Tagged):
+        out += head(6, value.tag)
+        _encode(value.value, out)
     elif isinstance(value, list | tuple):
         out += head(4, len(value))
         for item in value:
@@ -75,14 +78,26 @@ def _encode(value: Any, out: bytearray) -> None:  # noqa: C901, PLR0912 - one br
         raise TypeError(f"no CBOR for {type(value).__name__}")
 
 
-def decode(data: bytes) -> Any:
+class Tagged(NamedTuple):
+    """A value under a tag, to be written."""
+
+    tag: int
+    value: Any
+
+
+def decode(data: bytes, *, times_in_seconds: bool = False) -> Any:
     """Return the document that `data` holds; tag 1 becomes a `Timestamp`.
+
+    Args:
+        data: One CBOR item.
+        times_in_seconds: Whether whole numbers under tag 1 are seconds, as RFC 8949 and rpc-v2-cbor have it,
+            and not milliseconds, as the SDKs for Kinesis do.
 
     Raises:
         Refusal: `SerializationException`: it is cut short, nested too deeply, has too many values, or is
             followed by other bytes.
     """
-    reader = _Reader(data)
+    reader = _Reader(data, 1000 if times_in_seconds else 1)
     try:
         value = reader.item(0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, OverflowError, ValueError) as error:
@@ -93,9 +108,10 @@ def decode(data: bytes) -> Any:
 
 
 class _Reader:
-    __slots__ = ("at", "count", "data")
+    __slots__ = ("at", "count", "data", "tick_ms")
 
-    def __init__(self, data: bytes) -> None:
+    def __init__(self, data: bytes, tick_ms: int) -> None:
+        self.tick_ms = tick_ms
         self.data = data
         self.at = 0
         self.count = 0
@@ -204,7 +220,7 @@ class _Reader:
         if tag != 1:
             return value
         if isinstance(value, int):
-            return Timestamp(value)
+            return Timestamp(value * self.tick_ms)
         return Timestamp(round(float(value) * 1000))
 
     def _simple(self, info: int) -> Any:

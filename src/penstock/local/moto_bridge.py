@@ -8,15 +8,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import msgspec
 
-from penstock.local import moto_repairs
+from penstock.local import cloudwatch_wire, moto_repairs, moto_rules
 from penstock.local.answers import error_answer
 from penstock.local.credentials import credential_of, is_region
 from penstock.local.documents import read_json
 from penstock.local.http import Request, Response
+from penstock.local.idempotent_writes import IdempotentWrites
 from penstock.local.moto_account import MotoAccount
 from penstock.local.replies import Refusal
 from penstock.local.state_folder import StateFolder
@@ -36,7 +40,6 @@ _TARGETS = {
     "GraniteServiceVersion20100801": "cloudwatch",
 }
 _VERSIONS = {"2010-08-01": "cloudwatch", "2011-06-15": "sts"}
-VALUES_MAX = 1_000_000
 _FORM = re.compile(rb"(?:^|&)(Action|Version)=([^&]*)")
 
 
@@ -58,20 +61,19 @@ def service_and_operation(request: Request) -> tuple[str, str] | None:
 def tables_of(body: bytes) -> tuple[str, ...]:
     """Return the tables that a DynamoDB request names."""
     try:
-        document = read_json(body, values_max=VALUES_MAX)
+        document = read_json(body, values_max=moto_rules.VALUES_MAX)
     except Refusal:
         return ()
     if not isinstance(document, dict):
         return ()
-    found = set()
-    if isinstance(document.get("TableName"), str):
-        found.add(document["TableName"])
-    if isinstance(document.get("RequestItems"), dict):
-        found.update(document["RequestItems"])
+    named: list[Any] = [document.get("TableName")]
+    requests = document.get("RequestItems")
+    named += requests if isinstance(requests, dict) else ()
     items = document.get("TransactItems")
     for item in items if isinstance(items, list) else ():
-        found.update(action["TableName"] for action in item.values() if "TableName" in action)
-    return tuple(sorted(found))
+        actions = item.values() if isinstance(item, dict) else ()
+        named += (action.get("TableName") for action in actions if isinstance(action, dict))
+    return tuple(sorted({name for name in named if isinstance(name, str)}))
 
 
 class MotoBridge:
@@ -80,10 +82,15 @@ class MotoBridge:
     Args:
         region: Region to use for requests that are not signed.
         folder: Folder to keep DynamoDB tables in; None keeps nothing.
+        now_ms: Reads the time by which tokens of transactions expire; None for the wall clock.
     """
 
-    def __init__(self, region: str, folder: StateFolder | None = None) -> None:
+    def __init__(
+        self, region: str, folder: StateFolder | None = None, now_ms: Callable[[], int] | None = None
+    ) -> None:
         self._region = region
+        self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
+        self._transactions = IdempotentWrites()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-moto")
         self._account = MotoAccount()
         self._journal = None if folder is None else TableJournal(folder, self._account.tables)
@@ -107,31 +114,60 @@ class MotoBridge:
 
     def _answer(self, service: str, operation: str, request: Request) -> Response:
         named = credential_of(request.headers.get("authorization", "")).region
-        region = named if is_region(named) else self._region
-        if service == "dynamodb":
-            request.body = moto_repairs.repaired(operation, request.body)
-            if self._journal is not None:
-                try:
-                    return self._journal.carry_out(
-                        region,
-                        operation,
-                        request.body,
-                        lambda: self._moto(service, operation, region, request),
-                    )
-                except Refusal as refusal:
-                    return error_answer(request, refusal.code, refusal.message, refusal.status)
-        return self._moto(service, operation, region, request)
+        region = named or self._region
+        try:
+            self._require_region(service, region)
+            if service == "cloudwatch":
+                return cloudwatch_wire.answer(
+                    operation, request, lambda r: self._moto(service, operation, region, r)
+                )
+            if service == "sts":
+                moto_rules.check_action(service, operation)
+                return self._moto(service, operation, region, request)
+            document = moto_rules.dynamodb_document(service, operation, request.body)
+            if service == "dynamodb":
+                return self._dynamodb(operation, region, request, document)
+            return self._moto(service, operation, region, request)
+        except Refusal as refusal:
+            return error_answer(request, refusal.code, refusal.message, refusal.status)
+
+    def _require_region(self, service: str, region: str) -> None:
+        if not is_region(region) or self._account.tables(region) is None:
+            raise Refusal(
+                "InvalidSignatureException", f"moto, which serves {service} here, has no region {region!r}."
+            )
+
+    def _dynamodb(self, operation: str, region: str, request: Request, document: dict[str, Any]) -> Response:
+        is_transaction = operation == "TransactWriteItems"
+        if is_transaction:
+            again = self._transactions.answer(region, document, self._now_ms())
+            if again is not None:
+                return again
+        request.body = moto_repairs.repaired(operation, request.body)
+        if self._journal is None:
+            response = self._moto("dynamodb", operation, region, request)
+        else:
+            response = self._journal.carry_out(
+                region, operation, request.body, lambda: self._moto("dynamodb", operation, region, request)
+            )
+        if is_transaction:
+            self._transactions.keep(region, document, response, self._now_ms())
+        return response
 
     def _moto(self, service: str, operation: str, region: str, request: Request) -> Response:
         try:
             status, headers, raw = self._account.dispatch(_HOSTS[service].format(region), request)
         except Exception as error:
-            # moto lets exceptions of its expression parsers through, where the service refuses the request
+            # moto lets exceptions of its parsers through, where the service refuses the request
             refused = moto_repairs.refusal_for(request.body, error) if service == "dynamodb" else None
-            if refused is None:
-                log.exception("moto failed on %s.%s", service, operation)
-                refused = (500, {"__type": "InternalServerError", "message": f"moto failed: {error!r}"})
-            return Response(
-                refused[0], msgspec.json.encode(refused[1]), [("Content-Type", "application/x-amz-json-1.0")]
-            )
+            if refused is not None:
+                return Response(
+                    refused[0],
+                    msgspec.json.encode(refused[1]),
+                    [("Content-Type", "application/x-amz-json-1.0")],
+                )
+            if isinstance(error, ValueError) and service == "cloudwatch":
+                return error_answer(request, "MalformedInput", str(error)[:1000], 400)
+            log.exception("moto failed on %s.%s", service, operation)
+            return error_answer(request, "InternalServerError", f"moto failed: {error!r}"[:1000], 500)
         return Response(status, raw, headers)

@@ -105,7 +105,7 @@ class Server:
         self._store = Store(settings, self._journal)
         tokens = Tokens(secrets.token_bytes(32))
         self._service = Service(self._store, Quotas(enforced=options.limits), tokens, FaultBook())
-        self._bridge = MotoBridge(options.region, self._folder)
+        self._bridge = MotoBridge(options.region, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(
             self._service, self.clock, CallLog(), self._bridge, options.allow_hosts
         )

@@ -1,0 +1,205 @@
+"""CloudWatch's protocols, translated to the one that moto is good at: JSON.
+
+moto does not speak rpc-v2-cbor, and takes seconds over the thousand metrics of a form. Other operations in
+forms are left to moto, which answers them in XML.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock.local import cbor
+from penstock.local.answers import RPC_V2_CBOR, error_answer
+from penstock.local.documents import read_json
+from penstock.local.http import Request, Response
+from penstock.local.moto_rules import (
+    VALUES_MAX,
+    check_action,
+    check_by_model,
+    check_metrics,
+    service_model,
+)
+from penstock.local.replies import Refusal, Timestamp, serialization, validation
+
+_TARGET = "GraniteServiceVersion20100801"
+_NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
+_FIELDS_MAX = 200_000
+_INDEX = re.compile(r"[1-9][0-9]{0,5}")
+
+Send = Callable[[Request], Response]
+"""Has moto carry a request out."""
+
+
+def answer(operation: str, request: Request, send: Send) -> Response:
+    """Return the answer to a CloudWatch request, in the protocol that it is written in.
+
+    Args:
+        operation: Name of the operation.
+        request: The request.
+        send: Has moto carry a request out.
+
+    Raises:
+        Refusal: The service would refuse it.
+    """
+    if request.headers.get("smithy-protocol") == RPC_V2_CBOR:
+        document = cbor.decode(request.body, times_in_seconds=True) if request.body else {}
+        return _cbor_answer(operation, _carry_out(operation, request, document, send), request)
+    if "x-www-form-urlencoded" not in request.headers.get("content-type", ""):
+        document = read_json(request.body, values_max=VALUES_MAX) if request.body else {}
+        return _carry_out(operation, request, document, send)
+    check_action("cloudwatch", operation)
+    if operation != "PutMetricData":
+        return send(request)
+    response = _carry_out(operation, request, put_metric_data(request.body), send)
+    if response.status != 200:
+        code, message = _error_of(response)
+        return error_answer(request, code, message, response.status)
+    xml = f'<PutMetricDataResponse xmlns="{_NAMESPACE}"><ResponseMetadata/></PutMetricDataResponse>'
+    return Response(200, xml.encode(), [("Content-Type", "text/xml")])
+
+
+def _carry_out(operation: str, request: Request, document: Any, send: Send) -> Response:
+    plain = _plain(document)
+    check_by_model("cloudwatch", operation, plain)
+    if operation == "PutMetricData":
+        check_metrics(plain)
+    headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"{_TARGET}.{operation}"}
+    if "authorization" in request.headers:
+        headers["authorization"] = request.headers["authorization"]
+    return send(Request("POST", "/", headers, msgspec.json.encode(plain)))
+
+
+def _plain(value: Any) -> Any:
+    """Return a document with times as seconds."""
+    if isinstance(value, Timestamp):
+        return value.ms / 1000
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list) else value
+
+
+# -- rpc-v2-cbor --------------------------------------------------------------------------------------------
+
+
+def _cbor_answer(operation: str, response: Response, request: Request) -> Response:
+    if response.status != 200:
+        code, message = _error_of(response)
+        return error_answer(request, code, message, response.status)
+    shape = service_model("cloudwatch").operation_model(operation).output_shape
+    document = msgspec.json.decode(response.body) if response.body else {}
+    body = cbor.encode(_in_cbor(document, shape))
+    return Response(200, body, [("Content-Type", "application/cbor"), ("smithy-protocol", RPC_V2_CBOR)])
+
+
+def _in_cbor(value: Any, shape: Any) -> Any:
+    """Return a JSON value as CBOR has it: times are tagged."""
+    match None if value is None or shape is None else shape.type_name:
+        case "structure":
+            return {
+                key: _in_cbor(item, shape.members.get(key)) for key, item in value.items() if item is not None
+            }
+        case "list":
+            return [_in_cbor(item, shape.member) for item in value]
+        case "map":
+            return {key: _in_cbor(item, shape.value) for key, item in value.items()}
+        case "timestamp":
+            return cbor.Tagged(1, float(value))
+        case _:
+            return value
+
+
+def _error_of(response: Response) -> tuple[str, str]:
+    """Return code and message of a JSON error of moto."""
+    try:
+        document = msgspec.json.decode(response.body)
+    except msgspec.DecodeError:
+        document = None
+    if not isinstance(document, dict):
+        return "InternalFailure", response.body[:1000].decode("utf-8", "replace")
+    code = str(document.get("__type", "InternalFailure")).rpartition("#")[2]
+    return code, str(document.get("message") or document.get("Message") or "")
+
+
+# -- forms --------------------------------------------------------------------------------------------------
+
+
+def put_metric_data(body: bytes) -> dict[str, Any]:
+    """Return the document of a PutMetricData that was sent as a form.
+
+    Raises:
+        Refusal: A value cannot be read, or there are too many.
+    """
+    try:
+        fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
+    except ValueError as error:
+        raise serialization(f"the body is no form that can be read: {error}") from error
+    tree: dict[str, Any] = {}
+    for name, value in fields:
+        *path, last = name.split(".")
+        if len(path) > 8:
+            raise validation(f"{name[:100]} is no parameter of PutMetricData")
+        place = tree
+        for step in path:
+            found = place.setdefault(step, {})
+            if not isinstance(found, dict):
+                raise validation(f"{name[:100]} is given twice, in two forms")
+            place = found
+        place[last] = value
+    shape = service_model("cloudwatch").operation_model("PutMetricData").input_shape
+    found = _typed(tree, shape, "")
+    return dict(found)
+
+
+def _typed(value: Any, shape: Any, path: str) -> Any:
+    """Return a value of a form in the type that the model has for it."""
+    match shape.type_name:
+        case "structure":
+            members = _tree(value, path)
+            return {
+                key: _typed(members[key], member, f"{path}.{key}")
+                for key, member in shape.members.items()
+                if key in members
+            }
+        case "list":
+            return _listed(_tree(value, path), shape, path)
+        case kind:
+            if isinstance(value, dict):
+                raise validation(f"{path[1:200]} must be a value")
+            return _scalar(value, kind, path)
+
+
+def _listed(value: dict[str, Any], shape: Any, path: str) -> list[Any]:
+    # a list is `Name.member.1`, or empty as `Name=`
+    members = _tree(value.get("member", {}), path)
+    wrong = next((index for index in members if not _INDEX.fullmatch(index)), None)
+    if wrong is not None:
+        raise validation(f"{path[1:200]}.member.{wrong[:50]} is no place in a list")
+    return [_typed(members[index], shape.member, path) for index in sorted(members, key=int)]
+
+
+def _tree(value: Any, path: str) -> dict[str, Any]:
+    if value == "":
+        return {}
+    if not isinstance(value, dict):
+        raise validation(f"{path[1:200]} must have members")
+    return value
+
+
+def _scalar(text: str, kind: str, path: str) -> Any:
+    try:
+        match kind:
+            case "double" | "float":
+                return float(text)
+            case "integer" | "long":
+                return int(text[:30])
+            case "boolean":
+                return {"true": True, "false": False}[text.lower()]
+            case _:
+                return text
+    except (ValueError, KeyError) as error:
+        raise Refusal("MalformedInput", f"{path[1:200]}: {text[:50]!r} is no {kind}") from error

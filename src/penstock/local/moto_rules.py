@@ -1,0 +1,174 @@
+"""What the service refuses and moto would take, or fail on: checked before moto sees a request.
+
+The types and required members of every request come from the service's model, as botocore has it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from penstock.local import shapes
+from penstock.local.documents import read_json
+from penstock.local.replies import Refusal, serialization, validation
+
+VALUES_MAX = 1_000_000
+"""Values in a document at most; 25 items of 400 KB can have many."""
+_DEPTH_MAX = 32
+_LEVELS_MAX = 8 + 2 * _DEPTH_MAX
+"""Levels of a document whose attributes are nested as deep as they may be: each takes a type and a value."""
+_EXPRESSION_BYTES_MAX = 4096
+_BATCH_WRITES_MAX = 25
+_METRICS_MAX = 1000
+_SHOWN_PROBLEMS_MAX = 10
+_TABLE_NAME = shapes.Text(3, 255, "[a-zA-Z0-9_.-]+")
+
+
+def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, Any]:
+    """Return the document of a DynamoDB request that the service would not refuse unseen.
+
+    Args:
+        service: `dynamodb` or `dynamodbstreams`.
+        operation: Name of the operation.
+        body: The request's body.
+
+    Raises:
+        Refusal: The service would refuse it.
+    """
+    document = read_json(body, values_max=VALUES_MAX)
+    if _levels(document) > _LEVELS_MAX:
+        raise validation(
+            "Nesting Levels have exceeded supported limits: Attributes may be nested up to 32 levels."
+        )
+    check_by_model(service, operation, document)
+    found: dict[str, Any] = document
+    _check_expressions(found)
+    match operation:
+        case "CreateTable":
+            problems: list[str] = []
+            _TABLE_NAME.check(document["TableName"], "tableName", problems)
+            shapes.refuse_if(problems)
+        case "BatchWriteItem":
+            _check_batch(document["RequestItems"])
+        case "TransactWriteItems":
+            for item in document["TransactItems"]:
+                for action in item.values():
+                    _check_expressions(action or {})
+    return found
+
+
+def check_metrics(document: dict[str, Any]) -> None:
+    """Refuse a PutMetricData of more metrics than one call may carry.
+
+    Raises:
+        Refusal: `ValidationError`.
+    """
+    if len(document.get("MetricData") or ()) > _METRICS_MAX:
+        raise Refusal(
+            "ValidationError", f"The collection MetricData must not have a size greater than {_METRICS_MAX}."
+        )
+
+
+def check_by_model(service: str, operation: str, document: Any) -> None:
+    """Refuse what violates the service's model.
+
+    Raises:
+        Refusal: `UnknownOperationException` for no operation of the service, `SerializationException` for a
+            wrong type, `ValidationException` for a missing member or one that is too short or small.
+    """
+    # imported late, as moto is
+    from botocore.validate import ParamValidator
+
+    model = service_model(service)
+    if operation not in model.operation_names:
+        raise Refusal("UnknownOperationException", f"{service} has no operation {operation[:100]!r}.")
+    if not isinstance(document, dict):
+        raise serialization(f"the body must be a structure, not {type(document).__name__}")
+    shape = model.operation_model(operation).input_shape
+    if shape is None:
+        return
+    report = ParamValidator().validate(_without_nulls(document), shape)
+    if not report.has_errors():
+        return
+    # what the model does not know is ignored, as by the service
+    lines = [
+        line for line in report.generate_report().split("\n") if not line.startswith("Unknown parameter")
+    ]
+    wrong = [line for line in lines if line.startswith("Invalid type")]
+    if wrong:
+        raise serialization(_cut(wrong[0]))
+    if lines:
+        plural = "error" if len(lines) == 1 else "errors"
+        shown = "; ".join(_cut(line) for line in lines[:_SHOWN_PROBLEMS_MAX])
+        raise validation(f"{len(lines)} validation {plural} detected: {shown}")
+
+
+def check_action(service: str, operation: str) -> None:
+    """Refuse a form that asks for no operation of its service.
+
+    Raises:
+        Refusal: `InvalidAction`.
+    """
+    if operation not in service_model(service).operation_names:
+        raise Refusal("InvalidAction", f"{service} has no operation {operation[:100]!r}.")
+
+
+@cache
+def service_model(service: str) -> Any:
+    """Return botocore's model of a service."""
+    from botocore.session import Session
+
+    return Session().get_service_model(service)
+
+
+def _check_expressions(document: dict[str, Any]) -> None:
+    for name, value in document.items():
+        if name.endswith("Expression") and isinstance(value, str):
+            size = len(value.encode())
+            if size > _EXPRESSION_BYTES_MAX:
+                raise validation(
+                    f"Invalid {name}: Expression size has exceeded the maximum allowed size; expression size: {size}"
+                )
+
+
+def _check_batch(tables: dict[str, list[Any]]) -> None:
+    if not tables:
+        raise validation(
+            "1 validation error detected: Value '{}' at 'requestItems' failed to satisfy constraint: "
+            "Member must have length greater than or equal to 1"
+        )
+    for table, writes in tables.items():
+        if not 1 <= len(writes) <= _BATCH_WRITES_MAX:
+            raise validation(
+                f"1 validation error detected: Value at 'requestItems.{table[:255]}.member' failed to satisfy "
+                "constraint: Map value must satisfy constraint: [Member must have length less than or equal to "
+                f"{_BATCH_WRITES_MAX}, Member must have length greater than or equal to 1]"
+            )
+    if sum(map(len, tables.values())) > _BATCH_WRITES_MAX:
+        raise validation("Too many items requested for the BatchWriteItem call")
+
+
+def _levels(document: Any) -> int:
+    """How deep a document is nested, walked level by level."""
+    level = [document]
+    for depth in range(_LEVELS_MAX + 1):
+        level = [
+            child
+            for value in level
+            if isinstance(value, dict | list)
+            for child in (value.values() if isinstance(value, dict) else value)
+        ]
+        if not level:
+            return depth
+    return _LEVELS_MAX + 1
+
+
+def _without_nulls(value: Any) -> Any:
+    """Leave out members that are null, which count as absent."""
+    if isinstance(value, dict):
+        return {key: _without_nulls(item) for key, item in value.items() if item is not None}
+    return [_without_nulls(item) for item in value] if isinstance(value, list) else value
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 300 else f"{line[:300]}..."

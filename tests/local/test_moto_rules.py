@@ -1,0 +1,323 @@
+"""DynamoDB and CloudWatch where moto takes what the service refuses, or fails on it."""
+
+from __future__ import annotations
+
+import gzip
+import http.client
+import json
+from urllib.parse import urlencode, urlsplit
+
+import cbor2
+import pytest
+from botocore.exceptions import ClientError
+
+from penstock.local import LocalKinesis
+
+KEYED = {
+    "KeySchema": [{"AttributeName": "k", "KeyType": "HASH"}],
+    "AttributeDefinitions": [{"AttributeName": "k", "AttributeType": "S"}],
+    "BillingMode": "PAY_PER_REQUEST",
+}
+FORM = "application/x-www-form-urlencoded; charset=utf-8"
+
+
+def send(rig, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, str], bytes]:
+    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=60)
+    connection.request("POST", path, body, headers)
+    response = connection.getresponse()
+    answer = (
+        response.status,
+        {name.lower(): value for name, value in response.headers.items()},
+        response.read(),
+    )
+    connection.close()
+    return answer
+
+
+def dynamodb(rig, operation: str, body: bytes) -> tuple[int, str]:
+    status, _, answer = send(rig, "/", body, {"X-Amz-Target": f"DynamoDB_20120810.{operation}"})
+    return status, json.loads(answer)["__type"].rpartition("#")[2]
+
+
+@pytest.fixture
+def tables(rig):
+    client = rig.client("dynamodb")
+    client.create_table(TableName="ttt", **KEYED)
+    return client
+
+
+def message(call, **arguments) -> str:
+    with pytest.raises(ClientError) as caught:
+        call(**arguments)
+    error = caught.value.response["Error"]
+    return f"{error['Code']}: {error['Message']}"
+
+
+# --- DynamoDB ---
+
+
+@pytest.mark.parametrize(
+    "body", [b"[]", b"null", b"5", b'"x"', b"{", b"", b"[" * 100_000, b"[]," * 1_000_001]
+)
+@pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems", "CreateTable"])
+def test_a_body_that_is_no_structure_is_a_serialization_error(rig, operation, body):
+    assert dynamodb(rig, operation, body) == (400, "SerializationException")
+
+
+@pytest.mark.parametrize(
+    ("operation", "document", "code"),
+    [
+        ("GetItem", {"TableName": 5, "Key": {}}, "SerializationException"),
+        ("GetItem", {"TableName": "ttt", "Key": 5}, "SerializationException"),
+        ("GetItem", {"TableName": "ttt"}, "ValidationException"),
+        ("PutItem", {"TableName": "ttt", "Item": {"k": 5}}, "SerializationException"),
+        ("Scan", {"TableName": ["ttt"]}, "SerializationException"),
+        ("TransactWriteItems", {"TransactItems": [5]}, "SerializationException"),
+        ("TransactWriteItems", {"TransactItems": [{"Put": {"TableName": []}}]}, "SerializationException"),
+        ("BatchWriteItem", {"RequestItems": {}}, "ValidationException"),
+        ("Nonsense", {}, "UnknownOperationException"),
+    ],
+)
+def test_a_member_of_another_type_or_none_is_refused(rig, tables, operation, document, code):
+    assert dynamodb(rig, operation, json.dumps(document).encode()) == (400, code)
+
+
+def test_a_member_that_the_service_does_not_know_or_that_is_null_is_ignored(rig, tables):
+    document = {"TableName": "ttt", "Limit": None, "Colour": "red"}
+    status, _, answer = send(
+        rig, "/", json.dumps(document).encode(), {"X-Amz-Target": "DynamoDB_20120810.Scan"}
+    )
+    assert (status, json.loads(answer)["Count"]) == (200, 0)
+
+
+@pytest.mark.parametrize("name", ["bad name", "ab", "a" * 256, "täble"])
+def test_a_table_is_named_as_the_service_allows(rig, name):
+    document = json.dumps({"TableName": name, **KEYED}).encode()
+    assert dynamodb(rig, "CreateTable", document) == (400, "ValidationException")
+
+
+def test_a_batch_has_at_most_25_writes(rig, tables):
+    def puts(count: int, first: int = 0) -> list[dict]:
+        return [{"PutRequest": {"Item": {"k": {"S": str(i)}}}} for i in range(first, first + count)]
+
+    tables.create_table(TableName="uuu", **KEYED)
+    assert "less than or equal to 25" in message(tables.batch_write_item, RequestItems={"ttt": puts(26)})
+    both = {"ttt": puts(13), "uuu": puts(13)}
+    assert "Too many items requested" in message(tables.batch_write_item, RequestItems=both)
+    assert tables.scan(TableName="ttt")["Count"] == 0
+    tables.batch_write_item(RequestItems={"ttt": puts(25)})
+    assert tables.scan(TableName="ttt")["Count"] == 25
+
+
+def test_attributes_are_nested_32_levels_at_most(rig, tables):
+    def nested(levels: int) -> dict:
+        value: dict = {"S": "x"}
+        for _ in range(levels):
+            value = {"M": {"a": value}}
+        return value
+
+    tables.put_item(TableName="ttt", Item={"k": {"S": "flat"}, "v": nested(31)})
+    assert "Nesting Levels" in message(
+        tables.put_item, TableName="ttt", Item={"k": {"S": "deep"}, "v": nested(60)}
+    )
+
+
+def test_an_expression_has_at_most_four_kilobytes(rig, tables):
+    change = {"TableName": "ttt", "Key": {"k": {"S": "x"}}, "ExpressionAttributeValues": {":v": {"S": "x"}}}
+    many = ",".join(f"a{i} = :v" for i in range(20_000))
+    assert "Expression size has exceeded" in message(
+        tables.update_item, **change, UpdateExpression=f"SET {many}"
+    )
+
+
+def test_a_region_that_moto_does_not_know_is_refused(rig):
+    client = rig.server.client("dynamodb", region_name="nowhere-1")
+    assert "no region 'nowhere-1'" in message(client.list_tables)
+
+
+# --- transactions that come again ---
+
+
+def add(token: str, by: str = "1") -> dict:
+    update = {
+        "TableName": "ttt",
+        "Key": {"k": {"S": "counter"}},
+        "UpdateExpression": "ADD n :by",
+        "ExpressionAttributeValues": {":by": {"N": by}},
+    }
+    return {"ClientRequestToken": token, "TransactItems": [{"Update": update}]}
+
+
+def counted(tables) -> str:
+    item = tables.get_item(TableName="ttt", Key={"k": {"S": "counter"}}, ConsistentRead=True)["Item"]
+    return str(item["n"]["N"])
+
+
+def test_a_transaction_that_comes_again_with_its_token_is_carried_out_once(rig, tables):
+    for _ in range(3):
+        tables.transact_write_items(**add("token-1"))
+    assert counted(tables) == "1"
+    tables.transact_write_items(**add("token-2"))
+    assert counted(tables) == "2"
+    rig.clock.advance(601)
+    tables.transact_write_items(**add("token-1"))
+    assert counted(tables) == "3"
+
+
+def test_another_transaction_with_the_same_token_is_refused(rig, tables):
+    tables.transact_write_items(**add("token-1"))
+    assert message(tables.transact_write_items, **add("token-1", by="2")).startswith(
+        "IdempotentParameterMismatchException"
+    )
+    assert counted(tables) == "1"
+
+
+def test_a_transaction_that_was_refused_may_come_again_with_its_token(rig, tables):
+    wrong = {"TableName": "ttt", "Item": {"k": {"S": "x"}}, "ConditionExpression": "attribute_exists(k)"}
+    again = {"ClientRequestToken": "token-1", "TransactItems": [{"Put": wrong}]}
+    for _ in range(2):
+        assert message(tables.transact_write_items, **again).startswith("TransactionCanceledException")
+    tables.put_item(TableName="ttt", Item={"k": {"S": "x"}})
+    tables.transact_write_items(**again)
+
+
+# --- CloudWatch ---
+
+
+def form(metrics: list[dict[str, str]]) -> bytes:
+    fields = {"Action": "PutMetricData", "Version": "2010-08-01", "Namespace": "n"}
+    for i, metric in enumerate(metrics, 1):
+        fields |= {f"MetricData.member.{i}.{name}": value for name, value in metric.items()}
+    return urlencode(fields).encode()
+
+
+def metrics_of(rig) -> list[tuple]:
+    found = rig.client("cloudwatch").list_metrics(Namespace="n")["Metrics"]
+    return [(m["MetricName"], [(d["Name"], d["Value"]) for d in m["Dimensions"]]) for m in found]
+
+
+METRIC = {
+    "MetricName": "m",
+    "Value": "1.5",
+    "Dimensions.member.1.Name": "d",
+    "Dimensions.member.1.Value": "x y",
+}
+
+
+@pytest.mark.parametrize("packed", [False, True], ids=["plain", "gzip"])
+def test_a_form_of_metrics_is_taken_plain_or_packed(rig, packed):
+    body = form([METRIC, {"MetricName": "now", "Value": "1", "Timestamp": "2026-01-02T03:04:05Z"}])
+    headers = {"Content-Type": FORM}
+    if packed:
+        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+    status, answered, answer = send(rig, "/", body, headers)
+    assert (status, answered["content-type"]) == (200, "text/xml")
+    assert b"<PutMetricDataResponse" in answer
+    assert metrics_of(rig) == [("m", [("d", "x y")]), ("now", [])]
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        (form([{"MetricName": "m", "Value": "much"}]), b"MalformedInput"),
+        (form([{"MetricName": "m", "Value": "1"}] * 1001), b"ValidationError"),
+        (b"Action=PutMetricData&Version=2010-08-01", b"ValidationException"),
+        (form([]) + b"&MetricData.member.x.MetricName=m", b"ValidationException"),
+        (form([]) + b"&MetricData=5", b"ValidationException"),
+        (form([]) + b"&MetricData.member=5", b"ValidationException"),
+        (form([]) + b"&" + b"a." * 50 + b"a=5", b"ValidationException"),
+        (form([]) + b"&\xff=%ff", b"SerializationException"),
+        (form([]) + b"&a=b" * 300_000, b"SerializationException"),
+        (b"Action=Nonsense&Version=2010-08-01", b"InvalidAction"),
+        (b"Action=Nonsense&Version=2011-06-15", b"InvalidAction"),
+        (b"Action=GetMetricData&Version=2010-08-01&StartTime=soon&EndTime=later", b"MalformedInput"),
+    ],
+)
+def test_a_form_that_the_service_refuses_is_refused_in_xml(rig, body, code):
+    status, headers, answer = send(rig, "/", body, {"Content-Type": FORM})
+    assert (status, headers["content-type"]) == (400, "text/xml")
+    assert b"<Code>" + code in answer
+
+
+def test_packed_bodies_are_bounded_and_whole(rig):
+    headers = {"Content-Type": FORM, "Content-Encoding": "gzip"}
+    assert send(rig, "/", gzip.compress(bytes(64 * 1024 * 1024)), headers)[0] == 413
+    assert send(rig, "/", b"no gzip", headers)[0] == 400
+    assert send(rig, "/", gzip.compress(form([METRIC]))[:-4], headers)[0] == 400
+    assert send(rig, "/", form([METRIC]), {**headers, "Content-Encoding": "br"})[0] == 415
+
+
+def in_cbor(
+    rig, operation: str, document: object, *, packed: bool = False
+) -> tuple[int, dict[str, str], dict]:
+    body = document if isinstance(document, bytes) else cbor2.dumps(document)
+    headers = {"Content-Type": "application/cbor", "smithy-protocol": "rpc-v2-cbor"}
+    if packed:
+        body, headers = gzip.compress(body), {**headers, "Content-Encoding": "gzip"}
+    path = f"/service/GraniteServiceVersion20100801/operation/{operation}"
+    status, answered, answer = send(rig, path, body, headers)
+    assert (answered["content-type"], answered["smithy-protocol"]) == ("application/cbor", "rpc-v2-cbor")
+    return status, answered, cbor2.loads(answer)
+
+
+def test_metrics_go_in_and_come_out_in_cbor(rig):
+    at_s = 1_767_323_045
+    for i, moment in enumerate((cbor2.CBORTag(1, at_s), cbor2.CBORTag(1, at_s + 0.5))):
+        metric = {"MetricName": "m", "Value": float(i + 1), "Timestamp": moment}
+        assert (
+            in_cbor(rig, "PutMetricData", {"Namespace": "n", "MetricData": [metric]}, packed=i == 1)[0] == 200
+        )
+    query = {
+        "Namespace": "n",
+        "MetricName": "m",
+        "StartTime": cbor2.CBORTag(1, at_s - 60),
+        "EndTime": cbor2.CBORTag(1, at_s + 60),
+        "Period": 60,
+        "Statistics": ["Sum"],
+    }
+    status, _, answer = in_cbor(rig, "GetMetricStatistics", query)
+    assert status == 200
+    [point] = answer["Datapoints"]
+    assert (point["Sum"], abs(point["Timestamp"].timestamp() - at_s) <= 60) == (3.0, True)
+
+
+@pytest.mark.parametrize(
+    ("operation", "document", "code"),
+    [
+        ("PutMetricData", [], "SerializationException"),
+        ("PutMetricData", None, "SerializationException"),
+        ("PutMetricData", b"\xff", "SerializationException"),
+        ("PutMetricData", b"\x81" * 100_000, "SerializationException"),
+        ("PutMetricData", {"Namespace": 5}, "SerializationException"),
+        ("PutMetricData", {"Namespace": "n", "MetricData": [5]}, "SerializationException"),
+        ("PutMetricData", {}, "ValidationException"),
+        ("PutMetricData", {"Namespace": "n", "MetricData": [{"MetricName": "m"}] * 1001}, "ValidationError"),
+        ("Nonsense", {}, "UnknownOperationException"),
+    ],
+)
+def test_what_the_service_refuses_is_refused_in_cbor(rig, operation, document, code):
+    status, headers, answer = in_cbor(rig, operation, document)
+    assert (status, answer["__type"]) == (400, code)
+    assert headers["x-amzn-query-error"] == f"{code};Sender"
+
+
+def test_json_metrics_are_limited_too(rig):
+    client = rig.client("cloudwatch")
+    metrics = [{"MetricName": "m", "Value": 1.0}] * 1001
+    assert "size greater than 1000" in message(client.put_metric_data, Namespace="n", MetricData=metrics)
+    client.put_metric_data(Namespace="n", MetricData=metrics[:1000])
+
+
+def test_a_scripted_fault_is_answered_in_cbor_too(rig):
+    rig.faults.throttle("cloudwatch.PutMetricData")
+    status, _, answer = in_cbor(rig, "PutMetricData", {"Namespace": "n"})
+    assert (status, answer["__type"]) == (400, "Throttling")
+
+
+def test_a_token_of_a_transaction_holds_with_a_state_folder_too(tmp_path):
+    with LocalKinesis(limits=False, time_factor=0, state_dir=tmp_path) as kinesis:
+        client = kinesis.client("dynamodb")
+        client.create_table(TableName="ttt", **KEYED)
+        for _ in range(2):
+            client.transact_write_items(**add("token-1"))
+        assert counted(client) == "1"
