@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections import deque
 
 import pytest
@@ -9,8 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.core.aggregation import deaggregate
-from penstock.core.hash_key import HashRange
+from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.packing import RECORD_OVERHEAD_BYTES, Waiting, check_record, pack_one, take_aggregate
+from penstock.core.put_machine import PutMachine
+from penstock.core.put_steps import PutSettings
+from penstock.core.shard import Shard
 from penstock.errors import RecordError
 
 MIB = 2**20
@@ -110,6 +114,28 @@ def test_packed_records_come_out_in_order_and_no_aggregate_is_over_its_limits(re
 
 def test_memory_counts_more_than_the_bytes_of_tiny_records():
     assert Waiting(b"x", "k", None, 1).memory_bytes == 2 + RECORD_OVERHEAD_BYTES
+
+
+@pytest.mark.parametrize("aggregates", [True, False])
+@pytest.mark.parametrize("key_count", [1, 10_000])
+@pytest.mark.parametrize("hash_key", [None, str(2**127)])
+def test_what_tiny_records_count_is_at_least_what_they_take(aggregates, key_count, hash_key):
+    machine = PutMachine(PutSettings(aggregates=aggregates))
+    machine.add(b"", "first", None, 0.0)
+    machine.plan_step(0.0)
+    machine.learn_shards([Shard("shardId-000000000000", FULL_RANGE)], 0.0)
+    before_bytes = machine.waiting_bytes
+    tracemalloc.start()
+    try:
+        for number in range(10_000):
+            # Strings of their own, as records that come from outside have.
+            key, placed_by = f"key-{number % key_count}", hash_key and str(int(hash_key))
+            machine.add(b"%d" % number, key, placed_by, float(number))
+        taken_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    counted_bytes = machine.waiting_bytes - before_bytes
+    assert 0.7 * counted_bytes < taken_bytes < counted_bytes
 
 
 def test_a_record_lies_where_its_hash_key_is():

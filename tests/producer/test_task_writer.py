@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import pickle
+import tracemalloc
 
+import pyarrow as pa
 import pytest
 
 from penstock.errors import DeliveryFailed, NotFound, OptionError, RecordError
-from penstock.producer import TaskWriter, TaskWriterOptions
+from penstock.local import LocalKinesisProcess
+from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
+from penstock.spark.options import parse_sink
+from penstock.spark.sink import RowWriter
 from stream_reading import firsts_by_key, kcl_reads
 
 
@@ -118,3 +123,82 @@ def test_nothing_written_is_an_empty_report(kinesis, stream):
 def test_a_wrong_option_is_named(changes):
     with pytest.raises(OptionError, match=next(iter(changes))):
         TaskWriterOptions(**changes)
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_the_writers_of_one_task_share_one_bound_on_memory(server, kinesis, stream, aggregation):
+    streams = [f"{stream}-{number}" for number in range(6)]
+    for each in streams:
+        server.create_stream(each, shards=1)
+    memory = TaskMemory(100_000)
+    writers = [
+        TaskWriter(kinesis, each, TaskWriterOptions(aggregation=aggregation), memory=memory)
+        for each in streams
+    ]
+    for number in range(60):
+        for writer in writers:
+            writer.write(b"%05d" % number * 600, "k")
+            assert memory.used_bytes == sum(each.waiting_bytes for each in writers) <= 100_000
+    for each, writer in zip(streams, writers, strict=True):
+        assert writer.finish().user_record_count == 60
+        assert firsts_by_key(kcl_reads(server.client(), each)) == {
+            "k": [b"%05d" % number * 600 for number in range(60)]
+        }
+    assert memory.used_bytes == 0
+
+
+def test_a_stream_that_takes_nothing_does_not_keep_the_others_from_making_room(server, kinesis, stream):
+    other = f"{stream}-other"
+    server.create_stream(other, shards=1)
+    now_s = [0.0]
+
+    def sleep(duration_s):
+        now_s[0] += duration_s
+        server.faults.clear()
+
+    memory = TaskMemory(30_000)
+    slow, free = (
+        TaskWriter(
+            kinesis, each, memory=memory, monotonic_s=lambda: now_s[0], sleep=sleep, chance=lambda: 0.5
+        )
+        for each in (stream, other)
+    )
+    server.faults.throttle("PutRecords", count=None, stream=stream)
+    for _ in range(8):
+        slow.write(b"x" * 2000, "k")
+    for _ in range(40):
+        free.write(b"x" * 2000, "k")
+    assert now_s == [0.0]  # nobody had to wait: what the free stream takes is room enough
+    for _ in range(8):
+        slow.write(b"x" * 2000, "k")
+    assert now_s[0] > 0
+    assert (slow.finish().user_record_count, free.finish().user_record_count) == (16, 40)
+
+
+def test_a_task_that_writes_to_many_streams_holds_no_more_than_its_bound():
+    streams = [f"many-{number}" for number in range(12)]
+    rows = pa.RecordBatch.from_pydict(
+        {"data": [b"x" * 900_000] * 12, "partitionKey": ["k"] * 12, "streamName": streams}
+    )
+    with LocalKinesisProcess(limits=False, settle_s=0) as server:  # what it holds is not the task's
+        for each in streams:
+            server.create_stream(each, shards=1)
+        options, _ = parse_sink(
+            {
+                "endpointUrl": server.endpoint_url,
+                "region": "us-east-1",
+                "awsAccessKeyId": "local",
+                "awsSecretKey": "local",
+                "bufferBytes": "8m",
+            }
+        )
+        writer = RowWriter(options, ("data", "partitionKey", "", "streamName"))
+        tracemalloc.start()
+        try:
+            message = writer.write(rows for _ in range(5))
+            _, peak_bytes = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+    assert [report.user_record_count for report in message.reports.values()] == [5] * 12
+    # The bound, one slice of rows, and a request on its way in a few forms: of 54 MB in all.
+    assert peak_bytes < 24 * 2**20

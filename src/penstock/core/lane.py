@@ -12,8 +12,8 @@ from penstock.core.packing import Parcel, Waiting, pack_one, take_aggregate
 class Lane:
     """The records of one shard.
 
-    In order per key and without aggregates, each key has a queue of its own and `_ready` names the keys whose head may
-    go into the next request. Otherwise there is one queue. `_returned` holds what was refused; it goes first.
+    In order per key and without aggregates, the records of each key are linked to one another and `_ready` names the keys
+    whose head may go into the next request: a queue for each key would cost more than the records of most. Otherwise there is one queue. `_returned` holds what was refused; it goes first.
 
     Args:
         shard_id: The predicted shard; empty where there is no prediction.
@@ -27,11 +27,12 @@ class Lane:
     __slots__ = (
         "_aggregate_bytes_max",
         "_aggregate_count_max",
+        "_heads",
         "_keeps_key_order",
-        "_keys",
         "_queue",
         "_ready",
         "_returned",
+        "_tails",
         "aggregates",
         "count",
         "flow",
@@ -64,7 +65,8 @@ class Lane:
         self._aggregate_bytes_max = aggregate_bytes_max
         self._aggregate_count_max = aggregate_count_max
         self._queue: deque[Waiting] = deque()
-        self._keys: dict[str, deque[Waiting]] = {}
+        self._heads: dict[str, Waiting] = {}
+        self._tails: dict[str, Waiting] = {}
         self._ready: deque[str] = deque()
         self._returned: deque[Parcel] = deque()
 
@@ -101,12 +103,14 @@ class Lane:
         if self.aggregates or not self._keeps_key_order:
             self._queue.append(record)
             return
-        queue = self._keys.get(record.partition_key)
-        if queue is None:
-            self._keys[record.partition_key] = deque((record,))
-            self._ready.append(record.partition_key)
+        key = record.partition_key
+        tail = self._tails.get(key)
+        if tail is None:
+            self._heads[key] = record
+            self._ready.append(key)
         else:
-            queue.append(record)
+            tail.following = record
+        self._tails[key] = record
 
     def put_back(self, parcels: Iterable[Parcel]) -> None:
         """Put refused parcels to the front, in their order."""
@@ -168,12 +172,13 @@ class Lane:
             if key in taken_keys:
                 self._ready.append(key)
                 continue
-            queue = self._keys[key]
-            record = queue.popleft()
-            if queue:
+            record = self._heads[key]
+            if record.following is not None:
+                self._heads[key] = record.following
+                record.following = None
                 self._ready.append(key)
             else:
-                del self._keys[key]
+                del self._heads[key], self._tails[key]
             return pack_one(record, self.shard_id)
         return None
 
@@ -185,11 +190,15 @@ class Lane:
         """Give up all that waits, in no order."""
         records = [record for parcel in self._returned for record in parcel.records]
         records += self._queue
-        for queue in self._keys.values():
-            records += queue
+        for head in self._heads.values():
+            record: Waiting | None = head
+            while record is not None:
+                records.append(record)
+                record.following, record = None, record.following
         self._returned.clear()
         self._queue.clear()
-        self._keys.clear()
+        self._heads.clear()
+        self._tails.clear()
         self._ready.clear()
         self.count = 0
         self.size_bytes = 0

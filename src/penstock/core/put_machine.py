@@ -67,6 +67,7 @@ class PutMachine:
         predicts: Whether shards can be predicted; False where the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
         shard_count: Open shards, as far as they are known; counts where nothing can be predicted.
+        ticket_bytes: What a ticket takes in memory; it counts with its record.
     """
 
     def __init__(
@@ -76,8 +77,10 @@ class PutMachine:
         predicts: bool = True,
         record_bytes_max: int = RECORD_DEFAULT_BYTES_MAX,
         shard_count: int = 1,
+        ticket_bytes: int = 0,
     ) -> None:
         self.settings = settings
+        self._ticket_bytes = ticket_bytes
         self._aggregate_bytes_max = min(settings.aggregate_bytes_max, record_bytes_max - 1)
         self._predicts = predicts
         self._shard_count = max(1, shard_count)
@@ -126,7 +129,7 @@ class PutMachine:
         self._number += 1
         record = Waiting(data, partition_key, explicit_hash_key, self._number, now_s, ticket)
         self.waiting_count += 1
-        self.waiting_bytes += record.memory_bytes
+        self.waiting_bytes += record.memory_bytes + self._ticket_bytes
         return self._place(record, now_s)
 
     def _place(self, record: Waiting, now_s: float) -> bool:
@@ -359,7 +362,7 @@ class PutMachine:
         self._unjudged.clear()
         for record in records:
             self.waiting_count -= 1
-            self.waiting_bytes -= record.memory_bytes
+            self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
         return records
 
     def drop_expired(self, came_before_s: float) -> list[Waiting]:
@@ -380,7 +383,7 @@ class PutMachine:
             lane.waits_since_s = waits_since_s.get(shard_id, lane.waits_since_s)
         for record in expired:
             self.waiting_count -= 1
-            self.waiting_bytes -= record.memory_bytes
+            self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
         return expired
 
     def _on_entry_error(self, parcel: Parcel, answer: Answer, tally: _Tally, settled: Settled) -> None:
@@ -429,7 +432,7 @@ class PutMachine:
     def _forget(self, parcel: Parcel) -> None:
         for record in parcel.records:
             self.waiting_count -= 1
-            self.waiting_bytes -= record.memory_bytes
+            self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
 
     # --- the shard map ------------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from penstock.producer.engine import Acknowledgement
 from penstock.producer.producer import AsyncProducer, Producer, ProducerOptions
-from penstock.producer.task_writer import TaskWriter, TaskWriterOptions, WriteReport
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
 
 __all__ = [
     "Acknowledgement",
     "AsyncProducer",
     "Producer",
     "ProducerOptions",
+    "TaskMemory",
     "TaskWriter",
     "TaskWriterOptions",
     "WriteReport",

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05
+RECEIPT_BYTES: Final = 1_600
+"""What a receipt takes in memory, measured (CPython 3.11, 64 bit): nearly all of it the condition of a future."""
 
 
 class Acknowledgement(NamedTuple):

@@ -29,7 +29,7 @@ from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
-from penstock.producer.engine import Acknowledgement, Engine, EnginePorts
+from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine, EnginePorts
 from penstock.producer.options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
@@ -55,7 +55,8 @@ class ProducerOptions:
         rate_limit_percent: Percent of each shard's capacity that this producer may use, or None for no limit before
             the service refuses.
         linger_s: A record waits at most so long for others to share a request with.
-        buffer_bytes_max: Bytes of memory that records may take while they are not acknowledged.
+        buffer_bytes_max: Bytes of memory that records and their futures may take while they are not acknowledged; about
+            2 KB each beside data and key.
         put_timeout_s: How long `put` waits for room when they take more; 0 raises at once.
         no_progress_deadline_s: When a shard acknowledged nothing for so long, what waits fails.
         record_ttl_s: A record that is not acknowledged after so long is given up, and its future fails with
@@ -301,6 +302,7 @@ class Producer:
                 predicts=placement.predicts,
                 record_bytes_max=placement.record_bytes_max,
                 shard_count=placement.shard_count,
+                ticket_bytes=RECEIPT_BYTES,
             )
             self._engine = Engine(
                 self.stream,

@@ -47,7 +47,8 @@ class TaskWriterOptions:
         rate_limit_percent: Percent of each shard's capacity that this writer may use, or None for no limit before the
             service refuses.
         request_record_count_max: Kinesis records in one request, 1 to 500.
-        buffer_bytes_max: Bytes of memory that records may take while they are not acknowledged.
+        buffer_bytes_max: Bytes of memory that records may take while they are not acknowledged, about 300 each beside
+            data and key; for a writer that shares no `TaskMemory`.
         no_progress_deadline_s: Time without any acknowledgement by a shard after which writing fails.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
@@ -146,6 +147,43 @@ class WriteReport:
         return text
 
 
+class TaskMemory:
+    """The bound on what all writers of one task hold together. Not thread-safe: one task, one thread.
+
+    Args:
+        bytes_max: Bytes of memory that records may take while they are not acknowledged; the last record may exceed it.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self.bytes_max = bytes_max
+        self.used_bytes = 0
+        self._writers: list[TaskWriter] = []
+
+    def add(self, writer: TaskWriter) -> None:
+        """Count another writer's records in; it reports them by `used_bytes`."""
+        self._writers.append(writer)
+
+    def make_room(self) -> None:
+        """Send, and wait for acknowledgements, until the bound is kept: first what takes most.
+
+        Raises:
+            DeliveryFailed: As `TaskWriter.write`.
+        """
+        while self.used_bytes > self.bytes_max:
+            waits: list[tuple[float, TaskWriter]] = []
+            for writer in sorted(self._writers, key=lambda each: each.waiting_bytes, reverse=True):
+                if not writer.waiting_bytes:
+                    break
+                wait_s = writer.send_some()
+                if wait_s <= 0:
+                    waits.clear()
+                    break
+                waits.append((wait_s, writer))
+            if waits:  # no stream takes anything just now
+                wait_s, writer = min(waits, key=lambda pair: pair[0])
+                writer.pause(wait_s)
+
+
 class TaskWriter:
     """Writes records to one stream. Not thread-safe: one task, one writer.
 
@@ -156,6 +194,7 @@ class TaskWriter:
         monotonic_s: Clock.
         sleep: Waiting.
         chance: Jitter: a number in [0, 1).
+        memory: Shared with the task's other writers; None for a bound of its own.
     """
 
     def __init__(
@@ -167,6 +206,7 @@ class TaskWriter:
         monotonic_s: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         chance: Callable[[], float] = random.random,
+        memory: TaskMemory | None = None,
     ) -> None:
         self._kinesis = kinesis
         self._stream = stream
@@ -174,7 +214,9 @@ class TaskWriter:
         self._monotonic_s = monotonic_s
         self._sleep = sleep
         self._chance = chance
-        self._send_bytes = min(_SEND_BYTES, self._options.buffer_bytes_max)
+        self._memory = TaskMemory(self._options.buffer_bytes_max) if memory is None else memory
+        self._memory.add(self)
+        self._send_bytes = min(_SEND_BYTES, self._memory.bytes_max)
         self._machine: PutMachine | None = None
         self._record_bytes_max = 0
         self._knows_record_limit = False
@@ -197,9 +239,12 @@ class TaskWriter:
         if len(data) + 4 * len(partition_key) > self._record_bytes_max:
             self._learn_record_limit()
         check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
+        before_bytes = machine.waiting_bytes
         machine.add(data, partition_key, explicit_hash_key, self._monotonic_s())
-        if self._is_pressed(machine):
-            self._send_pressed(machine)
+        self._memory.used_bytes += machine.waiting_bytes - before_bytes
+        while self._is_request_full(machine) and self._do_step(machine, flushes=False) <= 0:
+            pass  # sent; where nothing can be sent just now, there may be room for more
+        self._memory.make_room()
 
     def finish(self) -> WriteReport:
         """Send what is left and wait until every record is acknowledged.
@@ -211,9 +256,26 @@ class TaskWriter:
         while machine is not None and machine.waiting_count:
             wait_s = self._do_step(machine, flushes=True)
             if wait_s > 0:
-                self.report.pause_s += wait_s
-                self._sleep(wait_s)
+                self.pause(wait_s)
         return self.report
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Memory that records take which are not acknowledged."""
+        return 0 if self._machine is None else self._machine.waiting_bytes
+
+    def send_some(self) -> float:
+        """Send a request of what waits, whether or not it is full; return the seconds to wait first, 0 when it was sent.
+
+        Raises:
+            DeliveryFailed: As `write`.
+        """
+        return 0.0 if self._machine is None else self._do_step(self._machine, flushes=True)
+
+    def pause(self, duration_s: float) -> None:
+        """Wait, because the stream takes nothing."""
+        self.report.pause_s += duration_s
+        self._sleep(duration_s)
 
     # --- taking -------------------------------------------------------------------------------------------
 
@@ -250,28 +312,22 @@ class TaskWriter:
             now_s=self._monotonic_s(),
         )
 
-    def _is_pressed(self, machine: PutMachine) -> bool:
-        return (
-            machine.waiting_count >= self._options.request_record_count_max
-            if not machine.aggregates
-            else machine.full_bytes >= self._send_bytes
-        ) or machine.waiting_bytes > self._options.buffer_bytes_max
-
-    def _send_pressed(self, machine: PutMachine) -> None:
-        while self._is_pressed(machine):
-            is_over = machine.waiting_bytes > self._options.buffer_bytes_max
-            wait_s = self._do_step(machine, flushes=is_over)
-            if wait_s <= 0:
-                continue
-            if not is_over:
-                return  # nothing to send just now, and room for more
-            self.report.pause_s += wait_s
-            self._sleep(wait_s)
+    def _is_request_full(self, machine: PutMachine) -> bool:
+        if machine.aggregates:
+            return machine.full_bytes >= self._send_bytes
+        return machine.waiting_count >= self._options.request_record_count_max
 
     # --- sending ------------------------------------------------------------------------------------------
 
     def _do_step(self, machine: PutMachine, *, flushes: bool) -> float:
         """Do what the machine says; give the seconds to wait before the next step."""
+        before_bytes = machine.waiting_bytes
+        try:
+            return self._carry_out(machine, flushes=flushes)
+        finally:
+            self._memory.used_bytes += machine.waiting_bytes - before_bytes
+
+    def _carry_out(self, machine: PutMachine, *, flushes: bool) -> float:
         now_s = self._monotonic_s()
         step = machine.plan_step(now_s, flushes=flushes)
         match step:

@@ -17,7 +17,7 @@ import tempfile
 from typing import IO, Any, Final
 
 from penstock.errors import PenstockError, RecordError, UsageError
-from penstock.producer.task_writer import TaskWriter
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.folder import Folder
 from penstock.spark.options import SinkOptions
 from penstock.spark.process import open_kinesis_for
@@ -33,10 +33,12 @@ class DeadLetters:
     Args:
         options: The sink's, with a target.
         write_id: Of the batch write; None for a streaming query's sink, which writes each of its batches once.
+        memory: Of the task, for letters to another stream.
     """
 
-    def __init__(self, options: SinkOptions, write_id: str | None) -> None:
+    def __init__(self, options: SinkOptions, write_id: str | None, memory: TaskMemory) -> None:
         self._options = options
+        self._memory = memory
         self._write_id = write_id
         self._lines: IO[bytes] | None = None
         self._writer: TaskWriter | None = None
@@ -77,7 +79,12 @@ class DeadLetters:
     def _send(self, letter: str, key: str, row_number: int) -> None:
         target = self._options.dead_letter_stream or ""
         if self._writer is None:
-            self._writer = TaskWriter(open_kinesis_for(self._options.connection), target)
+            self._writer = TaskWriter(
+                open_kinesis_for(self._options.connection),
+                target,
+                TaskWriterOptions(no_progress_deadline_s=self._options.write_deadline_s),
+                memory=self._memory,
+            )
         try:
             self._writer.write(letter.encode(), key)
         except RecordError as error:

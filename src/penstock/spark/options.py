@@ -74,7 +74,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("ordering", one_of("key", "none"), "key", "`key` keeps the order of each partition key within a task, also under throttling; `none` is faster.", _SINK),
     Option("rateLimit", whole_number(1, 1000), None, "Percent of a shard's write capacity that each task may use; nothing is limited until the service refuses when not given.", _SINK),
     Option("maxRecordsPerBatch", whole_number(1, 500), 500, "Kinesis records in one PutRecords call.", _SINK),
-    Option("bufferBytes", SIZE, 32 * 2**20, "Memory that one task may hold in records that are not acknowledged yet.", _SINK),
+    Option("bufferBytes", SIZE, 32 * 2**20, "Memory that one task may hold in records that are not acknowledged yet, over all streams that it writes to; a record counts its bytes and about 300 more.", _SINK),
     Option("onError", one_of("fail", "deadLetter"), "fail", "What happens to a row that the service can never accept (too large, a key that is none, null): `fail` the task, or put it aside with `deadLetterPath` or `deadLetterStream`. Errors of the service always fail the task.", _SINK),
     Option("deadLetterPath", TEXT, None, "Folder (local, or a URI that pyarrow opens, as s3://bucket/folder) for rows put aside: JSON lines, a file for each task that had any, named by query, batch, write and partition. Local files and folders are for their owner alone.", _SINK),
     Option("deadLetterStream", TEXT, None, "Stream for rows put aside, as JSON.", _SINK),

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.errors import OptionError, RecordError
-from penstock.producer.task_writer import TaskWriter, TaskWriterOptions, WriteReport
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
 from penstock.spark.border import explained
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.options import SinkOptions
@@ -39,6 +39,8 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "explicitHashKey": ("string",),
     "streamName": ("string",),
 }
+_SLICE_BYTES: Final = 4 * 2**20
+_SLICE_ROWS_MAX: Final = 10_000
 _REQUIRED: Final = ("data", "partitionKey")
 
 
@@ -119,22 +121,25 @@ class RowWriter:
             RecordError: A row can never be accepted; names the row and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
+        memory = TaskMemory(self._options.buffer_bytes_max)
         if not self._options.keeps_dead_letters:
-            return self._write(batches, None)
-        with contextlib.closing(DeadLetters(self._options, self._write_id)) as dead:
-            return self._write(batches, dead)
+            return self._write(batches, memory, None)
+        with contextlib.closing(DeadLetters(self._options, self._write_id, memory)) as dead:
+            return self._write(batches, memory, dead)
 
-    def _write(self, batches: Iterator[pa.RecordBatch], dead: DeadLetters | None) -> KinesisCommitMessage:
+    def _write(
+        self, batches: Iterator[pa.RecordBatch], memory: TaskMemory, dead: DeadLetters | None
+    ) -> KinesisCommitMessage:
         writers: dict[str, TaskWriter] = {}
         row_number = 0
-        for batch in batches:
+        for batch in _slices(batches):
             names = batch.schema.names
             data, keys, hash_keys, streams = (_values(batch, names, column) for column in self._columns)
             for index in range(batch.num_rows):
                 stream = self._stream_of(streams[index], row_number)
                 writer = writers.get(stream)
                 if writer is None:
-                    writer = writers[stream] = self._open(stream)
+                    writer = writers[stream] = self._open(stream, memory)
                 row = (data[index], keys[index], hash_keys[index])
                 try:
                     self._send(writer, stream, row_number, row)
@@ -148,7 +153,7 @@ class RowWriter:
             dead.finish()
         return KinesisCommitMessage(reports, 0 if dead is None else dead.count)
 
-    def _open(self, stream: str) -> TaskWriter:
+    def _open(self, stream: str, memory: TaskMemory) -> TaskWriter:
         options = self._options
         return TaskWriter(
             open_kinesis_for(options.connection),
@@ -158,9 +163,9 @@ class RowWriter:
                 ordering=options.ordering,
                 rate_limit_percent=options.rate_limit_percent,
                 request_record_count_max=options.request_record_count_max,
-                buffer_bytes_max=max(1, options.buffer_bytes_max),
                 no_progress_deadline_s=options.write_deadline_s,
             ),
+            memory=memory,
         )
 
     def _stream_of(self, value: Any, row_number: int) -> str:
@@ -186,6 +191,15 @@ class RowWriter:
             writer.write(payload, key, hash_key)
         except RecordError as error:
             raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
+
+
+def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Cut batches into pieces of a few megabytes: as Python objects a piece is there a second time."""
+    for batch in batches:
+        row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
+        rows = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
+        for begin in range(0, batch.num_rows, rows):
+            yield batch.slice(begin, rows)
 
 
 def _values(batch: pa.RecordBatch, names: list[str], column: str) -> list[Any]:
