@@ -141,3 +141,19 @@ def test_a_page_without_misplaced_records_is_delivered_as_it_is():
     rule = MisplacedRule(LowestKey())
     batch = records_to_batch("orders", "s", MIXED, rule=rule)
     assert delivered(batch) is batch
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        (at_record("9"), ["10", "100"]),
+        (at_record("10", 0), ["10", "100"]),
+        (at_record("10", 1), ["10", "100"]),
+        (at_record("10", 2), ["100"]),
+        (at_record("100"), []),
+        (TRIM_HORIZON, ["9", "10", "100"]),
+    ],
+)
+def test_an_aggregate_that_is_begun_is_given_whole_where_aggregates_are_not_taken_apart(after, expected):
+    batch = records_to_batch("orders", "s", MIXED, after=after, deaggregate=False)
+    assert batch["sequenceNumber"].to_pylist() == expected

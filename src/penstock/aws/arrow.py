@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserRecord, take_apart
+from penstock.core.aggregation import deaggregate as take_apart_blob
 from penstock.core.position import Position
 from penstock.ports.kinesis import RawRecord
 
@@ -54,7 +55,8 @@ def records_to_batch(
         stream_name: For the column of that name.
         shard_id: For the column of that name.
         records: In sequence order.
-        after: Leave out everything up to and including it; None keeps all.
+        after: Leave out everything up to and including it; None keeps all. It counts user records also where aggregates are
+            not taken apart: one of which a part is left is given whole.
         deaggregate: Whether aggregates are taken apart.
         counts: Added to.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
@@ -108,7 +110,10 @@ def records_to_slices(
         slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
         counts.plain_records += len(records)
     for batch, count in slices:
-        yield batch if after is None else batch.slice(_count_done(batch, after)), count
+        done = 0 if after is None else _count_done(batch, after)
+        if after is not None and done > 0 and not deaggregate and _is_begun(batch, done - 1, after):
+            done -= 1
+        yield batch.slice(done), count
 
 
 def _plain(
@@ -194,6 +199,14 @@ def _batch(  # noqa: PLR0917 - one argument per column
         ],
         schema=SCHEMA,
     )
+
+
+def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
+    """Whether a row is an aggregate, given whole, of which a position has a part behind it only."""
+    if int(batch.column("sequenceNumber")[index].as_py()) != int(after.sequence_number or 0):
+        return False
+    inner = take_apart_blob(batch.column("data")[index].as_py())
+    return inner is not None and after.sub_sequence_number < len(inner) - 1
 
 
 def _count_done(batch: pa.RecordBatch, after: Position) -> int:
