@@ -148,20 +148,30 @@ class Streams:
             summary = self.call("DescribeStreamSummary", StreamName=name)
             shards = self.call("DescribeStream", StreamName=name)["StreamDescription"]["Shards"]
             read = {shard["ShardId"]: self.records(name, shard["ShardId"]) for shard in shards}
-            found[name] = summary, shards, read, self.call("ListTagsForStream", StreamName=name)
-        return found
+            policy = self.call(
+                "GetResourcePolicy", ResourceARN=summary["StreamDescriptionSummary"]["StreamARN"]
+            )
+            found[name] = summary, shards, read, self.call("ListTagsForStream", StreamName=name), policy
+        return found, self.call("DescribeAccountSettings")
 
 
-def step_of_streams(streams: Streams, chance: random.Random, number: int) -> None:  # noqa: C901 - one case per operation
+def step_of_streams(streams: Streams, chance: random.Random, number: int) -> None:  # noqa: C901, PLR0912 - one case per operation
     """Carry one random operation out; it may be refused."""
     name = chance.choice("ab")
     stream = streams.store.get("us-east-1", name, streams.now_ms)
     open_shards = [] if stream is None else stream.open_shards
     shard = chance.choice(open_shards) if open_shards else None
     what = chance.choices(
-        ["put", "puts", "split", "merge", "scale", "retain", "tag", "create", "delete", "wait", "long wait"],
-        [12, 6, 3, 2, 2, 3, 2, 3, 1, 6, 1],
+        [
+            *["put", "puts", "split", "merge", "scale", "retain", "tag", "create", "delete", "wait"],
+            "long wait",
+            "set",
+            "account",
+        ],
+        [12, 6, 3, 2, 2, 3, 2, 3, 1, 6, 1, 4, 2],
     )[0]
+    if stream is None and chance.random() < 0.8:
+        what = "create"
     data = base64.b64encode(b"%d" % number + bytes(chance.randrange(300))).decode()
     match what:
         case "put":
@@ -192,8 +202,39 @@ def step_of_streams(streams: Streams, chance: random.Random, number: int) -> Non
             streams.call("DeleteStream", StreamName=name)
         case "wait":
             streams.now_ms += chance.randint(1, 2000)
+        case "set":
+            operation, request = random_setting(
+                chance, f"arn:aws:kinesis:us-east-1:123456789012:stream/{name}"
+            )
+            streams.call(operation, **request)
+        case "account":
+            status = chance.choice(["ENABLED", "DISABLED"])
+            streams.call("UpdateAccountSettings", MinimumThroughputBillingCommitment={"Status": status})
         case "long wait":
             streams.now_ms += chance.randint(1, 30) * HOUR_MS
+
+
+def random_setting(chance: random.Random, arn: str) -> tuple[str, dict[str, Any]]:
+    """Return an operation that sets something in a stream, and its request."""
+    name = arn.rpartition("/")[2]
+    key = {"StreamName": name, "EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
+    metrics = {"StreamName": name, "ShardLevelMetrics": ["IncomingBytes"]}
+    mode = {"StreamMode": chance.choice(["PROVISIONED", "ON_DEMAND"])}
+    return chance.choice(
+        [
+            ("StartStreamEncryption", key),
+            ("StopStreamEncryption", key),
+            ("EnableEnhancedMonitoring", metrics),
+            ("DisableEnhancedMonitoring", metrics),
+            (
+                "PutResourcePolicy",
+                {"ResourceARN": arn, "Policy": '{"Version": "2012-10-17", "Statement": []}'},
+            ),
+            ("DeleteResourcePolicy", {"ResourceARN": arn}),
+            ("UpdateStreamMode", {"StreamARN": arn, "StreamModeDetails": mode}),
+            ("UpdateMaxRecordSize", {"StreamARN": arn, "MaxRecordSizeInKiB": chance.choice([1024, 2048])}),
+        ]
+    )
 
 
 def check_streams(path: Path, seed: int) -> None:
@@ -202,7 +243,7 @@ def check_streams(path: Path, seed: int) -> None:
     try:
         for number in range(STEPS):
             before = streams.shown()
-            room = chance.choice([None, None, None, 0, chance.randrange(400)])
+            room = chance.choice([None, None, None, None, 0, chance.randrange(400)])
             refused = False
             with full_disk(room) if room is not None else contextlib.nullcontext():
                 try:
@@ -298,9 +339,17 @@ class Tables:
 KEYS = [f"k{i}" for i in range(6)]
 
 
-def random_request(chance: random.Random, number: int) -> tuple[str, dict[str, Any]]:
+def random_request(chance: random.Random, number: int, present: Any) -> tuple[str, dict[str, Any]]:
     """Return operation and request; it may be one that is refused."""
     table = chance.choice("tu")
+    made = {
+        "TableName": table,
+        "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
+        "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
+        "BillingMode": "PAY_PER_REQUEST",
+    }
+    if table not in present and chance.random() < 0.8:
+        return "CreateTable", made
     key = {"id": {"S": chance.choice(KEYS)}}
     item = {
         **key,
@@ -345,16 +394,7 @@ def random_request(chance: random.Random, number: int) -> tuple[str, dict[str, A
             },
         ),
         (1, "ExecuteStatement", {"Statement": f"DELETE FROM \"{table}\" WHERE id = '{key['id']['S']}'"}),
-        (
-            4,
-            "CreateTable",
-            {
-                "TableName": table,
-                "KeySchema": [{"AttributeName": "id", "KeyType": "HASH"}],
-                "AttributeDefinitions": [{"AttributeName": "id", "AttributeType": "S"}],
-                "BillingMode": "PAY_PER_REQUEST",
-            },
-        ),
+        (1, "CreateTable", made),
         (1, "DeleteTable", {"TableName": table}),
         (
             3,
@@ -395,8 +435,8 @@ def check_tables(path: Path, seed: int) -> None:
         try:
             for number in range(STEPS):
                 before = opened.shown()
-                room = chance.choice([None, None, None, 0, chance.randrange(400)])
-                operation, request = random_request(chance, number)
+                room = chance.choice([None, None, None, None, 0, chance.randrange(400)])
+                operation, request = random_request(chance, number, before[0])
                 with full_disk(room) if room is not None else contextlib.nullcontext():
                     status, answer = opened.call(operation, **request)
                 if status != 200:

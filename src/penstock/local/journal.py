@@ -21,14 +21,14 @@ from penstock.local.frames import Frame, FrameFile
 from penstock.local.replies import Refusal
 from penstock.local.shard import Shard, shard_id
 from penstock.local.state_folder import StateFolder
-from penstock.local.store import Batch, Store
+from penstock.local.store import AccountSettings, Batch, Store
 from penstock.local.stream import Change, SavedStream, Stream, StreamSettings
 
 _RECORDS = struct.Struct(">QqI")
 _BATCH = struct.Struct(">IQI")
 _SIZES = struct.Struct(">II")
 _CLOCK_READING = struct.Struct(">q")
-_META, _STREAM, _DELETED, _ADDED, _CLOCK = b"M", b"S", b"D", b"R", b"C"
+_META, _STREAM, _DELETED, _ADDED, _CLOCK, _ACCOUNT = b"M", b"S", b"D", b"R", b"C", b"A"
 _FILE = "kinesis.journal"
 _COMPACT_BYTES_MIN = 64 * 1024 * 1024
 _REWRITE_RECORDS = 1000
@@ -133,6 +133,14 @@ class FileJournal:
             pieces.extend(texts)
         self._file.append(_ADDED, b"".join(pieces))
 
+    def account_changed(self, region: str, settings: AccountSettings) -> None:
+        """Write the account's settings in a region, which the store does not have yet.
+
+        Raises:
+            Refusal: They cannot be written.
+        """
+        self._file.append(_ACCOUNT, msgspec.json.encode((region, settings)))
+
     def clock_moved(self, now_ms: int) -> None:
         """Write that the clock was moved, so that it does not fall back at the next start.
 
@@ -162,6 +170,8 @@ class FileJournal:
     def _frames(self, store: Store) -> Iterator[Frame]:
         yield _META, msgspec.json.encode({"key": self.key.hex()})
         yield _CLOCK, _CLOCK_READING.pack(self.clock_ms)
+        for region, settings in store.accounts.items():
+            yield _ACCOUNT, msgspec.json.encode((region, settings))
         for stream in store.streams.values():
             yield _STREAM, msgspec.json.encode(_stream_document(stream))
             for shard in stream.shards.values():
@@ -194,6 +204,9 @@ class _Replay:
             self.key = bytes.fromhex(msgspec.json.decode(payload)["key"])
         elif kind == _CLOCK:
             self.clock_ms = max(self.clock_ms, *_CLOCK_READING.unpack(payload))
+        elif kind == _ACCOUNT:
+            region, settings = _account(payload)
+            self._store.accounts[region] = settings
         elif kind == _DELETED:
             del self.streams[struct.unpack(">Q", payload)[0]]
         elif kind == _STREAM:
@@ -224,6 +237,7 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
     """Return whether frames that were read back stand for what the store holds."""
     documents = {stream.uid: _stream_document(stream) for stream in store.streams.values()}
     found: dict[int, Any] = {}
+    accounts: dict[str, AccountSettings] = {}
     marks: dict[bytes, bytes] = {}
     records = _RecordsReadBack(store)
     for kind, payload in frames:
@@ -233,6 +247,9 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
         elif kind == _ADDED:
             if not records.go_on_with(payload):
                 return False
+        elif kind == _ACCOUNT:
+            region, settings = _account(payload)
+            accounts[region] = settings
         elif kind in marks:
             return False
         else:
@@ -242,7 +259,8 @@ def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> boo
         _CLOCK: _CLOCK_READING.pack(journal.clock_ms),
     }
     same_documents = found == msgspec.json.decode(msgspec.json.encode(documents), type=dict[int, Any])
-    return records.are_complete() and same_documents and marks == expected
+    same_rest = marks == expected and accounts == store.accounts
+    return records.are_complete() and same_documents and same_rest
 
 
 class _RecordsReadBack:
@@ -278,6 +296,10 @@ class _RecordsReadBack:
             if len(shard)
         }
         return self._counts == expected
+
+
+def _account(payload: bytes) -> tuple[str, AccountSettings]:
+    return msgspec.json.decode(payload, type=tuple[str, AccountSettings])
 
 
 def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes], list[int]]]]:

@@ -23,9 +23,9 @@ GIB = 1024**3
 _ARN = re.compile(r"arn:(aws[^:]*):kinesis:([^:]*):(\d{12}):stream/([a-zA-Z0-9_.-]+)")
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class AccountSettings:
-    """The minimum throughput billing commitment of an account in a region; kept while the server runs.
+    """The minimum throughput billing commitment of an account in a region; replaced as a whole.
 
     Attributes:
         started_ms: When it was last enabled; None when it never was.
@@ -59,6 +59,9 @@ class Journal(Protocol):
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
         """These records are about to be appended to their shards, all with one arrival."""
 
+    def account_changed(self, region: str, settings: AccountSettings) -> None:
+        """The account is about to have these settings in a region."""
+
     def clock_moved(self, now_ms: int) -> None:
         """The virtual clock was moved to this time."""
 
@@ -73,6 +76,9 @@ class NullJournal:
         """Do nothing."""
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
+        """Do nothing."""
+
+    def account_changed(self, region: str, settings: AccountSettings) -> None:
         """Do nothing."""
 
     def clock_moved(self, now_ms: int) -> None:
@@ -324,6 +330,11 @@ class Store:
         self.by_uid[stream.uid] = stream
         self._uid_last = max(self._uid_last, stream.uid)
         self.stored_bytes += sum(shard.stored_bytes for shard in stream.shards.values())
+
+    def set_account(self, region: str, settings: AccountSettings) -> None:
+        """Change the account's settings in a region, journal first."""
+        self.journal.account_changed(region, settings)
+        self.accounts[region] = settings
 
     def add_records(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.local import quotas
@@ -33,14 +34,13 @@ def DescribeAccountSettings(call: Call, request: Document) -> Document:  # noqa:
 def UpdateAccountSettings(call: Call, request: Document) -> Document:
     """Enable or disable the billing commitment; once enabled it lasts for a day at least."""
     call.admit()
-    settings = call.service.store.accounts.setdefault(call.region, AccountSettings())
+    settings = call.service.store.accounts.get(call.region, AccountSettings())
     enabled = is_committed(call) and settings.disabled_ms is None
     if request["MinimumThroughputBillingCommitment"]["Status"] == "ENABLED":
-        if not is_committed(call):
-            settings.started_ms = call.now_ms
-        settings.disabled_ms = None
+        started_ms = settings.started_ms if is_committed(call) else call.now_ms
+        call.service.store.set_account(call.region, AccountSettings(started_ms))
     elif enabled:
-        settings.disabled_ms = call.now_ms
+        call.service.store.set_account(call.region, replace(settings, disabled_ms=call.now_ms))
     return _described(call)
 
 
