@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from penstock.local import LocalKinesis
 from penstock.spark import StreamLag, lag
 from spark_support import numbered, put, wait_until
 
@@ -17,6 +18,7 @@ REPORT = {
     "leases": {"held": 2, "lost": 1, "taken": 3, "total": 6},
     "maxMillisBehindLatest": 70,
     "millisBehindLatest": {"shardId-0": 0, "shardId-1": 70},
+    "readsToTip": False,
     "records": 100,
     "stream": "orders",
 }
@@ -35,17 +37,46 @@ LAG = StreamLag(
 @pytest.mark.parametrize("shape", ["json", "object", "text"])
 def test_the_lag_is_read_from_whatever_shape_spark_gives_the_progress(shape):
     report = json.dumps(REPORT) if shape == "text" else REPORT
-    progress = {"sources": [{"latestOffset": report}]}
+    progress = {"sources": [{"latestOffset": report}], "durationMs": {}}
     if shape == "object":
-        progress = SimpleNamespace(sources=[SimpleNamespace(latestOffset=report)])
-    assert lag(SimpleNamespace(lastProgress=progress)) == [LAG]
+        progress = SimpleNamespace(sources=[SimpleNamespace(latestOffset=report)], durationMs={})
+    assert lag(SimpleNamespace(lastProgress=progress, isActive=False)) == [LAG]
     assert LAG.max_millis_behind_latest == 70
 
 
 def test_there_is_no_lag_before_the_first_progress_and_none_of_other_sources():
     others = [{"latestOffset": offset} for offset in (None, "12", "not json", {"topic": {"0": 5}})]
     assert lag(SimpleNamespace(lastProgress=None)) == []
-    assert lag(SimpleNamespace(lastProgress={"sources": others})) == []
+    progress = {"sources": others, "durationMs": {}}
+    assert lag(SimpleNamespace(lastProgress=progress, isActive=False)) == []
+
+
+RAN = {"addBatch": 30, "triggerExecution": 40}
+READING = {"isDataAvailable": True, "isTriggerActive": True, "message": "Processing new data"}
+WAITING = {"isDataAvailable": False, "isTriggerActive": False, "message": "Waiting for data to arrive"}
+STOPPED = {"isDataAvailable": False, "isTriggerActive": False, "message": "Stopped"}
+
+
+@pytest.mark.parametrize(
+    ("why", "reads_to_tip", "durations", "is_active", "status", "behind"),
+    [
+        ("a batch with a limit leaves what it leaves", False, RAN, True, READING, 70),
+        ("a batch to the tip leaves what came after its planning", True, RAN, True, READING, 40),
+        ("no batch ran: the figures are new", True, {"triggerExecution": 5}, True, READING, 70),
+        ("the query has asked since, and nothing was there", False, RAN, True, WAITING, 0),
+        ("a query that has ended knows no more", False, RAN, False, STOPPED, 70),
+        ("it is just starting", False, RAN, True, {**WAITING, "message": "Initializing sources"}, 70),
+    ],
+)
+def test_the_lag_follows_what_became_of_the_query_since_it_was_reported(
+    why, reads_to_tip, durations, is_active, status, behind
+):
+    progress = {
+        "sources": [{"latestOffset": {**REPORT, "readsToTip": reads_to_tip}}],
+        "durationMs": durations,
+    }
+    query = SimpleNamespace(lastProgress=progress, isActive=is_active, status=status)
+    assert lag(query)[0].millis_behind_latest == {"shardId-0": 0, "shardId-1": behind}, why
 
 
 def test_a_running_query_tells_its_lag_its_claims_and_its_leases(job, client):
@@ -58,6 +89,23 @@ def test_a_running_query_tells_its_lag_its_claims_and_its_leases(job, client):
     assert set(found.millis_behind_latest) == {"shardId-000000000000", "shardId-000000000001"}
     wait_until(lambda: lag(run.query)[0].max_millis_behind_latest == 0, "the query to be at the tip")
     assert set(reports_of(run.query)[-1]) == set(REPORT)
+
+
+def test_the_lag_is_the_age_of_the_oldest_unread_record_before_and_after_it_is_read(job):
+    """Records wait for an hour before the query starts; ten seconds pass before Spark shows new figures by itself."""
+    with LocalKinesis(limits=False, settle_s=0) as server:  # one whose clock can be moved
+        server.create_stream(job.stream, shards=2)
+        put(server.client("kinesis"), job.stream, numbered(0, 100))
+        server.clock.advance(3600)
+        run = job.start(maxRecordsPerTrigger="60", endpointUrl=server.endpoint_url)
+        run.wait_for(100)
+        wait_until(
+            lambda: lag(run.query) and lag(run.query)[0].max_millis_behind_latest == 0, "nothing to be unread"
+        )
+        assert not run.query.status["isDataAvailable"]
+        reported = [max(report["millisBehindLatest"].values()) for report in reports_of(run.query)]
+        assert all(3_600_000 <= each < 4_200_000 for each in reported[:2])
+        run.query.stop()
 
 
 def test_a_task_goes_on_with_the_iterator_that_its_process_kept(job, client):

@@ -26,6 +26,7 @@ from penstock.core.claims import (
     plan_read,
     settle_claim,
 )
+from penstock.core.lag import service_now_ms
 from penstock.core.lease import Applied, BatchClaim, Claim, Lease, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
 from penstock.core.shard import ChildShard
@@ -257,7 +258,9 @@ class ClaimedRead:
         self._left = page.rows.slice(count)
         self._left_is_end = page.is_end
         self._left_children = page.children
-
+        # The service's word is about what is behind the page; the oldest unread record is in it.
+        now_ms = service_now_ms(self._wall_ms(), page.server_ms)
+        self._progress.millis_behind_latest = max(1, now_ms - arrival_ms_of(self._left, 0))
         until_ms = self._bounds.until_ms
         if until_ms is not None and arrival_ms_of(self._left, 0) >= until_ms:
             self._progress.has_more = False

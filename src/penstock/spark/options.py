@@ -188,6 +188,17 @@ class SourceOptions:
     deaggregate: bool
     drops_misplaced_aggregates: bool
 
+    @property
+    def is_unlimited(self) -> bool:
+        """Whether a batch reads everything that had arrived when it was planned."""
+        limits = (
+            self.record_count_max,
+            self.bytes_max,
+            self.shard_record_count_max,
+            self.batch_duration_max_s,
+        )
+        return all(limit is None for limit in limits)
+
 
 @dataclass(frozen=True, slots=True)
 class BatchOptions:

@@ -227,6 +227,7 @@ class Planner:
             },
             "maxMillisBehindLatest": max(lag.values(), default=0),
             "millisBehindLatest": lag,
+            "readsToTip": self._until_ms is None and self._options.is_unlimited,
             "records": done.record_count,
             "stream": self._options.stream,
         }

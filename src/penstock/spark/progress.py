@@ -2,6 +2,10 @@
 
 The figures are the source's own, from the progress that Spark keeps of every query, so they are there wherever the query
 runs: in this process, on a cluster, behind Spark Connect.
+
+Spark asks for them when a batch is planned and shows them when it is done; while a query is idle it shows new ones every
+ten seconds only. What has become of them since, the query's state tells: nothing is unread while it waits for data, and after a
+batch that was to read everything only what came after its planning can be.
 """
 
 from __future__ import annotations
@@ -9,7 +13,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
+
+_WAITING: Final = "Waiting for data to arrive"
 
 
 class _Query(Protocol):
@@ -17,15 +23,23 @@ class _Query(Protocol):
     def lastProgress(self) -> Any:  # noqa: N802 - Spark's name
         """The newest progress, or None before the first batch."""
 
+    @property
+    def isActive(self) -> bool:  # noqa: N802 - Spark's name
+        """Whether the query runs."""
+
+    @property
+    def status(self) -> Any:
+        """What the query does now."""
+
 
 @dataclass(frozen=True, slots=True)
 class StreamLag:
-    """One Kinesis source of a query, as of its last progress.
+    """One Kinesis source of a query.
 
     Args:
         stream: Name or ARN, as the query's options have it.
-        millis_behind_latest: Shard id to the milliseconds from its oldest unread record to the tip; shards that the query
-            holds now.
+        millis_behind_latest: Shard id to the age of its oldest unread record in milliseconds, 0 where everything is read;
+            shards that the query holds.
         record_count: User records of the last batch.
         bytes_count: Bytes of data of the last batch.
         held_leases: Leases that the query holds.
@@ -61,14 +75,30 @@ def lag(query: _Query) -> list[StreamLag]:
     progress = query.lastProgress
     if progress is None:
         return []
+    is_waiting = _waits_for_data(query)
+    batch_ms = _duration_of_batch(progress)
     found = []
     for source in _field(progress, "sources"):
         report = _field(source, "latestOffset")
         if isinstance(report, str):
             report = _parse(report)
         if isinstance(report, Mapping) and "millisBehindLatest" in report and "leases" in report:
-            found.append(_lag_of(report))
+            found.append(_lag_of(report, 0 if is_waiting else batch_ms if report.get("readsToTip") else None))
     return found
+
+
+def _waits_for_data(query: _Query) -> bool:
+    """Whether no source of a running query had anything to read when it was asked last."""
+    if not query.isActive:
+        return False
+    status = query.status
+    return not _field(status, "isDataAvailable") and _field(status, "message") == _WAITING
+
+
+def _duration_of_batch(progress: Any) -> int | None:
+    """Return how long the progress's batch took, or None where no batch ran."""
+    took = _field(progress, "durationMs")
+    return int(took["triggerExecution"]) if "addBatch" in took and "triggerExecution" in took else None
 
 
 def _field(holder: Any, name: str) -> Any:
@@ -82,11 +112,14 @@ def _parse(text: str) -> Any:
         return None  # another source's offset, which need not be JSON
 
 
-def _lag_of(report: Mapping[str, Any]) -> StreamLag:
+def _lag_of(report: Mapping[str, Any], millis_max: int | None) -> StreamLag:
     leases = report["leases"]
+    behind = dict(report["millisBehindLatest"])
     return StreamLag(
         stream=report["stream"],
-        millis_behind_latest=dict(report["millisBehindLatest"]),
+        millis_behind_latest=behind
+        if millis_max is None
+        else {shard: min(millis, millis_max) for shard, millis in behind.items()},
         record_count=report["records"],
         bytes_count=report["bytes"],
         held_leases=leases["held"],
