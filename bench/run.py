@@ -15,6 +15,7 @@ BENCHES = {
     "balance.py": "balance: one round of a worker",
     "planning.py": "planning a batch over many shards",
     "latency.py": "from PutRecord to foreachBatch",
+    "idle_shards.py": "one record on a stream of idle shards",
 }
 
 
