@@ -148,3 +148,64 @@ def test_a_batch_reads_the_shards_that_its_limit_names():
 
 def test_an_offset_without_a_limit_reads_every_shard():
     assert StreamOffset(shards={"a": TRIM_HORIZON}).shares() == {"a": Share()}
+
+
+_json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.just("TRIM_HORIZON"),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
+_OFFSET = StreamOffset(
+    batch=3,
+    worker="w",
+    stream_arn="arn",
+    stream_created_ms=5,
+    shards={"a": TRIM_HORIZON, "b": at_record("12", 3)},
+    until_ms=9,
+    limit=Limit(10, None, ("a",)),
+    tips={"a": 7},
+).to_json()
+
+
+@given(_json_values)
+def test_any_json_is_an_offset_or_refused_with_a_sentence(document):
+    expect_offset_or_refusal(document)
+
+
+@given(st.sampled_from(sorted(_OFFSET)), _json_values)
+def test_an_offset_with_one_wrong_part_is_refused_with_a_sentence(key, value):
+    expect_offset_or_refusal({**_OFFSET, key: value})
+
+
+@given(
+    st.sampled_from([("stream", "arn"), ("stream", "created"), ("shards", "a"), ("tips", "a")])
+    | st.sampled_from([("limit", key) for key in ("records", "bytes", "shards")]),
+    _json_values,
+)
+def test_an_offset_with_one_wrong_detail_is_refused_with_a_sentence(path, value):
+    expect_offset_or_refusal({**_OFFSET, path[0]: {**_OFFSET[path[0]], path[1]: value}})
+
+
+def expect_offset_or_refusal(document):
+    try:
+        offset = parse_offset(document)
+    except PositionError:
+        return
+    assert parse_offset(json.loads(json.dumps(offset.to_json()))) == offset
+    assert offset.shares().keys() <= offset.shards.keys()
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("batch", -1),
+        ("batch", float("inf")),
+        ("batch", True),
+        ("until", "soon"),
+        ("worker", 5),
+        ("shards", []),
+    ],
+)
+def test_a_part_that_cannot_be_is_refused(key, value):
+    with pytest.raises(PositionError, match="cannot be read"):
+        parse_offset({**_OFFSET, key: value})

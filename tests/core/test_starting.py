@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+import json
+from datetime import UTC, datetime
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.checkpoint import plan_iterator
 from penstock.core.position import (
     LATEST,
     SHARD_END,
@@ -107,3 +113,80 @@ def test_latest_is_pinned_once():
     assert pinned.timestamp_ms == 5
     assert pin_latest(pinned, 9).timestamp_ms == 5
     assert pin_latest(Position(sentinel=Sentinel.TRIM_HORIZON), 9) == TRIM_HORIZON
+
+
+_json_keys = st.sampled_from(
+    ["*", "metadata", "s", "at_timestamp", "format", "iteratorType", "iteratorPosition", "subSequenceNumber"]
+)
+_json_values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(
+        [
+            "LATEST",
+            "AT_TIMESTAMP",
+            "AFTER_SEQUENCE_NUMBER",
+            "SHARD_END",
+            "12",
+            "9" * 5000,
+            "\u0663",
+            "0001-01-01",
+        ]
+    ),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(_json_keys, inner, max_size=4),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(_json_keys, _json_values, max_size=4))
+def test_any_json_is_a_position_or_refused_with_a_sentence(document):
+    expect_position_or_refusal(json.dumps(document))
+
+
+@given(
+    st.text()
+    | st.text().map(lambda text: "AT_TIMESTAMP " + text)
+    | st.from_regex(r"\A[{\d][\d:T+.-]{0,40}\Z")
+)
+def test_any_text_is_a_position_or_refused_with_a_sentence(text):
+    expect_position_or_refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"a":' * 20_000,
+        '{"*": 1e400}',
+        '{"at_timestamp": Infinity}',
+        '{"at_timestamp": NaN}',
+        '{"at_timestamp": 1e300}',
+        '{"at_timestamp": -1}',
+        '{"at_timestamp": true}',
+        '{"at_timestamp": []}',
+        "AT_TIMESTAMP " + "9" * 5000,
+        "AT_TIMESTAMP 0001-01-01T00:00:00+23:59",
+        "AT_TIMESTAMP 1969-12-31T23:59:59Z",
+        '{"s": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "1", "subSequenceNumber": []}}',
+        '{"s": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "1", "subSequenceNumber": "x"}}',
+        '{"s": ["1", true]}',
+    ],
+    ids=lambda text: text[:50],
+)
+def test_what_cannot_be_a_position_is_refused(text):
+    with pytest.raises(PositionError, match="option startingPosition"):
+        parse_starting(text)
+
+
+def expect_position_or_refusal(text):
+    try:
+        starting = parse_starting(text)
+    except PositionError:
+        return
+    for position in (starting.default, *starting.by_shard.values()):
+        if not position.is_shard_end:
+            start = plan_iterator(position)
+            if start.timestamp_ms is not None:
+                datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)

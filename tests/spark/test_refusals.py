@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import logging
 import time
+from contextlib import contextmanager
 
 import pytest
 
+from penstock.aws.connection import client_for
 from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
 from penstock.local import LocalKinesis
+from penstock.spark.process import _aws_options
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 
@@ -89,6 +92,59 @@ def test_one_expired_token_does_not_end_a_query(server, query):
     server.faults.error("GetRecords", count=1, status=400, code="ExpiredTokenException")
     put(running.client, running.stream, numbered(10, 20))
     read_until(running, 20)
+
+
+# --- a replay -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def hidden_records(query, count):
+    """Answers that say that nothing is there, in a shard that goes on; they give an iterator that leads nowhere."""
+    left = [count]
+
+    def alter(parsed, **_):
+        if left[0] > 0:
+            left[0] -= 1
+            parsed["Page"].records = []
+            parsed["Page"].millis_behind_latest = 0
+            parsed["Page"].next_iterator, parsed["Page"].children = "nowhere", None
+
+    events = client_for("kinesis", _aws_options(query.options.connection)).meta.events
+    events.register("after-call.kinesis.GetRecords", alter)
+    yield left
+    events.unregister("after-call.kinesis.GetRecords", alter)
+
+
+def test_a_replay_does_not_believe_one_answer_that_nothing_is_there(query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    end = running.plan()
+    first = running.execute(end)
+    assert len(first) == 10
+    with hidden_records(running, 3) as left:
+        assert running.execute(end) == first
+        assert left == [0]
+
+
+def test_a_replay_reads_a_shard_to_its_end_past_a_word_that_nothing_is_left(query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    split(running)
+    end = running.plan()
+    first = running.execute(end)
+    assert len(first) == 10
+    with hidden_records(running, 1):
+        assert running.execute(end) == first
+
+
+def test_a_replay_whose_records_are_gone_is_a_loss(server, query):
+    running = query()
+    put(running.client, running.stream, numbered(0, 10))
+    end = running.plan()
+    running.execute(end)
+    server.clock.advance(30 * HOUR_S)
+    with pytest.raises(DataLossError, match="was fixed to end at"):
+        running.execute(end)
 
 
 # --- a shard that left the stream -----------------------------------------------------------------------------

@@ -137,37 +137,64 @@ class StreamOffset:
 INITIAL_OFFSET: Final = StreamOffset()
 
 
-def parse_offset(document: Mapping[str, Any]) -> StreamOffset:
+def parse_offset(document: Any) -> StreamOffset:
     """Read an offset that an earlier run logged.
 
     Raises:
         PositionError: Not an offset of this source, or one of a later format.
     """
-    version = document.get("v")
-    if version != FORMAT_VERSION:
+    version = document.get("v") if isinstance(document, Mapping) else None
+    if version != FORMAT_VERSION or isinstance(version, bool):
         raise PositionError(
-            f"the checkpoint holds an offset of format {version!r}, and this version of Penstock reads format "
+            f"the checkpoint holds an offset of format {version!r:.100}, and this version of Penstock reads format "
             f"{FORMAT_VERSION}: it was written by another source or a later Penstock; use that one, or start "
             "with a new checkpoint location"
         )
     try:
-        stream = document.get("stream", {})
-        limit = document.get("limit")
-        return StreamOffset(
-            batch=int(document["batch"]),
-            worker=str(document.get("worker", "")),
-            stream_arn=str(stream.get("arn", "")),
-            stream_created_ms=int(stream.get("created", 0)),
-            shards={shard: decode_position(entry) for shard, entry in document["shards"].items()},
-            until_ms=document.get("until"),
-            limit=None if limit is None else Limit(limit["records"], limit["bytes"], tuple(limit["shards"])),
-            tips={shard: int(moment) for shard, moment in document.get("tips", {}).items()},
-            deaggregates=not document.get("whole", False),
-        )
+        return _read_offset(document)
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise PositionError(
-            f"the checkpoint holds an offset that cannot be read ({error!r}): {document!r:.300}"
+            f"the checkpoint holds an offset that cannot be read ({error!r:.300}): {document!r:.300}"
         ) from error
+
+
+def _read_offset(document: Mapping[str, Any]) -> StreamOffset:
+    stream = document.get("stream", {})
+    until, limit = document.get("until"), document.get("limit")
+    return StreamOffset(
+        batch=_whole(document["batch"]),
+        worker=_text(document.get("worker", "")),
+        stream_arn=_text(stream.get("arn", "")),
+        stream_created_ms=_whole(stream.get("created", 0)),
+        shards={_text(shard): decode_position(entry) for shard, entry in document["shards"].items()},
+        until_ms=None if until is None else _whole(until),
+        limit=None if limit is None else _read_limit(limit),
+        tips={_text(shard): _whole(moment) for shard, moment in document.get("tips", {}).items()},
+        deaggregates=not document.get("whole", False),
+    )
+
+
+def _read_limit(limit: Mapping[str, Any]) -> Limit:
+    records, size, shards = limit["records"], limit["bytes"], limit["shards"]
+    if not isinstance(shards, list):
+        raise PositionError(f"{shards!r:.100} is no list of shards")
+    return Limit(
+        None if records is None else _whole(records, 1),
+        None if size is None else _whole(size, 1),
+        tuple(_text(shard) for shard in shards),
+    )
+
+
+def _whole(value: Any, least: int = 0) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise PositionError(f"{value!r:.100} is no whole number from {least} up")
+    return value
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise PositionError(f"{value!r:.100} is no text")
+    return value
 
 
 def encode_position(position: Position) -> list[Any]:
@@ -189,8 +216,11 @@ def decode_position(entry: Any) -> Position:
         and len(entry) == 2
         and isinstance(entry[0], str)
         and isinstance(entry[1], int)
+        and not isinstance(entry[1], bool)
     ):
-        raise PositionError(f"{entry!r} is not a position: expected [sequence number or sentinel, number]")
+        raise PositionError(
+            f"{entry!r:.200} is not a position: expected [sequence number or sentinel, number]"
+        )
     text, number = entry
     if text.isdigit():
         return parse_checkpoint(text, sub_sequence_number=number)

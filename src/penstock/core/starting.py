@@ -28,6 +28,8 @@ from penstock.core.position import (
 from penstock.errors import PositionError
 
 _MOMENT: Final = re.compile(r"^AT_TIMESTAMP\s*[:=\s]\s*(?P<moment>.+)$", re.IGNORECASE | re.DOTALL)
+_MOMENT_MAX_MS: Final = 253_402_300_799_999  # the end of the year 9999
+_SUB_DIGITS_MAX: Final = 19
 _FORMS: Final = (
     "expected LATEST, TRIM_HORIZON, EARLIEST, AT_TIMESTAMP <ISO 8601 moment>, or JSON that names a position for "
     'each shard ({"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"})'
@@ -66,7 +68,7 @@ def parse_starting(text: str, option: str = "startingPosition") -> StartingPosit
         return StartingPosition(default=_parse_word(text, option))
     try:
         document = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise PositionError(
             f"option {option}: {text[:80]!r} begins like JSON and is not ({error}); {_FORMS}"
         ) from error
@@ -92,16 +94,15 @@ def parse_starting(text: str, option: str = "startingPosition") -> StartingPosit
 def _parse_entry(value: Any, option: str) -> Position:
     if isinstance(value, str):
         return at_record(value) if value.isdigit() else _parse_word(value, option)
-    if (
-        isinstance(value, list)
-        and len(value) == 2
-        and isinstance(value[0], str)
-        and isinstance(value[1], int)
-    ):
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and _is_whole(value[1]):
         return at_record(value[0], value[1])
     if isinstance(value, Mapping) and "iteratorType" in value:
         return _parse_iterator(value, option)
-    raise PositionError(f"option {option}: {value!r} is no position; {_FORMS}")
+    raise PositionError(f"option {option}: {value!r:.200} is no position; {_FORMS}")
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _parse_iterator(value: Mapping[str, Any], option: str) -> Position:
@@ -110,10 +111,14 @@ def _parse_iterator(value: Mapping[str, Any], option: str) -> Position:
     if kind == "SHARD_END":
         return SHARD_END
     if kind == "AFTER_SEQUENCE_NUMBER":
-        sub = int(value.get("subSequenceNumber", 0) or 0)
+        given = value.get("subSequenceNumber")
+        is_text = isinstance(given, str) and given.isdecimal() and len(given) < _SUB_DIGITS_MAX
+        sub = 0 if given is None else int(given) if is_text else given
+        if not _is_whole(sub):
+            raise PositionError(f"option {option}: subSequenceNumber {sub!r:.100} is no whole number")
         return at_record(place, max(sub, 0))
     if kind == "AT_TIMESTAMP":
-        return at_timestamp(int(place) if place.isdigit() else _parse_moment(place, option, None))
+        return at_timestamp(_parse_moment(place, option, None))
     return _parse_word(kind, option)
 
 
@@ -131,23 +136,31 @@ def _parse_word(text: str, option: str) -> Position:
     raise PositionError(f"option {option}: {text[:80]!r} is no position; {_FORMS}")
 
 
-def _parse_moment(text: Any, option: str, pattern: str | None) -> int:
-    if isinstance(text, int | float):
-        return int(text) if text > 1e11 else int(text * 1000)
-    raw = str(text).strip().strip("\"'")
+def _parse_moment(text: Any, option: str, pattern: Any) -> int:
     if pattern is not None:
         raise PositionError(
-            f"option {option}: a timestamp pattern ({pattern!r}) is not supported; write the moment as ISO 8601, "
+            f"option {option}: a timestamp pattern ({pattern!r:.60}) is not supported; write the moment as ISO 8601, "
             "for instance 2026-01-31T12:00:00Z"
         )
-    if raw.isdigit():
-        return int(raw)
+    raw = str(text).strip().strip("\"'")
     try:
-        moment = datetime.fromisoformat(raw)
-    except ValueError as error:
+        moment_ms = _moment_ms(text, raw)
+    except (ValueError, OverflowError) as error:
         raise PositionError(
             f"option {option}: {raw[:60]!r} is no ISO 8601 moment, for instance 2026-01-31T12:00:00Z"
         ) from error
+    if not 0 <= moment_ms <= _MOMENT_MAX_MS:
+        raise PositionError(f"option {option}: {raw[:60]!r} is not between the years 1970 and 9999")
+    return moment_ms
+
+
+def _moment_ms(given: Any, raw: str) -> int:
+    """Return a moment in milliseconds; a number above a hundred billion counts them already, a smaller one seconds."""
+    if isinstance(given, int | float) and not isinstance(given, bool):
+        return int(given) if given > 1e11 else int(given * 1000)
+    if raw.isdigit():
+        return int(raw)
+    moment = datetime.fromisoformat(raw)
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)

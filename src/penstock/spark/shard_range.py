@@ -217,6 +217,10 @@ class ShardRange:
                 self._kinesis, self._stream, self._shard_id, position, self._iterator, time.monotonic()
             )
 
+    def look_again(self) -> None:
+        """Ask for the next page with a new iterator, behind the last record read."""
+        self._iterator = None
+
     def report_dropped(self) -> None:
         """Say in the log how many misplaced records were read and not delivered, if there were any."""
         counts = self.decode_counts
