@@ -155,51 +155,52 @@ def make_table(client: Any, name: str) -> None:
 
 def test_tables_are_as_they_were_when_the_disk_is_full_and_go_on_when_it_is_not(disk):
     client = disk.client("dynamodb")
-    make_table(client, "t")
-    make_table(client, "u")
-    client.put_item(TableName="t", Item={"id": {"S": "a"}, "n": {"N": "1"}})
+    make_table(client, "orders")
+    make_table(client, "users")
+    client.put_item(TableName="orders", Item={"id": {"S": "a"}, "n": {"N": "1"}})
     before = tables_shown(client)
     long = {"S": "x" * 300}
-    put = {"Put": {"TableName": "t", "Item": {"id": {"S": "c"}, "x": long}}}
-    delete = {"Delete": {"TableName": "t", "Key": {"id": {"S": "a"}}}}
+    put = {"Put": {"TableName": "orders", "Item": {"id": {"S": "c"}, "x": long}}}
+    delete = {"Delete": {"TableName": "orders", "Key": {"id": {"S": "a"}}}}
     for room in (0, 5, 30):
         disk.fill(room)
-        refused(client.put_item, TableName="t", Item={"id": {"S": "b"}, "x": long})
-        refused(client.put_item, TableName="t", Item={"id": {"S": "a"}, "x": long})
-        refused(client.delete_item, TableName="t", Key={"id": {"S": "a"}})
+        refused(client.put_item, TableName="orders", Item={"id": {"S": "b"}, "x": long})
+        refused(client.put_item, TableName="orders", Item={"id": {"S": "a"}, "x": long})
+        refused(client.delete_item, TableName="orders", Key={"id": {"S": "a"}})
         refused(
             client.update_item,
-            TableName="t",
+            TableName="orders",
             Key={"id": {"S": "a"}},
             UpdateExpression="SET n = :n, x = :x",
             ExpressionAttributeValues={":n": {"N": "2"}, ":x": long},
         )
         refused(
             client.batch_write_item,
-            RequestItems={"t": [{"PutRequest": {"Item": {"id": {"S": "d"}, "x": long}}}]},
+            RequestItems={"orders": [{"PutRequest": {"Item": {"id": {"S": "d"}, "x": long}}}]},
         )
         refused(client.transact_write_items, TransactItems=[put, delete])
         refused(
-            client.execute_statement, Statement=f"INSERT INTO \"t\" VALUE {{'id': 'e', 'x': '{'x' * 300}'}}"
+            client.execute_statement,
+            Statement=f"INSERT INTO \"orders\" VALUE {{'id': 'e', 'x': '{'x' * 300}'}}",
         )
         refused(make_table, client=client, name="other")
-        refused(client.delete_table, TableName="t")
-        refused(client.update_table, TableName="t", BillingMode="PROVISIONED")
+        refused(client.delete_table, TableName="orders")
+        refused(client.update_table, TableName="orders", BillingMode="PROVISIONED")
         refused(
             client.update_time_to_live,
-            TableName="t",
+            TableName="orders",
             TimeToLiveSpecification={"Enabled": True, "AttributeName": "e"},
         )
-        refused(client.create_backup, TableName="t", BackupName="backup")
+        refused(client.create_backup, TableName="orders", BackupName="backup")
         assert tables_shown(client) == before
         assert client.list_backups()["BackupSummaries"] == []
         disk.free()
     client.put_item(
-        TableName="t",
+        TableName="orders",
         Item={"id": {"S": "b"}},
         ConditionExpression="attribute_not_exists(id)",
     )
-    client.delete_item(TableName="t", Key={"id": {"S": "a"}})
+    client.delete_item(TableName="orders", Key={"id": {"S": "a"}})
     after = tables_shown(client)
     disk.crash_and_start()
     assert tables_shown(disk.client("dynamodb")) == after

@@ -402,20 +402,22 @@ def test_tables_go_on_after_a_restart(tmp_path):
         with LocalKinesis(limits=False, state_dir=tmp_path) as kinesis:
             client = kinesis.client("dynamodb", config=ONE_ATTEMPT)
             if number == 0:
-                a_second_index_was_added_with_its_own_attribute_only(client, "t")
-            client.put_item(TableName="t", Item={"id": {"S": f"later {number}"}, "zone": {"S": "z"}})
+                a_second_index_was_added_with_its_own_attribute_only(client, "table")
+            client.put_item(TableName="table", Item={"id": {"S": f"later {number}"}, "zone": {"S": "z"}})
             ask = {"KeyConditionExpression": "#z = :z", "ExpressionAttributeNames": {"#z": "zone"}}
             found = client.query(
-                TableName="t", IndexName="ByZone", ExpressionAttributeValues={":z": {"S": "z"}}, **ask
+                TableName="table", IndexName="ByZone", ExpressionAttributeValues={":z": {"S": "z"}}, **ask
             )
             assert found["Count"] == number + 1
             update_indexes(
                 client,
-                "t",
+                "table",
                 {"Create": index(f"Index{number}", "n")},
                 AttributeDefinitions=define(id=TEXT, n=NUMBER),
             )
-            assert len(client.describe_table(TableName="t")["Table"]["GlobalSecondaryIndexes"]) == number + 3
+            assert (
+                len(client.describe_table(TableName="table")["Table"]["GlobalSecondaryIndexes"]) == number + 3
+            )
 
 
 def test_records_of_a_table_stream_do_not_take_old_numbers_after_a_restart(tmp_path):
@@ -425,10 +427,10 @@ def test_records_of_a_table_stream_do_not_take_old_numbers_after_a_restart(tmp_p
             client = kinesis.client("dynamodb", config=ONE_ATTEMPT)
             if not numbers:
                 how = {"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"}
-                make(client, "t", StreamSpecification=how)
-            client.put_item(TableName="t", Item={"id": {"S": str(len(numbers))}})
+                make(client, "table", StreamSpecification=how)
+            client.put_item(TableName="table", Item={"id": {"S": str(len(numbers))}})
             streams = kinesis.client("dynamodbstreams", config=ONE_ATTEMPT)
-            arn = client.describe_table(TableName="t")["Table"]["LatestStreamArn"]
+            arn = client.describe_table(TableName="table")["Table"]["LatestStreamArn"]
             (shard,) = streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]
             iterator = streams.get_shard_iterator(
                 StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
@@ -444,13 +446,13 @@ def test_what_cannot_be_kept_is_refused_and_does_not_stand(tmp_path):
 
     with LocalKinesis(limits=False, state_dir=tmp_path) as kinesis:
         client = kinesis.client("dynamodb", config=ONE_ATTEMPT)
-        make(client, "t")
-        before = shown(client, "t")
+        make(client, "table")
+        before = shown(client, "table")
         account = before["table"]["TableArn"].split(":")[4]
-        dynamodb_backends[account]["us-east-1"].tables["t"].odd = object()
+        dynamodb_backends[account]["us-east-1"].tables["table"].odd = object()
         with pytest.raises(ClientError, match="penstock local cannot keep this") as caught:
-            client.update_table(TableName="t", BillingMode="PROVISIONED", ProvisionedThroughput=UNITS)
+            client.update_table(TableName="table", BillingMode="PROVISIONED", ProvisionedThroughput=UNITS)
         assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 500
-        assert shown(client, "t") == before
+        assert shown(client, "table") == before
     with LocalKinesis(limits=False, state_dir=tmp_path) as kinesis:
-        assert shown(kinesis.client("dynamodb", config=ONE_ATTEMPT), "t") == before
+        assert shown(kinesis.client("dynamodb", config=ONE_ATTEMPT), "table") == before
