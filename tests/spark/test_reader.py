@@ -6,6 +6,7 @@ Quicker than a query, so that every order of deaths and repeats can be tried.
 from __future__ import annotations
 
 import json
+import logging
 import random
 import threading
 from dataclasses import replace
@@ -391,3 +392,34 @@ def reshard(client, stream, chance):
         client.split_shard(
             StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str((low + high) // 2)
         )
+
+
+@pytest.mark.parametrize("is_given", [True, False])
+def test_a_starting_position_that_the_application_s_leases_overrule_is_warned_of_once(
+    server, client, caplog, is_given
+):
+    caplog.set_level(logging.WARNING, "penstock.spark")
+    first = Query(server, client)
+    put(client, first.stream, numbered(0, 20))
+    first.drain()
+    first.reader.stop()
+    assert overruled(caplog) == []
+    given = {**first.given, "startingPosition": "TRIM_HORIZON"}
+    if not is_given:
+        del given["startingPosition"]
+    second = Query(server, client, stream=first.stream)
+    second.given = given
+    second.reader = second.fresh()
+    put(client, first.stream, numbered(20, 30))
+    second.drain()
+    assert second.numbers() == list(range(20, 30))
+    assert len(overruled(caplog)) == is_given
+    second.stop()
+
+
+def overruled(caplog):
+    return [
+        record
+        for record in caplog.records
+        if "startingPosition counts for the other shards" in record.message
+    ]

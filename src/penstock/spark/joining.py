@@ -84,6 +84,24 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         time.sleep(min(1.0, options.lease_duration_s / 4))
 
 
+def warn_of_leases_that_win(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
+    """Say that a starting position counts for no shard that the application has read already."""
+    read = sorted(key for key, row in rows.items() if row.checkpoint.is_in_shard)
+    if not read or not options.starting_is_given:
+        return
+    _log.warning(
+        "application %s has read %d shards before (%s%s in lease table %s): there the query goes on where the application "
+        "stood, and option startingPosition counts for the other shards only. To start anew, take another applicationName or "
+        "reset its leases (penstock leases %s --reset-to ...)",
+        options.application,
+        len(read),
+        ", ".join(read[:3]),
+        ", ..." if len(read) > 3 else "",
+        table.name,
+        options.application,
+    )
+
+
 def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
     """Make sure that the stream has the shards that the starting position names.
 

@@ -177,6 +177,7 @@ class SourceOptions:
     shards_per_task: int
     partitions_max: int | None
     starting: StartingPosition
+    starting_is_given: bool
     fail_on_data_loss: bool
     record_count_max: int | None
     bytes_max: int | None
@@ -266,6 +267,8 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             shards_per_task=values["shardsPerTask"],
             partitions_max=values["maxPartitions"],
             starting=_starting(values, "starting", StartingPosition(LATEST)),
+            starting_is_given=values["startingPosition"] is not None
+            or values["startingTimestamp"] is not None,
             fail_on_data_loss=values["failOnDataLoss"],
             record_count_max=values["maxRecordsPerTrigger"],
             bytes_max=values["maxBytesPerTrigger"],

@@ -42,6 +42,7 @@ from penstock.spark.joining import (
     refuse_sharing_in_one_query,
     rewind_leases,
     scan_leases,
+    warn_of_leases_that_win,
 )
 from penstock.spark.options import SourceOptions
 from penstock.spark.probes import Prober
@@ -282,6 +283,8 @@ class Planner:
         refuse_other_stream(self._kinesis, self._table, options.stream, self._stream, rows)
         if not rows and not known.shards and options.starting.by_shard:
             check_named_shards(self._kinesis, options)
+        if not known.shards:
+            warn_of_leases_that_win(self._table, rows, options)
         rows = self._rewind(known, worker, rows)
         recreate_missing(self._kinesis, self._table, options, rows, known, self._stream)
         self._metrics = self._open_metrics(options, worker)
