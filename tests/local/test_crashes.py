@@ -42,7 +42,7 @@ from penstock.local.tokens import Tokens
 from penstock.local.wire import JSON
 
 SEEDS = range(12)
-STEPS = 60
+STEPS = 50
 HOUR_MS = 3_600_000
 BEGIN_MS = 1_700_000_000_000
 
@@ -470,7 +470,7 @@ def opened_again(opened: Tables, chance: random.Random) -> Tables:
     return again
 
 
-@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("seed", SEEDS[:5])
 def test_tables_are_what_was_acknowledged_whatever_happens(tmp_path, seed):
     check_tables(tmp_path / "state", seed)
 

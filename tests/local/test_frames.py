@@ -13,7 +13,7 @@ from penstock.local.frames import FrameFile
 from penstock.local.replies import Refusal
 from penstock.local.state_folder import StateFolder
 
-FRAMES = [(b"M", b"begin"), (b"R", b"x" * 40), (b"C", b""), (b"R", bytes(range(30))), (b"S", b"the last")]
+FRAMES = [(b"M", b"begin"), (b"R", b"x" * 9), (b"C", b""), (b"R", bytes(range(8))), (b"S", b"the last")]
 FLIPS = 8
 """Bits of a byte."""
 

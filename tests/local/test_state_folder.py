@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
+import struct
 import threading
 import time
+import zlib
 
 import pytest
 from botocore.exceptions import BotoCoreError, ClientError
@@ -176,6 +180,43 @@ def test_a_damaged_journal_stops_the_start_instead_of_losing_what_follows(tmp_pa
         with pytest.raises(OptionError, match=said + r".*run `truncate -s 19 .*move the state folder away"):
             started(tmp_path).start()
     assert contents(tmp_path) == before
+
+
+def test_what_the_error_advises_brings_back_what_can_be_read(tmp_path):
+    with started(tmp_path) as kinesis:
+        kinesis.create_stream("s")
+        client = kinesis.client("kinesis")
+        for i in range(20):
+            client.put_record(StreamName="s", Data=b"%d" % i, PartitionKey="k")
+    journal = tmp_path / "kinesis.journal"
+    whole = journal.read_bytes()
+    for at in (0, 30, len(whole) // 2, len(whole) - 1):
+        raw = bytearray(whole)
+        raw[at] ^= 1
+        journal.write_bytes(raw)
+        with pytest.raises(OptionError) as caught:
+            started(tmp_path).start()
+        advice = re.search(r"`truncate -s (\d+) (\S+)`", str(caught.value))
+        assert (advice is None) == (at == 0)
+        if advice is None:
+            continue
+        assert advice[2] == str(journal)
+        os.truncate(journal, int(advice[1]))
+        with started(tmp_path) as kinesis:
+            present = kinesis.state()["streams"]
+            kept = [data for _, data in read(kinesis, "s")] if present else []
+            assert kept == [b"%d" % i for i in range(len(kept))]
+            assert len(kept) == (0 if at == 30 else 20 if at == len(whole) - 1 else len(kept))
+
+
+def test_a_folder_of_the_first_version_is_refused_as_such(tmp_path):
+    document = b'{"version":1,"key":"00"}'
+    head = struct.pack(">IIc", len(document), zlib.crc32(document), b"M")
+    (tmp_path / "kinesis.journal").write_bytes(head + document)
+    with pytest.raises(
+        OptionError, match=r"version 0\.1\.0 wrote it.* to start anew, move the state folder away"
+    ):
+        started(tmp_path).start()
 
 
 def contents(folder) -> dict[str, bytes]:

@@ -91,10 +91,13 @@ class FrameFile:
     def damaged(self, at: int, why: str) -> OptionError:
         """Return the error that says where the file is damaged, and what can be done about it."""
         size = os.fstat(self._fd).st_size
+        ways = ["Put a copy of the file back if there is one"]
+        if at:
+            ways.append(f"to go on without what follows, keep a copy and run `truncate -s {at} {self.path}`")
+        ways.append("to start anew, move the state folder away")
         return OptionError(
             f"{self.path} is damaged at byte {at} of {size}: {why}. The first {at} bytes can be read, and nothing was "
-            f"changed. Put a copy of the file back if there is one. To go on without what follows, keep a copy and "
-            f"run `truncate -s {at} {self.path}`; to start anew, move the state folder away"
+            f"changed. {'; '.join(ways)}"
         )
 
     # -- writing --------------------------------------------------------------------------------------------
@@ -220,8 +223,9 @@ class _Reader:
 
     def frames(self) -> Iterator[tuple[int, bytes, bytes]]:
         with self._file:
-            if self._file.read(len(_MAGIC)) != _MAGIC:
-                raise self._damaged(0, "it does not begin as a journal of this version does")
+            begin = self._file.read(len(_MAGIC))
+            if begin != _MAGIC:
+                raise self._damaged(0, _why_not_ours(begin))
             self.at = len(_MAGIC)
             while self.size - self.at >= _HEAD_BYTES:
                 frame = self._next()
@@ -245,6 +249,13 @@ class _Reader:
             raise self._damaged(self.at, f"a record of {length} bytes has the wrong checksum")
         self.seal = found
         return kind, payload
+
+
+def _why_not_ours(begin: bytes) -> str:
+    # version 0.1.0 began with the length of a short record, and said so in it
+    if begin.startswith(b"\0\0\0") and b'M{"version"' in begin:
+        return "version 0.1.0 wrote it, in a format that this version does not read"
+    return "it does not begin as a journal of this version does"
 
 
 def _sealed(kind: bytes, payload: bytes, before: int) -> tuple[bytes, int]:

@@ -72,9 +72,9 @@ class FileJournal:
                 replay.apply(kind, payload)
             except (struct.error, ValueError, LookupError, TypeError, msgspec.MsgspecError) as error:
                 raise self._file.damaged(at, f"a record does not fit those before it ({error})") from error
-        if replay.key is None:
-            raise self._file.damaged(0, "it has no beginning")
-        self.key, self.clock_ms = replay.key, replay.clock_ms
+        # a file that was cut short on the advice of an error may have none left
+        self.key = replay.key or self.key
+        self.clock_ms = replay.clock_ms
         for stream in replay.streams.values():
             store.adopt(stream)
             self._written[stream.uid] = stream.saved()
