@@ -437,6 +437,39 @@ def test_consume_on_a_table_that_is_no_lease_table_ends_with_one_clear_error(kin
     )
 
 
+STOPPING = """
+import sys
+from penstock import Consumer
+def handle(batch):
+    if batch.shard_id.endswith("0"):
+        raise ValueError("no such \\x1bcustomer")
+Consumer(sys.argv[1], sys.argv[2], handle, worker_id="w1", starting_position="TRIM_HORIZON", handler_retries_max=0,
+         cold_start_jitter_s=0.0).run()
+"""
+
+
+def test_a_stopped_shard_is_seen_from_another_process_and_the_end_is_an_error(kinesis, stream, capsys):
+    put(kinesis, stream, 100)
+    process = subprocess.Popen(
+        [sys.executable, "-c", STOPPING, stream, "standing"], stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(lambda: any("penstockStopped" in row for row in lease_rows(kinesis, "standing").values()))
+        _, out, _ = penstock(capsys, "leases", "standing", "--observe", "30")
+        states = {line.split()[0][-1]: line.split()[1] for line in out.splitlines()[1:5]}
+        assert states == {"0": "stopped", "1": "read", "2": "read", "3": "read"}
+        said = "shardId-000000000000 has stopped: handler_failed: ValueError: no such \\x1bcustomer (more in the log of w1)"
+        assert out.splitlines()[5] == said
+        _, out, _ = penstock(capsys, "leases", "standing", "--observe", "30", "--json")
+        assert (
+            json.loads(out)["leases"][0]["stopped_reason"]
+            == "handler_failed: ValueError: no such \x1bcustomer"
+        )
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
 def test_consume_ends_with_an_error_when_its_stream_is_deleted(kinesis, stream, consume):
     put(kinesis, stream, 10)
     worker = consume("w1", stream, "orphaned", "--lease-duration", "2")

@@ -10,6 +10,7 @@ from penstock.consumer import Consumer, ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.lease import Take
+from penstock.core.position import TRIM_HORIZON
 from penstock.errors import AccessDenied, DataLossError, HandlerFailed, NotFound, Rejected, ShardsStopped
 
 SHARD = "shardId-000000000000"
@@ -222,6 +223,35 @@ def test_the_gauges_of_a_stopped_shard_stay_and_grow():
     assert gauges(world, "stopped_shards") == {(): 1}
     assert gauges(world, "shard_stopped") == {(("reason", "handler_failed"), ("shard", SHARD)): 1}
     assert world.metrics.snapshot().counters[("shard_stops", (("shard", SHARD),))] == 1
+
+
+def test_the_lease_says_to_others_that_its_shard_has_stopped_until_somebody_reads_it():
+    world = World(shard_count=1)
+    world.put(3)
+    stopped = world.worker("a", poison, **STAY)
+    world.run(20, until=lambda: bool(stopped.runtime.delivery.stopped))
+    world.run(0.1)
+    (row,) = world.table.scan().leases
+    assert (row.stopped_reason, row.checkpoint) == ("handler_failed: ValueError: poison", TRIM_HORIZON)
+    world.run(30)
+    (row,) = world.table.scan().leases
+    assert row.stopped_reason == "handler_failed: ValueError: poison"
+    stopped.runtime.request_stop()
+    world.run(20, until=stopped.runtime.has_ended.is_set)
+    world.worker("a")
+    world.run(30)
+    (row,) = world.table.scan().leases
+    assert (row.owner, row.stopped) == ("a", None)
+
+
+def test_a_shard_that_stops_after_some_progress_keeps_it_and_says_so_with_the_next_renewal():
+    world = World(shard_count=1)
+    world.put(3)
+    world.worker("a", poison_some(b"r2"), max_records=1, **STAY)
+    world.run(20)
+    (row,) = world.table.scan().leases
+    assert row.stopped_reason == "handler_failed: ValueError: poison"
+    assert row.checkpoint.sequence_number == world.kinesis.shards[SHARD].records[1].sequence_number
 
 
 def test_the_gauges_say_at_once_that_a_shard_has_stopped():

@@ -25,6 +25,7 @@ from penstock.core.lease import (
     Renew,
     RequestHandover,
     Reset,
+    StopNote,
     Take,
     TipMark,
     apply_write,
@@ -64,6 +65,7 @@ READERS = {
     **dict.fromkeys(("parents", "children"), frozenset),
     **dict.fromkeys(("pending_state", "note"), str.encode),
     **dict.fromkeys(("mark", "tip"), lambda value: TipMark(a_position(value["position"]), value["tip_ms"])),
+    "stopped": lambda value: StopNote(**value),
     "claim": a_claim,
     "claims": lambda value: tuple(a_claim(claim) for claim in value),
     "stream": lambda value: StreamIdentity(**value),
@@ -297,3 +299,18 @@ def test_a_starting_lease_has_no_owner_and_a_counter_of_zero():
 
 def test_create_knows_its_key():
     assert Create(Lease("s7")).key == "s7"
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (Lease("s", owner="me"), None),
+        (Lease("s", owner="me", stopped=StopNote("me", "no")), "no"),
+        (Lease("s", owner="they", checkpoint_owner="me", stopped=StopNote("me", "no")), "no"),
+        # A Java worker took it, and left standing what it does not know.
+        (Lease("s", owner="java", stopped=StopNote("me", "no")), None),
+        (Lease("s", stopped=StopNote("me", "no")), None),
+    ],
+)
+def test_only_the_readers_own_word_says_that_a_shard_has_stopped(row, reason):
+    assert row.stopped_reason == reason

@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.holding import Phase
-from penstock.core.standstill import HeldLease, is_standstill, stop_reason
+from penstock.core.standstill import HeldLease, describe_stop, is_standstill, stop_reason
 from penstock.errors import (
     AccessDenied,
     DataLossError,
@@ -55,3 +55,13 @@ def test_a_worker_stands_still_when_nothing_that_it_holds_can_move(held, expecte
 )
 def test_a_reason_is_one_of_few_words(error, word):
     assert stop_reason(error) == word
+
+
+def test_a_stop_is_described_in_one_short_line_with_the_failure_behind_it():
+    error = HandlerFailed("shard s: user code failed 6 times on 3 records ...")
+    error.__cause__ = ValueError("no such customer")
+    assert describe_stop(error) == "handler_failed: ValueError: no such customer"
+    assert describe_stop(NotFound("the stream is gone")) == "not_found: the stream is gone"
+    long = describe_stop(DataLossError("x" * 1000))
+    assert len(long) == 200
+    assert long.endswith("xxx...")

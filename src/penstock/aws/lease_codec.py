@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.lease import BatchClaim, Lease, TipMark
+from penstock.core.lease import BatchClaim, Lease, StopNote, TipMark
 from penstock.core.position import Position, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
@@ -46,6 +46,7 @@ CLAIM_END: Final = "end"
 MARK: Final = "penstockMark"
 TIP_MILLIS: Final = "penstockTipMillis"
 STREAM: Final = "penstockStream"
+STOPPED: Final = "penstockStopped"
 LEASE_ENTITY: Final = "LEASE"
 
 
@@ -85,6 +86,7 @@ def read_item(item: Item) -> Lease:
             if MARK in item
             else None,
             stream=parse_identity(item[STREAM]["S"]) if STREAM in item else None,
+            stopped=_read_stop_note(item[STOPPED]["M"]) if STOPPED in item else None,
         )
     except KeyError as error:
         raise NotALease(f"it lacks {error}, or the attribute has another type") from error
@@ -130,6 +132,15 @@ def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
     )
 
 
+def write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:
+    """Return the map that a note is kept as."""
+    return {"worker": {"S": note.worker}, "reason": {"S": note.reason}}
+
+
+def _read_stop_note(document: Mapping[str, Any]) -> StopNote:
+    return StopNote(document["worker"]["S"], document["reason"]["S"])
+
+
 def _hash_range(item: Item) -> HashRange | None:
     start, end = item.get(HASH_START, {}).get("S"), item.get(HASH_END, {}).get("S")
     return HashRange(int(start), int(end)) if start and end else None
@@ -154,6 +165,7 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
         CHECKPOINT_OWNER: ("S", lease.checkpoint_owner),
         THROUGHPUT: ("N", None if lease.throughput_kbps is None else str(lease.throughput_kbps)),
         STREAM: ("S", None if lease.stream is None else str(lease.stream)),
+        STOPPED: ("M", None if lease.stopped is None else write_stop_note(lease.stopped)),
     }
     optional |= {claim_attribute(claim.worker): ("M", write_claim(claim)) for claim in lease.claims}
     if lease.mark is not None:

@@ -146,14 +146,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
         case Take():
             _take(update, write, previous_owner)
         case Renew():
-            _fence(update, write.counter, write.worker)
-            if not write.during_handover:
-                update.conditions.append(f"attribute_not_exists({update.name(codec.CHECKPOINT_OWNER)})")
-            if write.throughput_kbps is not None:
-                update.set(codec.THROUGHPUT, "N", str(write.throughput_kbps))
-            if write.tip is not None:
-                update.set_mark(write.tip)
-            update.set_stream(write.stream)
+            _renew(update, write)
         case Checkpoint():
             _fence(update, write.counter, write.worker)
             update.conditions.append(_forward(update, write.position, or_same=True))
@@ -183,7 +176,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             _counter(update, write.counter)
             update.set_checkpoint(write.position, is_marked=False)
             update.set(codec.SWITCHES, "N", "0")
-            update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, *_PENDING)
+            update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
             if write.forget is not None:
                 update.remove(codec.claim_attribute(write.forget))
         case _:
@@ -201,6 +194,21 @@ def _fence(update: Update, counter: int, reader: str) -> None:
     update.conditions.append(_reader_is(update, reader))
 
 
+def _renew(update: Update, write: Renew) -> None:
+    _fence(update, write.counter, write.worker)
+    if not write.during_handover:
+        update.conditions.append(f"attribute_not_exists({update.name(codec.CHECKPOINT_OWNER)})")
+    if write.throughput_kbps is not None:
+        update.set(codec.THROUGHPUT, "N", str(write.throughput_kbps))
+    if write.tip is not None:
+        update.set_mark(write.tip)
+    update.set_stream(write.stream)
+    if write.stopped is None:
+        update.remove(codec.STOPPED)
+    else:
+        update.set(codec.STOPPED, "M", codec.write_stop_note(write.stopped))
+
+
 def _take(update: Update, write: Take, previous_owner: str | None) -> None:
     _counter(update, write.counter)
     if previous_owner is None:
@@ -211,7 +219,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
         switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
         update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
     update.set(codec.OWNER, "S", write.worker)
-    update.remove(codec.CHECKPOINT_OWNER, *_PENDING)
+    update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
     if write.pin_ms is not None:
         update.conditions.append(_same(update, LATEST))
         update.set(codec.START_MILLIS, "N", str(write.pin_ms))
@@ -243,7 +251,7 @@ def _release(update: Update, write: Release) -> None:
         update.remove(codec.OWNER)
     else:
         update.set(codec.OWNER, "S", write.next_owner)
-    update.remove(codec.CHECKPOINT_OWNER, *_PENDING)
+    update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
     if write.tip is not None:
         update.set_mark(write.tip)
 

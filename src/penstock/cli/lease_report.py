@@ -79,6 +79,8 @@ def state_of(sighting: Sighting, leases: Mapping[str, Lease], observe_s: float) 
         return "waits for parents" if waits else "unowned"
     if not sighting.has_moved and sighting.unmoved_s >= observe_s:
         return "owner silent"
+    if lease.stopped_reason is not None:
+        return "stopped"
     return "owned, waits" if waits else "read"
 
 

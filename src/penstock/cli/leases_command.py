@@ -156,6 +156,7 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
             "has_moved": sighting.has_moved,
             "checkpoint": str(sighting.lease.checkpoint),
             "millis_behind_latest": lags.get(sighting.lease.key),
+            "stopped_reason": sighting.lease.stopped_reason,
         }
         for sighting in sightings
     ]
@@ -170,6 +171,14 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
         console.print(f"application {args.application} has no leases yet")
         return
     _print_table(console, rows, has_lag=bool(lags))
+    for row in rows:
+        if row["stopped_reason"] is not None:
+            console.print(
+                escape_text(
+                    f"{row['shard']} has stopped: {row['stopped_reason']} (more in the log of {row['owner']})"
+                ),
+                style="bold red",
+            )
     _print_bars(console, "leases per worker", workers)
     if set(zones) - {"-"}:
         _print_bars(console, "leases per zone", zones)

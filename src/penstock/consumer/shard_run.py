@@ -50,6 +50,7 @@ from penstock.core.reader import (
     Step,
     Wait,
 )
+from penstock.core.standstill import describe_stop
 from penstock.errors import LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics
@@ -286,12 +287,15 @@ class ShardRun:
             return self._answer(c.ReaderStopped(self.shard_id, self.epoch, low_water)) if is_done else []
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
-            # Kept, parked: the next owner would fail on it too. A worker that stops altogether frees it then.
-            return self._answer(c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure)))
-        if self.failure is not None and delivery.is_idle:
-            # What was fetched before the failure has been delivered. Others would find the same, so the lease stays.
-            return self._answer(c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure)))
-        return []
+        elif not delivery.is_idle:
+            return []  # what was fetched before a read failed is delivered first
+        if self.failure is None:
+            return []
+        # The lease is kept, parked: the next owner would find the same. A worker that stops altogether frees it then.
+        short = describe_stop(self.failure)
+        return self._answer(
+            c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure), short_reason=short)
+        )
 
     def _answer(self, event: c.Event) -> list[c.Event]:
         self._is_answered = True

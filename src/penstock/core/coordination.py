@@ -330,6 +330,7 @@ class ReaderFailed:
         position: As in `ReaderStopped`.
         release: True frees the lease for another worker; False keeps it, stopped and reported, so that a
             poisonous record does not travel through the fleet.
+        short_reason: What the lease says of it meanwhile: one short line.
     """
 
     key: str
@@ -337,6 +338,7 @@ class ReaderFailed:
     position: Position | None
     reason: str
     release: bool = False
+    short_reason: str = "failed"
 
 
 @dataclass(frozen=True, slots=True)

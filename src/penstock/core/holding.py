@@ -46,6 +46,7 @@ class Holding:
     behind_ms: int | None = None
     throughput_kbps: float | None = None
     unseen_audits: int = 0
+    stopped_reason: str | None = None
     due_s: float = float("inf")
 
     @property

@@ -194,7 +194,7 @@ class Holdings:
             return Release(key, lease.counter, self.me, self._ahead(holding), next_owner)
         if holding.phase is Phase.DRAINED and self.ends.children_stand(holding):
             return End(key, lease.counter, self.me, frozenset(child.shard_id for child in holding.children))
-        is_due = now_s >= holding.renew_due_s
+        is_due = now_s >= holding.renew_due_s or lease.stopped_reason != holding.stopped_reason
         if not is_due and not (holding.urgent and holding.wanted is not None):
             return None
         ahead = None if self.options.keeps_claims else self._ahead(holding)
@@ -209,6 +209,7 @@ class Holdings:
             self.me,
             holding.throughput_kbps,
             during_handover=lease.checkpoint_owner == self.me,
+            stopped_reason=holding.stopped_reason,
         )
 
     def _ahead(self, holding: Holding) -> Position | None:
@@ -460,6 +461,7 @@ class Holdings:
         frees = event.release or holding.phase is Phase.STOPPING
         report_failed_reader(self.outbox, event, is_freed=frees)
         holding.phase = Phase.STOPPED if frees else Phase.PARKED
+        holding.stopped_reason = event.short_reason
         holding.urgent = True
         self.drive(holding, now_s)
         return event.release

@@ -70,6 +70,19 @@ class TipMark:
 
 
 @dataclass(frozen=True, slots=True)
+class StopNote:
+    """Why a shard is held and not read.
+
+    Args:
+        worker: Who wrote it. It says nothing about another reader, who may be a Java worker and leave it standing.
+        reason: One line for people.
+    """
+
+    worker: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One row of the lease table.
 
@@ -90,6 +103,7 @@ class Lease:
         claims: The last claim of each query that read here (`penstockClaim:<worker>`), by worker.
         mark: What a Penstock worker wrote last (`penstockMark`, `penstockTipMillis`), or None.
         stream: Whose shard it is (`penstockStream`), or None in rows that only KCL workers have written.
+        stopped: Why its reader does not read it (`penstockStopped`), or None.
     """
 
     key: str
@@ -107,6 +121,7 @@ class Lease:
     claims: tuple[BatchClaim, ...] = ()
     mark: TipMark | None = None
     stream: StreamIdentity | None = None
+    stopped: StopNote | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -117,6 +132,13 @@ class Lease:
     def reader(self) -> str | None:
         """Who may read the shard now: during a hand-over the old owner, else the owner."""
         return self.checkpoint_owner or self.owner
+
+    @property
+    def stopped_reason(self) -> str | None:
+        """Why the worker that holds the lease does not read the shard; None where it reads."""
+        return (
+            self.stopped.reason if self.stopped is not None and self.stopped.worker == self.reader else None
+        )
 
     def claim_of(self, worker: str) -> BatchClaim | None:
         """Return the claim of one query, or None."""
@@ -173,6 +195,7 @@ class Renew:
         during_handover: True for the old owner that keeps reading until it has finished.
         tip: Where nothing was left to read, and when; None leaves what stands.
         stream: The stream that the owner reads, for a row that does not say yet; None leaves what stands.
+        stopped_reason: Why the owner does not read the shard; None where it reads, or is about to.
     """
 
     key: str
@@ -182,6 +205,12 @@ class Renew:
     during_handover: bool = False
     tip: TipMark | None = None
     stream: StreamIdentity | None = None
+    stopped_reason: str | None = None
+
+    @property
+    def stopped(self) -> StopNote | None:
+        """What the row says of the shard then."""
+        return None if self.stopped_reason is None else StopNote(self.worker, self.stopped_reason)
 
 
 @dataclass(frozen=True, slots=True)
@@ -527,6 +556,7 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 if write.pin_ms is None
                 else pin_latest(row.checkpoint, write.pin_ms),
                 stream=write.stream or row.stream,
+                stopped=None,
             )
         case Renew():
             seen = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
@@ -536,6 +566,7 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 throughput_kbps=seen,
                 mark=write.tip or row.mark,
                 stream=write.stream or row.stream,
+                stopped=write.stopped,
             )
         case Checkpoint():
             mark = _mark_at(write.position, write.tip_ms)
@@ -572,6 +603,7 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 owner_switches=0,
                 claims=tuple(claim for claim in row.claims if claim.worker != write.forget),
                 mark=None,
+                stopped=None,
             )
         case Delete():
             return None
@@ -590,6 +622,7 @@ def _after_release(row: Lease, write: Release) -> Lease:
         checkpoint=row.checkpoint if write.position is None else write.position,
         owner_switches=_switches_after_release(row, write),
         mark=write.tip or mark,
+        stopped=None,
     )
 
 

@@ -23,11 +23,20 @@ _REASONS: Final[tuple[tuple[type[PenstockError], str], ...]] = (
     (NotFound, "not_found"),
     (AccessDenied, "access_denied"),
 )
+_TEXT_MAX: Final = 200  # a row is read by every worker in every round
 
 
 def stop_reason(error: PenstockError) -> str:
     """Return why a shard has stopped, as one of few words: for metrics."""
     return next((word for kind, word in _REASONS if isinstance(error, kind)), "read_failed")
+
+
+def describe_stop(error: PenstockError) -> str:
+    """Return why a shard has stopped, short enough for its lease: in a few words, and with the failure behind it."""
+    cause = error.__cause__
+    what = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+    text = f"{stop_reason(error)}: {what}"
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
 @dataclass(frozen=True, slots=True)
