@@ -201,9 +201,20 @@ def test_tables_are_as_they_were_when_the_disk_is_full_and_go_on_when_it_is_not(
         ConditionExpression="attribute_not_exists(id)",
     )
     client.delete_item(TableName="orders", Key={"id": {"S": "a"}})
+    assert told(disk, "orders") == ["INSERT", "INSERT", "REMOVE"]
     after = tables_shown(client)
     disk.crash_and_start()
     assert tables_shown(disk.client("dynamodb")) == after
+
+
+def told(disk: Disk, table: str) -> list[str]:
+    """What the stream of a table says has happened."""
+    arn = disk.client("dynamodb").describe_table(TableName=table)["Table"]["LatestStreamArn"]
+    streams = disk.client("dynamodbstreams")
+    (shard,) = streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]
+    how = {"StreamArn": arn, "ShardId": shard["ShardId"], "ShardIteratorType": "TRIM_HORIZON"}
+    iterator = streams.get_shard_iterator(**how)["ShardIterator"]
+    return [record["eventName"] for record in streams.get_records(ShardIterator=iterator)["Records"]]
 
 
 def test_a_server_starts_and_reads_while_its_disk_is_full(tmp_path, disk, monkeypatch):

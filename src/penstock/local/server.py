@@ -182,14 +182,18 @@ class Server:
 
     def _sweep(self) -> None:
         """Free what is past its retention, now and then, also in streams that nobody touches."""
-        self._connections.end_overdue(asyncio.get_running_loop().time())
-        now_ms = self.clock.now_ms()
-        self._store.settle_all(now_ms)
-        if self._journal is not None:
-            if self.clock.factor > 1:
-                self._journal.save_clock(now_ms)
-            self._journal.compact_if_large(self._store)
-        self._sweeper = asyncio.get_running_loop().call_later(_SWEEP_S, self._sweep)
+        loop = asyncio.get_running_loop()
+        try:
+            self._connections.end_overdue(loop.time())
+            now_ms = self.clock.now_ms()
+            self._store.settle_all(now_ms)
+            if self._journal is not None:
+                if self.clock.factor > 1:
+                    self._journal.save_clock(now_ms)
+                self._journal.compact_if_large(self._store)
+        finally:
+            # the loop logs what failed, and the next sweep comes all the same
+            self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
 
 async def _close_door(server: asyncio.Server) -> None:

@@ -114,16 +114,16 @@ class TableJournal:
         if backend is None:
             return request()
         region = self._image.regions.get(region_name) or RegionImage()
-        told = {name: _stream_length(table) for name, table in backend.tables.items()}
+        before = {name: (table, _stream_length(table)) for name, table in backend.tables.items()}
         response = request()
         try:
             delta = _difference(backend, region_name, region, operation, _keys(operation, body))
             if response.status == 200:
                 self._keep(delta)
             else:
-                _put_back(backend, region, delta, told)
+                _put_back(backend, region, delta, before)
         except Refusal:
-            _put_back(backend, region, delta, told)
+            _put_back(backend, region, delta, before)
             raise
         except Exception as error:
             # whatever moto holds that cannot be kept: what was acknowledged stands, and nothing else
@@ -276,7 +276,10 @@ def _compare_items(delta: Delta, region: RegionImage, name: str, table: moto_tab
 
 
 def _put_back(
-    backend: moto_tables.Backend, region: RegionImage, delta: Delta, told: dict[str, int | None]
+    backend: moto_tables.Backend,
+    region: RegionImage,
+    delta: Delta,
+    before: dict[str, tuple[moto_tables.Table, int | None]],
 ) -> None:
     """Make moto's tables agree with the image again where they differ from it.
 
@@ -284,16 +287,18 @@ def _put_back(
         backend: moto's tables.
         region: The image.
         delta: Where they differ.
-        told: How many records the stream of each table had; None for a table without one.
+        before: The tables before the request, and how many records the stream of each had; None without one.
     """
     for name in delta.tables:
         known = region.tables.get(name)
         if known is None:
             del backend.tables[name]
-        elif name in backend.tables:
-            moto_tables.renew_table(backend.tables[name], known.state)
-        else:
-            _restore_table(backend, region, name)
+            continue
+        if name not in backend.tables:
+            # the table itself, because its stream is told of nowhere else
+            backend.tables[name] = before[name][0]
+            _compare_items(delta, region, name, backend.tables[name])
+        moto_tables.renew_table(backend.tables[name], known.state)
     for name, raw_key, _ in delta.items:
         if name in region.tables:
             key = msgspec.json.decode(raw_key)
@@ -306,7 +311,8 @@ def _put_back(
         # listed in the order that they were made in
         backend.tables.move_to_end(name)
     for name, table in backend.tables.items():
-        _forget_stream_records(table, told.get(name))
+        if name in before:
+            _forget_stream_records(table, before[name][1])
 
 
 def _restore_region(backend: moto_tables.Backend, region: RegionImage) -> None:
