@@ -246,6 +246,20 @@ def test_an_empty_answer_is_not_believed_where_a_record_must_be(rig):
         assert numbers(rig.read(position)) == [5, 6, 7, 8, 9]
 
 
+def test_where_something_must_follow_the_service_is_asked_again_and_not_for_ever(rig):
+    rig.put(0, 10)
+    shard = rig.read()
+    found, looks = [], 0
+    with altered_pages(rig, hide_records(2)):
+        for page in shard.pages():
+            found += [int(row["data"]) for row in page.rows.to_pylist()]
+            if page.millis_behind_latest == 0 and not (looks < 20 and shard.look_again()):
+                break
+            looks += 1
+    assert found == list(range(10))
+    assert looks == 5
+
+
 def test_a_refused_iterator_is_replaced(rig):
     rig.put(0, 10)
     cache = IteratorCache()

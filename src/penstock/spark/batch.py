@@ -28,7 +28,7 @@ from pyspark.sql.datasource import (
 from penstock.aws.arrow import delivered
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.spark.border import explained, explained_rows
-from penstock.spark.cuts import count_before_ms, count_up_to
+from penstock.spark.cuts import count_before_ms, count_up_to, position_of
 from penstock.spark.joining import refuse_unknown_shards
 from penstock.spark.options import BatchOptions
 from penstock.spark.process import misplaced_rule, open_kinesis_for
@@ -202,13 +202,19 @@ class KinesisBatchReader(DataSourceReader):
                 drops_unmarked=options.drops_misplaced_aggregates,
             ),
         )
+        read_to = bounded.start
         for page in shard.pages():
             count = count_before_ms(page.rows, bounded.until_ms)
             if bounded.end is not None:
                 count = min(count, count_up_to(page.rows, bounded.end))
             if count:
                 yield delivered(page.rows.slice(0, count))
-            if count < page.rows.num_rows or page.millis_behind_latest == 0:
+            if count:
+                read_to = position_of(page.rows, count - 1)
+            if count < page.rows.num_rows or page.is_end:
+                break
+            must_follow = bounded.end is not None and read_to < bounded.end
+            if page.millis_behind_latest == 0 and not (must_follow and shard.look_again()):
                 break
         shard.report_dropped()
 

@@ -50,7 +50,6 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.spark")
 _CLAIMS_MAX: Final = 8
-_TIPS_MAX: Final = 5  # answers that nothing is left, before a fixed end counts as gone
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +311,6 @@ class ClaimedRead:
         """Give what lies between what was given out and a fixed end."""
         if end <= self._progress.end:
             return
-        tip_count = 0
         while True:
             page = self._take_left() or self._next_page()
             if page is None:
@@ -330,14 +328,10 @@ class ClaimedRead:
                 return
             if page.is_end and end.is_shard_end:
                 return
-            tip_count += page.millis_behind_latest == 0
-            if count < page.rows.num_rows or page.is_end or tip_count > _TIPS_MAX:
+            is_at_tip = page.millis_behind_latest == 0
+            if count < page.rows.num_rows or page.is_end or (is_at_tip and not self._shard.look_again()):
                 self._end_is_gone(end)
                 return
-            if page.millis_behind_latest == 0:
-                # Something must follow: one word that nothing does is not enough.
-                time.sleep(min(1.0, 0.05 * 2**tip_count))
-                self._shard.look_again()
 
     def _take_left(self) -> ShardPage | None:
         left, self._left = self._left, None

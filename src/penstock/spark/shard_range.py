@@ -48,6 +48,7 @@ _log: Final = logging.getLogger("penstock.spark")
 _REBUILDS_MAX: Final = 5  # iterators in a row that the service gave and then refused
 _NULL_ITERATORS_MAX: Final = 3
 _DOUBTS_MAX: Final = 3  # empty pages that are not believed
+_LOOKS_MAX: Final = 5  # answers that nothing is left where something must be
 _UNLISTED_MIN: Final = 2  # listings without the shard after which it is gone
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _ATTEMPTS_MAX: Final = 10_000  # the deadline is the bound; this one is for pauses of nearly no time
@@ -170,6 +171,7 @@ class ShardRange:
         self._check_resume = False
         self._doubts = 0
         self._unlisted = 0
+        self._looks = 0
 
     def pages(self) -> Iterator[ShardPage]:
         """Yield pages until the shard's end; the caller stops earlier by no longer asking.
@@ -217,9 +219,18 @@ class ShardRange:
                 self._kinesis, self._stream, self._shard_id, position, self._iterator, time.monotonic()
             )
 
-    def look_again(self) -> None:
-        """Ask for the next page with a new iterator, behind the last record read."""
+    def look_again(self) -> bool:
+        """Ask again from behind the last record read, a little later, where the service says that nothing is left.
+
+        For a caller that knows that something must follow: one such answer is not enough then.
+
+        Returns:
+            False when it was asked often enough, and nothing came.
+        """
+        self._looks += 1
         self._iterator = None
+        self._not_before_s = time.monotonic() + min(1.0, 0.05 * 2**self._looks)
+        return self._looks <= _LOOKS_MAX
 
     def report_dropped(self) -> None:
         """Say in the log how many misplaced records were read and not delivered, if there were any."""
