@@ -278,6 +278,23 @@ def test_a_misplaced_aggregate_is_dropped_when_its_rule_says_so(
     assert (counts.user_records, counts.misplaced_records) == (len(kept), len(records) - len(kept))
 
 
+@pytest.mark.parametrize(
+    ("told", "listed", "is_dropped", "asked"),
+    [
+        pytest.param(LOWER, None, True, ["again"], id="the listing lags behind a reshard"),
+        pytest.param(LOWER, FULL_RANGE, False, ["again"], id="the stream was made again with other shards"),
+        pytest.param(FULL_RANGE, LOWER, False, [], id="nothing is out of place"),
+    ],
+)
+def test_a_range_that_was_told_saves_asking_and_counts_where_the_listing_is_silent(
+    told, listed, is_dropped, asked
+):
+    shard = Shard(listed)
+    rule = MisplacedRule(shard, told=told)
+    taken = take_apart(pack(*ASTRIDE, is_marked=True).data, "a", DecodeCounts(), rule)
+    assert (taken.is_misplaced, shard.asked) == (is_dropped, asked)
+
+
 def test_the_partition_key_places_a_record_that_has_no_explicit_hash_key():
     inside = hash_partition_key("k")
     rule = MisplacedRule(Shard(HashRange(inside, inside)))

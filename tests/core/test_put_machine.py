@@ -163,16 +163,6 @@ def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
     assert machine.waiting_count == 0
 
 
-def test_where_the_map_cannot_explain_an_answer_records_go_alone():
-    machine = make(aggregates=True)
-    machine.add(b"two", "k", None, 0.0)
-    request = machine.plan_step(0.0)
-    machine.on_answers(request, [Word("1", "shardId-000000000099")], 0.0, 0.5)
-    assert isinstance(machine.plan_step(0.0), FetchMap)
-    machine.learn_shards(ONE, 0.0)
-    assert sent(machine.plan_step(0.0)) == [[b"first"]]
-
-
 def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
     machine = make()
     asked_s = []
@@ -374,6 +364,53 @@ def test_a_request_without_an_answer_counts_as_possible_duplicates_and_is_sent_a
     settled = machine.on_failed_call(request, Failure.UNKNOWN, "timeout", 0.0, 0.5)
     assert (settled.possible_duplicate_count, settled.retried) == (1, {"unknown": 1})
     assert sent(machine.plan_step(9.0)) == [[b"first"]]
+
+
+def aggregate_that_lands_in_an_unknown_shard(machine):
+    for number in range(2):
+        machine.add(b"%d" % number, "b", None, 0.0, number)
+    request = machine.plan_step(1.0)
+    assert request.parcels[0].is_aggregate
+    machine.on_answers(request, [Word("5", TWO[0].shard_id)], 1.0, 0.5)
+
+
+def test_a_listing_that_lags_behind_a_reshard_is_asked_again_before_anything_is_sent_twice():
+    machine = make(aggregates=True)
+    aggregate_that_lands_in_an_unknown_shard(machine)
+    now_s = 1.0
+    for _ in range(3):
+        assert isinstance(machine.plan_step(now_s), FetchMap)
+        settled = machine.learn_shards(ONE, now_s)
+        assert (settled.delivered, settled.possible_duplicate_count) == ([], 0)
+        waits = machine.plan_step(now_s)
+        assert isinstance(waits, Wait)  # nothing overtakes what is not settled
+        now_s = waits.until_s
+    whole = Shard(TWO[0].shard_id, FULL_RANGE, (ONE[0].shard_id,))
+    machine.plan_step(now_s)
+    settled = machine.learn_shards([CLOSED, whole], now_s)
+    assert [each.shard_id for each in settled.delivered] == [whole.shard_id]
+    assert (machine.waiting_count, settled.possible_duplicate_count) == (0, 0)
+    assert now_s < 5
+
+
+def test_an_aggregate_in_a_shard_that_no_listing_ever_names_is_sent_again_as_plain_records():
+    machine = make(aggregates=True)
+    aggregate_that_lands_in_an_unknown_shard(machine)
+    now_s, fetched_count, settled = 1.0, 0, None
+    while settled is None or not settled.possible_duplicate_count:
+        step = machine.plan_step(now_s)
+        if isinstance(step, FetchMap):
+            fetched_count += 1
+            settled = machine.learn_shards(ONE, now_s)
+        else:
+            now_s = step.until_s
+    assert (fetched_count, settled.possible_duplicate_count) == (5, 3)
+    assert now_s < 5
+    while not isinstance(step := machine.plan_step(now_s, flushes=True), Request):
+        now_s = step.until_s if isinstance(step, Wait) else now_s
+        if isinstance(step, FetchMap):
+            machine.learn_shards(ONE, now_s)
+    assert sent(step) == [[b"first"]]  # alone, and the next one only when it is acknowledged
 
 
 def test_without_permission_to_list_records_go_plain_through_one_lane():

@@ -83,7 +83,7 @@ class ShardFetcher:
         """Take apart what there is room for, and one record at least where nothing else waits for delivery."""
         room_bytes, unread = run.peek_unread(self._has_room())
         counts = DecodeCounts()
-        rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked)
+        rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)
         records: list[Record] = []
         taken_counts: list[int] = []
         failure: PenstockError | None = None

@@ -18,6 +18,7 @@ from penstock.ports.kinesis import Kinesis
 
 _log: Final = logging.getLogger("penstock.consumer")
 _FRESH_S: Final = 60.0
+_UNLISTED_AGAIN_S: Final = 1.0
 _DENIED_AGAIN_S: Final = 300.0
 
 
@@ -57,7 +58,7 @@ class HashRanges:
             if shard_id in self._ranges:
                 is_due = now_s - self._listed_s > age_max_s
             else:  # a child that is younger than the listing, most likely
-                is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _FRESH_S
+                is_due = now_s - self._unlisted_s.get(shard_id, float("-inf")) > _UNLISTED_AGAIN_S
             if is_due:
                 self._list(now_s)
                 if shard_id not in self._ranges:

@@ -127,6 +127,7 @@ class ShardRun:
     ) -> None:
         self.shard_id = start.key
         self.epoch = start.epoch
+        self.hash_range = start.lease.hash_range
         self.processor = processor
         self.lock = threading.RLock()
         self.durable_changed = threading.Condition(self.lock)

@@ -230,19 +230,22 @@ class MisplacedRule:
     Args:
         hash_keys: Of the shard.
         drops_unmarked: Drop also those of producers that do not promise to send them again, as the KCL does.
+        told: The shard's range as its lease or its plan has it. It saves asking, and counts where the service's listing
+            does not name the shard, as one that lags behind a reshard.
     """
 
     hash_keys: ShardHashKeys
     drops_unmarked: bool = False
+    told: HashRange | None = None
 
     def drops(self, aggregate: Aggregate) -> bool:
         """Whether an aggregate is to be dropped: one of its records belongs elsewhere, and the rule is for it."""
         if not (aggregate.is_marked or self.drops_unmarked):
             return False
-        hash_range = self.hash_keys.fetch()
+        hash_range = self.told or self.hash_keys.fetch()
         if hash_range is None or _lies_in(aggregate.records, hash_range):
             return False
-        hash_range = self.hash_keys.fetch_again()
+        hash_range = self.hash_keys.fetch_again() or self.told
         return hash_range is not None and not _lies_in(aggregate.records, hash_range)
 
 

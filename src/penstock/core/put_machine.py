@@ -55,6 +55,9 @@ _UNKNOWN_CODES_MAX: Final = 8
 _MAP_PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
 _UNPREDICTED: Final = ""
 _MISPLACED_COUNT_MAX: Final = 2
+_UNEXPLAINED_MAX: Final = 4
+"""A listing may lag behind a reshard: so often it is asked again what shard took an aggregate, for three seconds in all,
+before the aggregate counts as misplaced."""
 _ROUTES_COUNT_MAX: Final = 16_384
 """Keys whose shard is remembered, of each kind."""
 
@@ -100,6 +103,7 @@ class PutMachine:
         self._map_ready_s = float("-inf")
         self._map_s = float("-inf")
         self._missing: set[str] = set()
+        self._unexplained_count = 0
         self._in_flight = 0
         self._number = 0
         self.waiting_count = 0
@@ -459,6 +463,7 @@ class PutMachine:
         self._map_asked = False
         self._map_wish = None
         self._map_failing_s = None
+        self._missing |= {shard_id for _, shard_id, _ in self._unjudged}
         self._missing -= self._ranges.keys()
         # A listing may lag behind a reshard: what it does not explain is asked again, ever more rarely.
         self._map_failures = self._map_failures + 1 if self._missing else 0
@@ -467,6 +472,12 @@ class PutMachine:
             self._missing.clear()
         if aggregates is False:
             self._aggregates = False
+        unlisted = next((shard_id for _, shard_id, _ in self._unjudged if shard_id not in self._ranges), None)
+        if unlisted is not None and self._unexplained_count < _UNEXPLAINED_MAX:
+            self._unexplained_count += 1
+            self._map_wish = FetchMap(f"shard {unlisted} is in no listing yet", is_whole=True)
+            return Settled()
+        self._unexplained_count = 0
         return self._deal_out(now_s, set(self._router.shard_ids))
 
     def forgo_map(self, now_s: float) -> Settled:

@@ -26,6 +26,7 @@ from pyspark.sql.datasource import (
 )
 
 from penstock.aws.arrow import delivered
+from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.spark.border import explained, explained_rows
 from penstock.spark.cuts import count_before_ms, count_up_to, position_of
@@ -95,6 +96,7 @@ class BoundedRead:
     end: Position | None
     until_ms: int
     retention_ms: int
+    hash_range: HashRange
 
 
 class BoundedPartition(InputPartition):
@@ -175,6 +177,7 @@ class KinesisBatchReader(DataSourceReader):
                         end if end.is_record else None,
                         until_ms,
                         summary.retention_hours * 3_600_000,
+                        shard.hash_range,
                     )
                 )
             )
@@ -200,6 +203,7 @@ class KinesisBatchReader(DataSourceReader):
                 options.stream,
                 bounded.shard_id,
                 drops_unmarked=options.drops_misplaced_aggregates,
+                told=bounded.hash_range,
             ),
         )
         read_to = bounded.start

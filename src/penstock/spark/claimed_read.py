@@ -169,6 +169,7 @@ class ClaimedRead:
         """
         for _ in range(_CLAIMS_MAX):
             lease = self._fetch_lease()
+            self._shard.learn_hash_range(None if lease is None else lease.hash_range)
             plan = plan_read(lease, self._execution)
             match plan:
                 case ReadTo(end):

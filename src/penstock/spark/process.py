@@ -12,6 +12,7 @@ from typing import Final, Protocol
 from penstock.consumer.hash_ranges import HashRanges
 from penstock.consumer.metrics_log import LoggingMetrics
 from penstock.core.aggregation import MisplacedRule
+from penstock.core.hash_key import HashRange
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, NoMetrics
@@ -62,14 +63,19 @@ def shard_iterators() -> IteratorCache:
 
 
 def misplaced_rule(
-    connection: Connection, stream: str, shard_id: str, *, drops_unmarked: bool
+    connection: Connection,
+    stream: str,
+    shard_id: str,
+    *,
+    drops_unmarked: bool,
+    told: HashRange | None = None,
 ) -> MisplacedRule:
     """Return the rule by which misplaced aggregates in a shard are dropped; nothing is asked yet."""
     key = (os.getpid(), connection, stream)
     ranges = _hash_ranges.get(key)
     if ranges is None:
         ranges = _hash_ranges.setdefault(key, HashRanges(open_kinesis_for(connection), stream))
-    return MisplacedRule(ranges.of(shard_id), drops_unmarked)
+    return MisplacedRule(ranges.of(shard_id), drops_unmarked, told)
 
 
 def _aws_options(connection: Connection) -> AwsOptions:

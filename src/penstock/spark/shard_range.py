@@ -13,7 +13,7 @@ import logging
 import random
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.aws.arrow import records_to_slices
@@ -26,6 +26,7 @@ from penstock.core.checkpoint import (
     judge_missing_record,
     plan_iterator,
 )
+from penstock.core.hash_key import HashRange
 from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import (
@@ -231,6 +232,11 @@ class ShardRange:
         self._iterator = None
         self._not_before_s = time.monotonic() + min(1.0, 0.05 * 2**self._looks)
         return self._looks <= _LOOKS_MAX
+
+    def learn_hash_range(self, hash_range: HashRange | None) -> None:
+        """Learn which hash keys the shard owns, from its lease: misplaced aggregates are told by it."""
+        if self._rule is not None and hash_range is not None:
+            self._rule = replace(self._rule, told=hash_range)
 
     def report_dropped(self) -> None:
         """Say in the log how many misplaced records were read and not delivered, if there were any."""
