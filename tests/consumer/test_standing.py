@@ -8,6 +8,7 @@ from virtual_world import HeldPool, TinyKinesis, World
 
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.consumer.health import Health
+from penstock.consumer.kclpy import RecordProcessorBase, consumer_for
 from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.lease import Take
 from penstock.core.position import TRIM_HORIZON
@@ -160,6 +161,24 @@ def test_a_loop_over_a_consumer_ends_with_the_error_too(stream):
     with pytest.raises(ShardsStopped) as caught:
         list(consumer(stream, table=table))
     assert isinstance(caught.value.failures[SHARD], DataLossError)
+
+
+def test_a_processor_of_amazon_kclpy_that_fails_ends_its_consumer_too(stream):
+    class Processor(RecordProcessorBase):
+        def initialize(self, initialize_input):
+            pass
+
+        def process_records(self, process_records_input):
+            raise ValueError("poison")
+
+        def lease_lost(self, lease_lost_input):
+            pass
+
+    stream.put("k", b"x")
+    ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
+    running = consumer_for(Processor, "orders", "app", ports=ports, handler_retries_max=0, **FAST)
+    with pytest.raises(ShardsStopped, match="ValueError: poison"):
+        running.run()
 
 
 def test_leaving_a_loop_is_no_failure(stream):

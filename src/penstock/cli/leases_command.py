@@ -70,8 +70,7 @@ def run(args: argparse.Namespace) -> int:
     for row in scan.skipped:
         warn(f"row {row.key} is left out: {row.reason}")
     if args.reset_to is None and args.restore is None:
-        _show(args, sightings)
-        return 0
+        return _show(args, sightings)
     alive = live_owners(sightings)
     if alive and not args.force:
         raise PenstockError(
@@ -141,11 +140,20 @@ def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) ->
 # --- showing --------------------------------------------------------------------------------------------
 
 
-def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
+def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
+    """Show what is known; 1 where the stream that was named cannot be asked, since then the lags are missing."""
     from penstock.cli.lease_report import shares, state_of, zone_of
+    from penstock.errors import ServiceError
 
     leases = {sighting.lease.key: sighting.lease for sighting in sightings}
-    lags = {} if args.stream is None else _fetch_lags(args, sightings)
+    lags: dict[str, int | None] = {}
+    status = 0
+    try:
+        if args.stream is not None:
+            lags = _fetch_lags(args, sightings)
+    except ServiceError as error:
+        warn(f"penstock leases: no lag is known: {error}")
+        status = 1
     rows = [
         {
             "shard": sighting.lease.key,
@@ -165,11 +173,11 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
     if args.json:
         document = {"application": args.application, "leases": rows, "workers": workers, "zones": zones}
         print(safe_json(document, indent=2))
-        return
+        return status
     console = open_console()
     if not rows:
         console.print(f"application {args.application} has no leases yet")
-        return
+        return status
     _print_table(console, rows, has_lag=bool(lags))
     for row in rows:
         if row["stopped_reason"] is not None:
@@ -182,6 +190,7 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> None:
     _print_bars(console, "leases per worker", workers)
     if set(zones) - {"-"}:
         _print_bars(console, "leases per zone", zones)
+    return status
 
 
 def _print_table(console: Console, rows: list[dict[str, Any]], has_lag: bool) -> None:

@@ -110,11 +110,6 @@ class ShardDelivery(Generic[R]):
         return self._last_taken
 
     @property
-    def added_count(self) -> int:
-        """Records that were read."""
-        return self._added
-
-    @property
     def done_count(self) -> int:
         """Records, counted from the first, below which everything is acknowledged."""
         return self._water.ordinal
