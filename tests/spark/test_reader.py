@@ -245,6 +245,17 @@ def test_a_checkpoint_location_that_is_older_than_the_leases_rewinds_and_loses_n
     assert set(range(60, 70)) <= set(q.numbers())
 
 
+def test_a_new_checkpoint_location_under_an_earlier_worker_id_goes_on_at_the_checkpoints(query, client):
+    q = query(workerId="nightly")
+    put(client, q.stream, numbered(0, 20))
+    q.drain()
+    q.reader.stop()
+    q.reader, q.done, q.rows = q.fresh(), None, []
+    put(client, q.stream, numbered(20, 40))
+    q.drain()
+    assert q.numbers() == list(range(20, 40))
+
+
 def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, client):
     q = query(leaseDuration="60s")  # else the robber, which never renews, would lose it again
     put(client, q.stream, numbered(0, 40))

@@ -320,6 +320,12 @@ def find_later_claims(rows: Iterable[Lease], worker: str, batch: int) -> list[Le
     return found
 
 
+def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
+    """Return the highest batch that a query has claimed on any of these leases; -1 where it has claimed none."""
+    claims = (row.claim_of(worker) for row in rows)
+    return max((claim.batch for claim in claims if claim is not None), default=-1)
+
+
 def may_promote(lease: Lease, worker: str, batch: int, done: Position) -> bool:
     """Whether a claim that stands on a lease may become the checkpoint now.
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from penstock.core.claims import find_later_claims, parse_note
+from penstock.core.claims import find_later_claims, last_claimed_batch, parse_note
 from penstock.core.lease import Applied, Create, Lease, starting_lease
 from penstock.core.named_start import unknown_names
 from penstock.core.offsets import StreamOffset
@@ -260,7 +260,7 @@ def rewind_leases(
     """
     rows = scan_leases(table)
     later = find_later_claims(rows.values(), worker, known.batch)
-    last = max((claim.batch for row in later if (claim := row.claim_of(worker)) is not None), default=-1)
+    last = last_claimed_batch(later, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     writes = plan_rewind(rows, known, worker, shards)
     _log.warning(

@@ -18,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.core.claims import Execution, find_later_claims
+from penstock.core.claims import Execution, find_later_claims, last_claimed_batch
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions, StartReader
 from penstock.core.lease import Lease, Promote, Refused
 from penstock.core.offsets import Share, StreamOffset
@@ -116,7 +116,9 @@ class Planner:
         self._joined: tuple[Fleet, QueryShards] | None = None
         self._stream = StreamIdentity("", 0)
         self._under_way: _UnderWay | None = None
-        self._rewound_from = -1  # the last batch that a restored checkpoint location does not know
+        self._rewound_from = (
+            -1
+        )  # the last batch that was claimed and that the checkpoint location does not know
         self._full_looks_left = _FULL_LOOKS
         self._has_warned_of_unread = False
         self._tips_due_s = float("-inf")
@@ -329,7 +331,11 @@ class Planner:
 
     def _rewind(self, known: StreamOffset, worker: str, rows: dict[str, Lease]) -> dict[str, Lease]:
         """Let leases go back to a checkpoint location that was restored from an older copy; return them as they are then."""
-        if not known.worker or not find_later_claims(rows.values(), worker, known.batch):
+        if not known.worker:
+            # A new checkpoint location under the workerId of an earlier one: its batches are numbered behind that one's.
+            self._rewound_from = last_claimed_batch(rows.values(), worker)
+            return rows
+        if not find_later_claims(rows.values(), worker, known.batch):
             return rows
         refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s)
         self._rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
