@@ -5,12 +5,14 @@
 
 Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
-entry for the version.
+entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports past their
+public interface, and the tests that it names are there.
 """
 
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from pathlib import Path
@@ -67,6 +69,37 @@ def missing_words() -> list[str]:
     return found
 
 
+_PUBLIC = ("botocore.config", "botocore.exceptions", "botocore.session", "moto.server")
+_LISTED = re.compile(r"`(tests/[a-z0-9_/]+\.py)(?:::(\w+))?`")
+
+
+def imported_modules() -> set[str]:
+    """Return the modules of botocore and moto that the code imports."""
+    found = set()
+    for path in (ROOT / "src").glob("**/*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            names = [each.name for each in node.names] if isinstance(node, ast.Import) else []
+            if isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+                names.append(node.module)
+            found |= {name for name in names if name.split(".")[0] in ("botocore", "moto")}
+    return found - {"botocore", *_PUBLIC}
+
+
+def unlisted_internals() -> list[str]:
+    """Name modules that docs/internals-used.md leaves out, and tests that it names and nobody finds."""
+    page = ROOT / "docs" / "internals-used.md"
+    text = page.read_text()
+    found = [
+        f"{page.relative_to(ROOT)} does not mention `{name}`, which the code imports"
+        for name in sorted(imported_modules())
+        if f"`{name}" not in text
+    ]
+    for path, name in _LISTED.findall(text):
+        if not (ROOT / path).exists() or (name and f"def {name}(" not in (ROOT / path).read_text()):
+            found.append(f"{page.relative_to(ROOT)} names a test that is not there: {path}::{name}")
+    return found
+
+
 def main() -> int:
     """Check or write; exit code 1 when something is out of step."""
     parser = argparse.ArgumentParser(
@@ -78,7 +111,7 @@ def main() -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             print(f"wrote {path.relative_to(ROOT)}")
-    problems = [*stale_documents(), *broken_links(), *missing_words()]
+    problems = [*stale_documents(), *broken_links(), *missing_words(), *unlisted_internals()]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0

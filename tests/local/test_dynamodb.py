@@ -312,6 +312,24 @@ def test_values_are_written_in_one_step_and_as_moto_writes_them(rig, table, monk
     assert table.get_item(TableName="leases", Key=ROW)["Item"] == quick
 
 
+def test_rows_of_plain_values_are_written_by_our_serializer_in_this_moto(table, monkeypatch):
+    from moto.core.serialize import SERVICE_SPECIFIC_SERIALIZERS, JSONSerializer
+
+    assert install_serializer()
+    ours = SERVICE_SPECIFIC_SERIALIZERS["dynamodb"]["json"]
+    shown = []
+    before = JSONSerializer._default_serialize
+
+    def note(self, serialized, value, shape, key):
+        shown.append((type(self), shape.name))
+        return before(self, serialized, value, shape, key)
+
+    monkeypatch.setattr(JSONSerializer, "_default_serialize", note)
+    table.put_item(TableName="leases", Item={**ROW, "leaseCounter": {"N": "1"}})
+    assert table.scan(TableName="leases")["Items"] == [{**ROW, "leaseCounter": {"N": "1"}}]
+    assert (ours, "AttributeValue") in shown
+
+
 def test_a_moto_without_a_place_for_serializers_does_the_work_itself(monkeypatch):
     monkeypatch.setitem(sys.modules, "moto.core.serialize", None)
     assert not install_serializer()
