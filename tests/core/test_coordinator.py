@@ -56,6 +56,7 @@ from penstock.core.lease import (
     Renew,
     RequestHandover,
     Take,
+    TipMark,
 )
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard, Shard
@@ -589,6 +590,61 @@ def test_stale_events_of_an_earlier_ownership_are_ignored():
     assert bench.run(ReaderFailed("s", 99, at_record("5"), "the handler raised")) == []
     assert bench.run(ShardDrained("s", 99, ())) == []
     assert bench.machine.held() == {"s": Phase.READING}
+
+
+# --- the tip ----------------------------------------------------------------------------------------------
+
+
+def at_tip(bench, position, tip_ms, epoch=1):
+    bench.run(ReaderProgress("s", epoch, str(position), 0, tip=TipMark(position, tip_ms)))
+
+
+def test_the_moment_at_the_tip_goes_to_the_lease_with_the_heartbeat():
+    bench = Bench(Lease("s", counter=3, owner="me", checkpoint=at_record("5"), hash_range=WHOLE))
+    bench.start()
+    at_tip(bench, at_record("5"), 1000)
+    bench.at(4.0)
+    assert bench.table.rows["s"].tip_ms_at(at_record("5")) == 1000
+    at_tip(bench, at_record("5"), 2000)
+    bench.at(8.0)
+    assert bench.table.rows["s"].tip_ms_at(at_record("5")) == 2000
+
+
+def test_a_checkpoint_carries_the_moment_at_the_tip_of_an_earlier_position():
+    bench = holding()
+    at_tip(bench, at_record("5"), 1000)
+    bench.run(CheckpointRequested("s", 1, at_record("8"), urgent=True))
+    assert bench.table.rows["s"].tip_ms_at(at_record("8")) == 1000
+
+
+def test_a_checkpoint_before_the_place_at_the_tip_carries_no_moment():
+    bench = holding()
+    at_tip(bench, at_record("9"), 1000)
+    bench.run(CheckpointRequested("s", 1, at_record("8"), urgent=True))
+    row = bench.table.rows["s"]
+    assert (row.tip_ms_at(at_record("8")), row.has_foreign_checkpoint) == (None, False)
+
+
+def test_a_release_hands_the_moment_at_the_tip_on():
+    bench = Bench(Lease("s", counter=3, owner="me", checkpoint=at_record("5"), hash_range=WHOLE))
+    bench.start()
+    bench.run(StopRequested())
+    bench.run(ReaderStopped("s", 1, at_record("5"), TipMark(at_record("5"), 3000)))
+    row = bench.table.rows["s"]
+    assert (row.owner, row.tip_ms_at(at_record("5"))) == (None, 3000)
+
+
+def test_a_query_tells_a_moment_once_so_that_a_claim_is_not_overwritten():
+    bench = Bench(
+        Lease("s", counter=3, owner="me", checkpoint=at_record("5"), hash_range=WHOLE), keeps_claims=True
+    )
+    bench.start()
+    at_tip(bench, at_record("5"), 1000)
+    bench.at(4.0)
+    later = TipMark(at_record("9"), 5000)
+    bench.table.rows["s"] = replace(bench.table.rows["s"], checkpoint=at_record("9"), mark=later)
+    bench.at(12.0)
+    assert bench.table.rows["s"].mark == later
 
 
 # --- handing over -----------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from penstock.core.reader import (
     FetchListing,
     FetchPage,
     Finished,
+    Kept,
     ListedShard,
     Page,
     Pause,
@@ -45,6 +46,7 @@ from penstock.errors import (
 
 CHILD = ChildShard("shardId-1", ("shardId-0",), HashRange(0, 9))
 SPACING_S = ReaderOptions().spacing_s
+EPOCH_MS = 1_700_000_000_000
 
 
 @dataclass(frozen=True)
@@ -57,13 +59,14 @@ def reader(start: Position = TRIM_HORIZON, **options) -> ShardReader[Rec]:
     return ShardReader("orders", "shardId-0", start, ReaderOptions(**options))
 
 
-def page(*places, iterator="next", behind=0, children=(), read_bytes=0) -> Page[Rec]:
+def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> Page[Rec]:
     records = [
         Rec(str(place[0]), place[1]) if isinstance(place, tuple) else Rec(str(place)) for place in places
     ]
     first = records[0].sequence_number if records else None
     last = records[-1].sequence_number if records else None
-    return Page(records, first, last, read_bytes, iterator, behind, children)
+    service_ms = None if at_s is None else EPOCH_MS + int(at_s * 1000)
+    return Page(records, first, last, read_bytes, iterator, behind, children, service_ms)
 
 
 def places(records) -> list[tuple[int, int]]:
@@ -428,10 +431,30 @@ def test_a_trimmed_position_warns_and_goes_on_when_told_so():
     assert machine.plan_step(1.0) == FetchPage("next", 10_000)
 
 
+def empty_until_believed(machine, **more):
+    """Answer with empty pages at the tip until the machine draws its conclusion; gives that."""
+    for attempt in range(4):
+        now_s = 100.0 * attempt
+        kept = machine.on_page(page(**more), now_s, now_s)
+        if attempt < 3:
+            assert (kept.records, kept.loss, kept.doubt) == ((), None, None)
+            assert machine.plan_step(now_s + 99.0) == FetchIterator(at_record("100"))
+            machine.on_iterator("again", now_s + 99.0, 1_000_000)
+    return kept
+
+
 def test_a_loss_is_reported_once():
     machine = started(at_record("100"), on_data_loss="warn")
-    assert machine.on_page(page(), 0.0, 0.1).loss is not None
-    assert machine.on_page(page(150), 2.0, 2.1).loss is None
+    assert empty_until_believed(machine).loss is not None
+    assert machine.on_page(page(150), 400.0, 400.1).loss is None
+
+
+def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
+    machine = started(at_record("100"))
+    assert machine.on_page(page(), 0.0, 0.1) == Kept(())
+    machine.on_iterator("again", 10.0, 1_000_000)
+    kept = machine.on_page(page(100, 101), 10.0, 10.1)
+    assert (places(kept.records), kept.loss) == ([(101, 0)], None)
 
 
 def test_a_closed_shard_whose_records_are_all_trimmed_is_a_loss():
@@ -440,20 +463,66 @@ def test_a_closed_shard_whose_records_are_all_trimmed_is_a_loss():
     assert isinstance(machine.plan_step(0.1), Failed)
 
 
+def resumed(tip_s=None, is_foreign=False, **options):
+    """A machine that resumes behind record 100, at whose tip somebody was at a moment by the service's clock."""
+    tip_ms = None if tip_s is None else EPOCH_MS + int(tip_s * 1000)
+    options = {"retention_s": 3600.0, **options}
+    start = at_record("100")
+    machine = ShardReader(
+        "orders", "shardId-0", start, ReaderOptions(**options), tip_ms=tip_ms, is_foreign=is_foreign
+    )
+    machine.on_iterator("first", 0.0, 1_000_000)
+    return machine
+
+
 def test_a_missing_record_is_no_loss_when_the_tip_was_seen_within_the_retention():
     machine = started(retention_s=3600.0)
-    machine.on_page(page(1), 0.0, 0.1)
+    machine.on_page(page(1, at_s=0.0), 0.0, 0.1)
     machine.on_failure(ExpiredIterator("old"), 1000.0, 0.5)
     machine.on_iterator("again", 1000.0, 1)
-    assert machine.on_page(page(5), 1000.0, 1000.1).loss is None
+    assert machine.on_page(page(5, at_s=3500.0), 1000.0, 1000.1).loss is None
 
 
 def test_a_missing_record_is_a_loss_when_the_tip_was_seen_longer_ago_than_the_retention():
     machine = started(retention_s=3600.0)
-    machine.on_page(page(1), 0.0, 0.1)
-    machine.on_failure(ExpiredIterator("old"), 5000.0, 0.5)
-    machine.on_iterator("again", 5000.0, 1)
-    assert machine.on_page(page(5), 5000.0, 5000.1).loss is not None
+    machine.on_page(page(1, at_s=0.0), 0.0, 0.1)
+    machine.on_failure(ExpiredIterator("old"), 1000.0, 0.5)
+    machine.on_iterator("again", 1000.0, 1)
+    assert machine.on_page(page(5, at_s=3601.0), 1000.0, 1000.1).loss is not None
+
+
+def test_what_the_lease_tells_of_the_tip_counts_as_if_this_reader_had_seen_it():
+    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == Kept([])
+    assert resumed(tip_s=0.0).on_page(page(150, at_s=3500.0), 0.0, 0.1).loss is None
+    assert resumed(tip_s=0.0).on_page(page(150, at_s=3601.0), 0.0, 0.1).loss is not None
+    assert resumed().on_page(page(150, at_s=1.0), 0.0, 0.1).loss is not None
+
+
+def test_a_shard_at_its_tip_keeps_the_moment_up_to_date():
+    machine = resumed(tip_s=0.0)
+    machine.on_page(page(at_s=3500.0), 0.0, 0.1)
+    assert machine.tip_ms == EPOCH_MS + 3_500_000
+    machine.on_page(page(101, behind=5, at_s=3600.0), 1.0, 1.1)
+    assert machine.tip_ms == EPOCH_MS + 3_500_000
+
+
+def test_an_open_shard_that_is_empty_behind_a_foreign_checkpoint_is_a_doubt_and_no_stop():
+    machine = resumed(is_foreign=True)
+    kept = empty_until_believed(machine, at_s=9_000.0)
+    assert kept.loss is None
+    assert "did not note when it was at the tip" in kept.doubt
+    assert isinstance(machine.plan_step(1e6), FetchPage)
+    assert places(machine.on_page(page(150, at_s=9_100.0), 500.0, 500.1).records) == [(150, 0)]
+
+
+def test_records_behind_a_foreign_checkpoint_that_is_gone_are_a_loss():
+    assert resumed(is_foreign=True).on_page(page(150, at_s=9_000.0), 0.0, 0.1).loss is not None
+
+
+def test_a_page_that_is_not_believed_tells_nothing_of_the_tip():
+    machine = resumed()
+    machine.on_page(page(at_s=9_000.0), 0.0, 0.1)
+    assert machine.tip_ms is None
 
 
 def test_a_shard_that_vanished_unread_fails():

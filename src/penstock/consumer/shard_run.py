@@ -14,7 +14,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from penstock.consumer.processor import ShardProcessor
@@ -34,7 +34,8 @@ from penstock.core.calls import (
 )
 from penstock.core.delivery import ShardDelivery
 from penstock.core.lag import ArrivalMarks, age_ms, service_now_ms
-from penstock.core.position import Position
+from penstock.core.lease import TipMark
+from penstock.core.position import Position, at_record
 from penstock.core.reader import (
     Failed,
     FetchIterator,
@@ -138,7 +139,12 @@ class ShardRun:
         self._is_checkpoint_urgent = is_checkpoint_urgent
         self._start = start.position
         self._reader: ShardReader[UnreadRecord] = ShardReader(
-            stream, start.key, start.position, reader_options
+            stream,
+            start.key,
+            start.position,
+            reader_options,
+            tip_ms=start.lease.tip_ms_at(start.position),
+            is_foreign=start.lease.has_foreign_checkpoint and start.position == start.lease.checkpoint,
         )
         self._delivery: ShardDelivery[Record] = ShardDelivery(start.key, start.position, delivery_options)
         self._deliver_until_s = start.deliver_until_s
@@ -147,6 +153,8 @@ class ShardRun:
         self._unread: deque[UnreadRecord] = deque()  # fetched, and not taken apart for want of room
         self._unread_bytes = 0
         self._has_failed_apart = False
+        self._has_dropped = False
+        self._taken_through = start.position  # the last record that was given to delivery
         self._arrivals = ArrivalMarks()
         self._read_error: PenstockError | None = None
         self._clock_offset_ms = 0  # from this machine's clock to the service's
@@ -252,6 +260,7 @@ class ShardRun:
         return max(room_bytes, 0 if waiting_bytes else 1)
 
     def _drop_unread(self) -> None:
+        self._has_dropped = self._has_dropped or bool(self._unread)
         self._unread.clear()
         self._unread_bytes = 0
 
@@ -285,7 +294,11 @@ class ShardRun:
             is_done = delivery.is_quiet
             if self._grace_until_s is not None:
                 is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
-            return self._answer(c.ReaderStopped(self.shard_id, self.epoch, low_water)) if is_done else []
+            return (
+                self._answer(c.ReaderStopped(self.shard_id, self.epoch, low_water, self._tip()))
+                if is_done
+                else []
+            )
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
         elif not delivery.is_idle:
@@ -347,7 +360,10 @@ class ShardRun:
         with self.lock:
             wall_ms = self._clock.wall_ms()
             self._clock_offset_ms = service_now_ms(wall_ms, server_ms) - wall_ms
+            page = replace(page, service_ms=wall_ms + self._clock_offset_ms)
             kept = self._reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
+            if kept.doubt is not None:
+                log.warning("%s", kept.doubt)
             if kept.loss is not None:
                 self._report_loss(kept.loss)
                 if page.records and not kept.records:
@@ -388,6 +404,8 @@ class ShardRun:
                 place += count
                 self._arrivals.add(len(found), unread.arrival_s)
                 new += found
+            if new:
+                self._taken_through = at_record(new[-1].sequence_number, new[-1].sub_sequence_number)
             self._delivery.add(new, self._delivery.millis_behind_latest)
 
     def _without_done(self, unread: UnreadRecord, records: Sequence[Record]) -> Sequence[Record]:
@@ -563,4 +581,11 @@ class ShardRun:
             read_through = f"{self._reader.position} {self._delivery.low_water}"
             if read_through != self._read_through or lag_ms == 0:
                 self._read_through, self._progress_s = read_through, now_s
-        return c.ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps)
+            tip = self._tip()
+        return c.ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps, tip)
+
+    def _tip(self) -> TipMark | None:
+        """Return up to where everything is done, and when nothing was left behind it, while nothing waits to be done."""
+        done, tip_ms = self._delivery.low_water, self._reader.tip_ms
+        is_all_done = done.is_record and done >= self._taken_through and not self._unread
+        return TipMark(done, tip_ms) if is_all_done and not self._has_dropped and tip_ms is not None else None

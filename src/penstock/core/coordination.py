@@ -14,6 +14,7 @@ from penstock.core.lease import Applied, Lease, LeaseWrite, Refused, TipMark
 from penstock.core.position import LATEST, Position
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 
 # --- options --------------------------------------------------------------------------------------------
@@ -54,6 +55,7 @@ class CoordinatorOptions:
         keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A heartbeat then never
             writes a checkpoint, which would end a claim; and leases that were being handed over when the worker ended are
             taken up again, since the batch that was under way is repeated first.
+        stream: The stream whose shards are shared: leases of another one are refused. None compares nothing.
         start: Where shards start when the application starts for the first time.
         cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
         hole_confidence_rounds: A hole in the hash range must be seen in so many rounds in a row before it is
@@ -79,6 +81,7 @@ class CoordinatorOptions:
     handover_timeout_s: float = 30.0
     handover_poll_s: float = 1.5
     keeps_claims: bool = False
+    stream: StreamIdentity | None = None
     start: StartingPosition = field(default_factory=lambda: StartingPosition(default=LATEST))
     cold_start_jitter_s: float = 5.0
     hole_confidence_rounds: int = 3

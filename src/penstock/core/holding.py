@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from penstock.core.lease import Lease, LeaseWrite
+from penstock.core.lease import Lease, LeaseWrite, TipMark
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 
@@ -47,7 +47,19 @@ class Holding:
     throughput_kbps: float | None = None
     unseen_audits: int = 0
     stopped_reason: str | None = None
+    tip: TipMark | None = None
     due_s: float = float("inf")
+
+    def tip_at(self, position: Position) -> TipMark | None:
+        """Return when nothing was left behind a position, as far as the reader has told.
+
+        What came behind a position came later than the moment at which nothing was left there: the moment holds for
+        every later position too.
+        """
+        tip = self.tip
+        if tip is None or not position.is_record or position < tip.position:
+            return None
+        return TipMark(position, tip.tip_ms)
 
     @property
     def has_reader(self) -> bool:

@@ -55,6 +55,7 @@ from penstock.core.lease import (
     Refused,
     Release,
     Renew,
+    TipMark,
 )
 from penstock.core.lease_view import LeaseView
 from penstock.core.outbox import Errand, Outbox
@@ -191,7 +192,8 @@ class Holdings:
         lease, key = holding.lease, holding.key
         if holding.phase is Phase.STOPPED:
             next_owner = lease.owner if lease.checkpoint_owner == self.me else None
-            return Release(key, lease.counter, self.me, self._ahead(holding), next_owner)
+            last = self._ahead(holding)
+            return Release(key, lease.counter, self.me, last, next_owner, self._tip(holding, last))
         if holding.phase is Phase.DRAINED and self.ends.children_stand(holding):
             return End(key, lease.counter, self.me, frozenset(child.shard_id for child in holding.children))
         is_due = now_s >= holding.renew_due_s or lease.stopped_reason != holding.stopped_reason
@@ -199,7 +201,8 @@ class Holdings:
             return None
         ahead = None if self.options.keeps_claims else self._ahead(holding)
         if ahead is not None:
-            return Checkpoint(key, lease.counter, self.me, ahead)
+            tip = self._tip(holding, ahead)
+            return Checkpoint(key, lease.counter, self.me, ahead, None if tip is None else tip.tip_ms)
         holding.urgent = False
         if not is_due:
             return None
@@ -210,7 +213,15 @@ class Holdings:
             holding.throughput_kbps,
             during_handover=lease.checkpoint_owner == self.me,
             stopped_reason=holding.stopped_reason,
+            tip=holding.tip if self.options.keeps_claims else self._tip(holding, None),
+            stream=self.options.stream if lease.stream is None else None,
         )
+
+    def _tip(self, holding: Holding, ahead: Position | None) -> TipMark | None:
+        """Give what a write notes of the tip, with a checkpoint or without."""
+        if ahead is None and self.options.keeps_claims:
+            return None  # a claim may have moved the checkpoint: this worker's copy of it is not the row's
+        return holding.tip_at(holding.lease.checkpoint if ahead is None else ahead)
 
     def _ahead(self, holding: Holding) -> Position | None:
         """Give what is done beyond the row's checkpoint, or None."""
@@ -295,6 +306,8 @@ class Holdings:
         elif isinstance(write, End):
             self._gone_by_end(holding, now_s)
         else:
+            if self.options.keeps_claims and isinstance(write, Renew) and write.tip == holding.tip:
+                holding.tip = None  # said; a claim may note a later place meanwhile
             self._renewed(holding, lease, errand.sent_s)
 
     def _renewed(self, holding: Holding, lease: Lease, sent_s: float) -> None:
@@ -417,6 +430,7 @@ class Holdings:
             holding.progress = event.read_through
             holding.progress_s = now_s
         holding.behind_ms = event.millis_behind_latest
+        holding.tip = event.tip or holding.tip
         if event.throughput_kbps is not None:
             before = holding.throughput_kbps
             if before is None:
@@ -446,6 +460,7 @@ class Holdings:
         if holding is None or not holding.has_reader:
             return
         self._want(holding, event.position)
+        holding.tip = event.tip or holding.tip
         holding.phase = Phase.STOPPED
         self.drive(holding, now_s)
 

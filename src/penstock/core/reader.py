@@ -7,7 +7,8 @@ arguments; the machine never waits, it says until when there is nothing to do.
 A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are
 disposable, and a new one is always taken AT the last record (not after it), so that the machine sees whether
 that record is still there. When it is not, records may have been trimmed behind the reader's back, and the
-policy `on_data_loss` decides: never silence.
+policy `on_data_loss` decides: never silence. `penstock.core.checkpoint.judge_missing_record` tells a record that
+may have taken others with it from one that cannot have.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from enum import Enum
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from penstock.core.backoff import Backoff
+from penstock.core.checkpoint import MissingRecord, ResumeCheck, check_resume, judge_missing_record
 from penstock.core.limits import (
     GET_RECORDS_COUNT_MAX,
     GET_RECORDS_PER_S_MAX,
@@ -45,6 +47,7 @@ _SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little
 _LATEST_SLACK_MS: Final = (
     2_000  # clocks differ: a LATEST that is taken again starts a little earlier, not later
 )
+_DOUBTS_MAX: Final = 3  # empty pages that are not believed where a record must be
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _STUBBORN_FAILURES_MAX: Final = 10  # refusals that waiting seldom cures (policy, wrong request)
 
@@ -78,8 +81,8 @@ class ReaderOptions:
         backoff_max_s: Largest upper bound.
         prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
         on_data_loss: What happens when records are gone that were not read: `fail` or `warn`.
-        retention_s: How long the stream keeps records, or None when unknown. With it a rebuilt iterator
-            after a quiet time is not mistaken for a loss.
+        retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
+            stream is not mistaken for a loss.
 
     Raises:
         OptionError: A value is out of its range; the message names it.
@@ -206,6 +209,7 @@ class Page(Generic[R]):
         next_iterator: None on the last page of a closed shard.
         millis_behind_latest: 0 at the tip.
         children: Given with the last page.
+        service_ms: The moment by the service's clock, or None when unknown.
     """
 
     records: Sequence[R]
@@ -215,6 +219,7 @@ class Page(Generic[R]):
     next_iterator: str | None
     millis_behind_latest: int
     children: tuple[ChildShard, ...] = ()
+    service_ms: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,10 +239,11 @@ class PossibleLoss:
 
 @dataclass(frozen=True, slots=True)
 class Kept(Generic[R]):
-    """What a page means: the records that are new, and whether a loss must be reported."""
+    """What a page means: the records that are new, and whether a loss must be reported, or a doubt."""
 
     records: Sequence[R]
     loss: PossibleLoss | None = None
+    doubt: str | None = None
 
 
 class ShardReader(Generic[R]):
@@ -248,9 +254,20 @@ class ShardReader(Generic[R]):
         shard_id: For messages.
         start: The checkpoint: everything up to and including it is done.
         options: How to read.
+        tip_ms: Moment by the service's clock at which nothing was left to read behind the start, or None.
+        is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
     """
 
-    def __init__(self, stream: str, shard_id: str, start: Position, options: ReaderOptions) -> None:
+    def __init__(
+        self,
+        stream: str,
+        shard_id: str,
+        start: Position,
+        options: ReaderOptions,
+        *,
+        tip_ms: int | None = None,
+        is_foreign: bool = False,
+    ) -> None:
         if start.is_shard_end:
             raise ValueError(f"shard {shard_id} is at its end: there is nothing to read")
         self.stream = stream
@@ -264,7 +281,10 @@ class ShardReader(Generic[R]):
         self._not_before_s = float("-inf")
         self._pause = Pause.SPACING
         self._read_s: float | None = None
-        self._tip_s: float | None = None
+        self.tip_ms = tip_ms
+        """Moment by the service's clock at which nothing was left to read behind `position`, or None."""
+        self._is_foreign = is_foreign
+        self._doubts = 0
         self._quiet_reads = 0
         self._failures = 0
         self._stubborn_failures = 0
@@ -347,15 +367,29 @@ class ShardReader(Generic[R]):
         self._failures = 0
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
-        loss = self._find_loss(page, now_s)
-        if loss is not None and self.options.on_data_loss == "fail":
-            self._final = Failed(loss.error)
-            return Kept((), loss)
+        loss = doubt = None
+        meaning = self._judge_resume(page)
+        if meaning not in (None, MissingRecord.HARMLESS):
+            if self._is_doubtful(page):
+                self._doubts += 1
+                self._iterator = None
+                self._back_off(now_s, chance, self._doubts)
+                return Kept(())
+            if meaning is MissingRecord.UNSURE:
+                doubt = f"{self._missing(page)}. It goes on, since {MissingRecord.UNSURE.value}"
+            else:
+                loss = self._loss(page)
+                if self.options.on_data_loss == "fail":
+                    self._final = Failed(loss.error)
+                    return Kept((), loss)
         records = self._drop_done(page.records)
+        if meaning is not None:
+            self._skip_through = None
         if page.last_sequence_number is not None:
             self.position = at_record(page.last_sequence_number, _last_sub(page))
-        if page.millis_behind_latest == 0:
-            self._tip_s = now_s
+            self._is_foreign = False
+        if page.millis_behind_latest == 0 and page.service_ms is not None:
+            self.tip_ms = page.service_ms
         self._iterator = page.next_iterator
         if records or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
             self._stubborn_failures = 0
@@ -364,7 +398,7 @@ class ShardReader(Generic[R]):
         else:
             self._ends_unconfirmed = 0
             self._pace(page, started_s)
-        return Kept(records, loss)
+        return Kept(records, loss, doubt)
 
     def on_failure(self, error: PenstockError, now_s: float, chance: float) -> None:
         """Take in that a call failed.
@@ -467,32 +501,46 @@ class ShardReader(Generic[R]):
                 return records[index:] if index else records
         return ()
 
-    def _find_loss(self, page: Page[R], now_s: float) -> PossibleLoss | None:
+    def _judge_resume(self, page: Page[R]) -> MissingRecord | None:
+        """Judge the page behind a new iterator; None where the record is there, or the page does not tell."""
         skip = self._skip_through
-        if skip is None or skip.sequence_number is None:
+        if skip is None:
             return None
-        if page.first_sequence_number is None:
-            # Empty and yet behind: the record may still come. Empty at the tip: it is gone.
-            if page.millis_behind_latest > 0 and page.next_iterator is not None:
-                return None
-            self._skip_through = None
-        elif int(page.first_sequence_number) <= int(skip.sequence_number):
+        is_last = page.next_iterator is None
+        check = check_resume(
+            skip, page.first_sequence_number, at_end=page.millis_behind_latest == 0 or is_last
+        )
+        if check is not ResumeCheck.TRIMMED:
             return None
-        if self._was_at_the_tip_within_retention(now_s):
-            return None
-        found = page.first_sequence_number or "nothing"
-        return PossibleLoss(
-            DataLossError(
-                f"stream {self.stream}, shard {self.shard_id}: the record at {skip}, up to which everything is done, "
-                f"is no longer in the stream (the first one found: {found}). Records after it may have passed the "
-                "retention unread. Set on_data_loss='warn' to go on from there; raise the stream's retention to "
-                "have more time. On a stream that was quiet for longer than its retention nothing is lost"
-            )
+        retention_s = self.options.retention_s
+        return judge_missing_record(
+            skip,
+            tip_ms=None if page.service_ms is None or retention_s is None else self.tip_ms,
+            is_foreign=self._is_foreign,
+            now_ms=page.service_ms or 0,
+            retention_ms=int((retention_s or 0) * 1000),
+            is_open_and_empty=page.first_sequence_number is None and not is_last,
         )
 
-    def _was_at_the_tip_within_retention(self, now_s: float) -> bool:
-        retention_s = self.options.retention_s
-        return self._tip_s is not None and retention_s is not None and now_s - self._tip_s < retention_s
+    def _is_doubtful(self, page: Page[R]) -> bool:
+        # A record that reading is to go on at is seldom missing: an empty answer is asked for again before it counts.
+        is_empty = page.first_sequence_number is None and page.next_iterator is not None
+        return is_empty and self._doubts < _DOUBTS_MAX
+
+    def _missing(self, page: Page[R]) -> str:
+        found = page.first_sequence_number or "nothing"
+        return (
+            f"stream {self.stream}, shard {self.shard_id}: the record at {self._skip_through}, up to which everything is "
+            f"done, is no longer in the stream (the first one found: {found})"
+        )
+
+    def _loss(self, page: Page[R]) -> PossibleLoss:
+        return PossibleLoss(
+            DataLossError(
+                f"{self._missing(page)}. Records after it may have passed the retention unread: nobody was at the shard's "
+                "tip since. Set on_data_loss='warn' to go on from there; raise the stream's retention to have more time"
+            )
+        )
 
     def _on_last_page(self, page: Page[R], is_progress: bool, now_s: float, chance: float) -> None:
         if page.children:

@@ -214,6 +214,7 @@ class Surroundings:
             None if is_end else f"{key}:{after}:{self.now:.3f}",
             behind_ms,
             self.stream.children_of(shard) if is_end else (),
+            self.now_ms(),
         )
 
     def serve_shard(self, key: str) -> ListedShard:
