@@ -353,6 +353,7 @@ def test_a_trimmed_position_stops_the_shard_and_says_what_to_do():
     a.runtime.request_stop()
     world.run(20, until=a.runtime.has_ended.is_set)
     world.put(3, "lost")
+    world.clock.now_s += 86_400.0
     world.put(3, "kept")
     world.kinesis.trim("shardId-000000000000", 6)
     strict = world.worker("b")

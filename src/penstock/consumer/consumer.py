@@ -33,6 +33,7 @@ from penstock.consumer.records import Batch
 from penstock.consumer.runtime import Outside, Runtime, thread_pools
 from penstock.consumer.system_clock import SystemClock
 from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
+from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -157,6 +158,7 @@ class Consumer:
         Raises:
             HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
             ShardsStopped: Every shard that the worker held has stopped for a failure; not with `on_all_stopped="stay"`.
+            OptionError: The application's lease table belongs to another stream.
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
         self._home.check()
@@ -314,6 +316,7 @@ class Consumer:
             dead_letter=self._dead_letter,
             is_lifecycle_called=self._processor_factory is not None,
             retention_s=summary.retention_hours * 3600.0,
+            stream_identity=StreamIdentity(summary.arn, summary.created_ms),
         )
 
     def _wait(self, timeout_s: float | None) -> bool:

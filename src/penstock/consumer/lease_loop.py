@@ -19,9 +19,11 @@ from penstock.core.coordinator import Coordinator
 from penstock.core.lease import Checkpoint, End, LateCheckpoint, Release
 from penstock.core.position import Position
 from penstock.core.standstill import HeldLease, look_at
+from penstock.core.stream_identity import ForeignLease, describe_foreign_table
 from penstock.errors import (
     AccessDenied,
     NotFound,
+    OptionError,
     PenstockError,
     Rejected,
     ServiceError,
@@ -95,6 +97,7 @@ class LeaseLoop(Loop[c.Event]):
         metrics: Where figures go.
         heartbeat_pool: For renewals and nothing else.
         call_pool: For every other call.
+        table_option: What names the lease table where the user configures it.
     """
 
     def __init__(
@@ -109,6 +112,7 @@ class LeaseLoop(Loop[c.Event]):
         metrics: Metrics,
         heartbeat_pool: Pool,
         call_pool: Pool,
+        table_option: str = "application",
     ) -> None:
         super().__init__()
         self._coordinator = coordinator
@@ -120,6 +124,7 @@ class LeaseLoop(Loop[c.Event]):
         self._metrics = metrics
         self._heartbeat_pool = heartbeat_pool
         self._call_pool = call_pool
+        self._table_option = table_option
         self._takes_counted: dict[str, int] = {}
         self._lost_counted = 0
         self._waiting_answers: set[tuple[str, int]] = set()
@@ -127,7 +132,7 @@ class LeaseLoop(Loop[c.Event]):
         self._table_looked_s: float | None = None
         self.readers: Readers | None = None
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
-        """Called when the table is none of ours, or denied, before it was ever seen."""
+        """Called when the table is none of ours, belongs to another stream, or is denied before it was ever seen."""
 
     # --- the loop ---
 
@@ -199,10 +204,20 @@ class LeaseLoop(Loop[c.Event]):
                 self._call(lambda: self._list(effect))
             case c.Report():
                 self._report(effect)
+            case c.TableRefused(foreign):
+                self._refuse(foreign)
             case c.Stopped():
                 self.is_finished = True
             case _:
                 self._tell_readers(effect)
+
+    def _refuse(self, foreign: ForeignLease) -> None:
+        error = OptionError(
+            describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
+        )
+        log.error("%s", error)
+        if self.on_unusable_table is not None:
+            self.on_unusable_table(error)
 
     def _tell_readers(
         self, effect: c.StartReader | c.ExtendDelivery | c.StopReader | c.CheckpointStands

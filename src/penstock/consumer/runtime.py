@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condition
@@ -21,6 +21,7 @@ from penstock.consumer.shard_run import ShardRun
 from penstock.core import coordination as c
 from penstock.core.coordinator import Coordinator
 from penstock.core.holding import Phase
+from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -85,6 +86,7 @@ class Runtime:
         dead_letter: For records that failed for good.
         is_lifecycle_called: Whether user code is told of more than records.
         retention_s: Of the stream, or None when unknown.
+        stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         waiter: How `batch.checkpoint` waits.
         home: The process whose threads these are; None: this one.
     """
@@ -101,6 +103,7 @@ class Runtime:
         dead_letter: DeadLetterHandler | None = None,
         is_lifecycle_called: bool = False,
         retention_s: float | None = None,
+        stream_identity: StreamIdentity | None = None,
         waiter: Waiter = wait_on_condition,
         home: HomeProcess | None = None,
     ) -> None:
@@ -113,7 +116,7 @@ class Runtime:
         self._has_ended = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
-        coordinator_options = options.coordinator_options()
+        coordinator_options = replace(options.coordinator_options(), stream=stream_identity)
         self.leases = LeaseLoop(
             Coordinator(worker_id, coordinator_options),
             stream=stream,

@@ -116,7 +116,9 @@ class Caretaker:
     def on_empty_table(self, now_s: float) -> None:
         """Start the application, after a wait of this worker's own length; or bring back what was deleted."""
         if self._memory:
-            self._restore(frozenset())
+            # What is remembered stays until leases are seen again: an application that has ever had any is never new.
+            if not self.outbox.has_creations():
+                self._restore(frozenset())
             return
         if self._listing is not None or self._first:
             return
@@ -130,7 +132,6 @@ class Caretaker:
 
     def _restore(self, scanned: AbstractSet[str]) -> None:
         leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
-        self._memory = {}
         self.outbox.report(
             Topic.TABLE_GONE,
             Level.ERROR,
@@ -146,7 +147,7 @@ class Caretaker:
                 pending=None,
                 pending_state=None,
             )
-            self.outbox.enqueue(Create(bare), ("create", "restored"))
+            self.outbox.enqueue(Create(self.options.own(bare)), ("create", "restored"))
         self.wants_round = True
 
     def _list(
@@ -154,6 +155,11 @@ class Caretaker:
     ) -> None:
         self._listing = purpose
         self.outbox.emit(ListShards(purpose, filter_type, timestamp_ms))
+
+    def compare(self) -> None:
+        """List every shard, to compare leases with that do not name their stream."""
+        if self._listing is None:
+            self._list(ListingPurpose.COMPARE)
 
     def on_listing_failed(self) -> None:
         """Take in that a listing gave nothing; the next round asks again."""
@@ -167,7 +173,9 @@ class Caretaker:
             return
         for shard in event.shards:
             self.ranges[shard.shard_id] = shard.hash_range
-        if event.purpose is ListingPurpose.FILL_HOLE:
+        if event.purpose is ListingPurpose.COMPARE:
+            self.wants_round = True
+        elif event.purpose is ListingPurpose.FILL_HOLE:
             self._on_fill_listing(event)
         else:
             self._vanished_before, self._vanished = find_vanished(
@@ -202,7 +210,7 @@ class Caretaker:
 
     def _create_first(self) -> None:
         # The first lease decides who starts the application; the others follow when it stands.
-        if not self.outbox.enqueue(Create(self._first[0]), ("first",)):
+        if not self.outbox.enqueue(Create(self.options.own(self._first[0])), ("first",)):
             self._first.clear()  # a write for it is under way: the next round shows what stands
 
     def on_first_created(self, outcome: Applied | Refused | NotDone | Unknown) -> None:
@@ -218,14 +226,13 @@ class Caretaker:
             return
         mine = self._first.popleft()
         rest, self._first = self._first, deque()
-        if isinstance(outcome, Refused) and (
-            outcome.row is None or outcome.row.checkpoint != mine.checkpoint
-        ):
+        row = outcome.row if isinstance(outcome, Refused) else mine
+        if row is None or row.checkpoint != mine.checkpoint or row.stream not in (None, self.options.stream):
             self.wants_round = True
             return  # another worker's moment counts; it creates the others too
         self.wants_round = not rest
         for lease in rest:
-            self.outbox.enqueue(Create(lease), ("create", "first"))
+            self.outbox.enqueue(Create(self.options.own(lease)), ("create", "first"))
 
     def on_created(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown) -> None:
         """Take in the answer to another creation."""
@@ -336,7 +343,7 @@ class Caretaker:
         # One after the other, parents first: a child without its parent's lease would be read at once.
         while self._filling:
             lease, why = self._filling.popleft()
-            if self.outbox.enqueue(Create(lease), ("create", why)):
+            if self.outbox.enqueue(Create(self.options.own(lease)), ("create", why)):
                 self.outbox.report(
                     Topic.HOLE,
                     Level.WARNING,

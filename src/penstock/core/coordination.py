@@ -6,7 +6,7 @@ effects. The consumer's runtime and the simulator speak this language; no machin
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, TypeAlias
 
@@ -14,7 +14,7 @@ from penstock.core.lease import Applied, Lease, LeaseWrite, Refused, TipMark
 from penstock.core.position import LATEST, Position
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition
-from penstock.core.stream_identity import StreamIdentity
+from penstock.core.stream_identity import ForeignLease, StreamIdentity
 from penstock.errors import OptionError
 
 # --- options --------------------------------------------------------------------------------------------
@@ -105,6 +105,10 @@ class CoordinatorOptions:
                 f"lease_duration_s={self.lease_duration_s}"
             )
         self._check_signs()
+
+    def own(self, lease: Lease) -> Lease:
+        """Return a lease that is to be created, marked as one of this stream's."""
+        return lease if self.stream is None else replace(lease, stream=self.stream)
 
     def _check_signs(self) -> None:
         for name in (
@@ -243,6 +247,7 @@ class ListingPurpose(Enum):
 
     FIRST_LEASES = "the table is empty"
     FILL_HOLE = "a part of the hash range has no unfinished lease"
+    COMPARE = "leases that do not name their stream are compared with its shards"
     FIND_VANISHED = "ended leases wait for their shards to vanish"
 
 
@@ -540,6 +545,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class TableRefused:
+    """The lease table belongs to another stream: this worker stops, and has taken nothing since it saw that."""
+
+    foreign: ForeignLease
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The machine has stopped: every reader has, and what could be released is."""
 
@@ -556,6 +568,7 @@ Effect: TypeAlias = (
     | CheckpointStands
     | AuditReaders
     | Report
+    | TableRefused
     | Stopped
 )
 

@@ -17,6 +17,7 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `AuditReaders()` | `ReadersFound(alive)`, at once |
 | `CheckpointStands(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
+| `TableRefused(foreign)` | nothing: the worker stops; say why to whoever runs it |
 | `Stopped()` | nothing: the last effect of all |
 
 Events that come on their own: `Tick` (due at `next_wake_s`), `StopRequested`. Every call is answered by exactly
@@ -29,9 +30,9 @@ different leases may run in parallel, heartbeats (`is_heartbeat`) first.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias, assert_never
 
+from penstock.core.awaited import AwaitedLeases
 from penstock.core.caretaker import Caretaker
 from penstock.core.coordination import (
     AuditReaders,
@@ -42,11 +43,11 @@ from penstock.core.coordination import (
     EnsureTable,
     Event,
     FetchFailed,
-    FetchLease,
     LeaseFetched,
     Level,
     ListingDone,
     ListingFailed,
+    ListingPurpose,
     NotDone,
     Problem,
     ReaderFailed,
@@ -62,6 +63,7 @@ from penstock.core.coordination import (
     StopWhy,
     TableFailed,
     TableReady,
+    TableRefused,
     Tick,
     Topic,
     Unknown,
@@ -85,6 +87,8 @@ from penstock.core.lease_view import Hold, LeaseView
 from penstock.core.move_planner import MovePlanner
 from penstock.core.odd_rows import OddRows
 from penstock.core.outbox import Errand, Outbox
+from penstock.core.position import LATEST
+from penstock.core.stream_check import StreamCheck
 
 _ROUND_JITTER: Final = 0.2  # of the interval, to both sides
 _SHUN_DURATIONS: Final = (
@@ -93,15 +97,6 @@ _SHUN_DURATIONS: Final = (
 _LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
 _RESTING: Final = frozenset({Phase.WAITING, Phase.READING, Phase.STOPPING, Phase.PARKED})
 _Upkeep: TypeAlias = Literal["first", "create", "delete", "late"]  # writes that no held lease waits for
-
-
-@dataclass(slots=True)
-class _Awaited:
-    """A lease whose owner is asked to hand it over to this worker."""
-
-    since_s: float
-    look_s: float
-    is_looking: bool = False
 
 
 class Coordinator:
@@ -122,6 +117,7 @@ class Coordinator:
         self._planner = MovePlanner(worker, options)
         self.outbox = Outbox(options.writes_in_flight_max)
         self.holdings = Holdings(worker, options, self.view, self.outbox)
+        self.stream_check = StreamCheck(options.stream, self.view)
         self.odd_rows = OddRows(self.view, self.outbox)
         self.caretaker = Caretaker(worker, options, self.view, self.outbox)
         self.stats = CoordinatorStats()
@@ -132,11 +128,12 @@ class Coordinator:
         self._scanning = False
         self._scan_failures = 0
         self._last_round_s = -math.inf
-        self._awaited: dict[str, _Awaited] = {}
+        self.awaited = AwaitedLeases(worker, options, self.view, self.outbox, self.stream_check)
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
         self._stop_by_s: float | None = None
         self._stop_hard_s: float | None = None
+        self._is_refused = False
         self._fleet_size = (0, 1)
         self._losses_at_scan = 0  # when the scan under way began
         self._losses_looked_at = 0  # followed by a whole scan
@@ -154,7 +151,7 @@ class Coordinator:
             moments.append(self._table_due_s)
         if self._table_state == "ready" and not self._scanning:
             moments.append(self._round_due_s)
-        moments += [awaited.look_s for awaited in self._awaited.values() if not awaited.is_looking]
+        moments.append(self.awaited.next_look_s)
         if self._stop_by_s is not None:
             moments.append(self._stop_by_s)
         return min(moments)
@@ -223,9 +220,12 @@ class Coordinator:
                 self._on_fetched(key, lease, now_s)
             case FetchFailed(key):
                 self.holdings.on_fetch_failed(key, now_s)
-                self._look_again(key, now_s)
+                self.awaited.on_answer(key, self.holdings, now_s)
             case ListingDone():
                 self.odd_rows.look(shard.shard_id for shard in event.shards)
+                if event.purpose is ListingPurpose.COMPARE:
+                    self.stream_check.compare(event.shards, event.moment_ms, now_s)
+                    self._refuse_foreign(now_s)
                 self.caretaker.on_listing(event, now_s)
             case ListingFailed(purpose, problem, detail):
                 self.caretaker.on_listing_failed()
@@ -265,7 +265,7 @@ class Coordinator:
             self._scanning = True
             self._losses_at_scan = self.holdings.lost_count
             self.outbox.emit(ScanTable())
-        self._look_at_awaited(now_s)
+        self.awaited.look(now_s)
         self.outbox.pump(now_s)
         self._finish_stop(now_s)
 
@@ -315,16 +315,26 @@ class Coordinator:
         self._last_round_s = now_s
         for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings, event.skipped):
             self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
+        wants_listing = self.stream_check.look(event.leases)
+        self._refuse_foreign(now_s)
         self.odd_rows.look()
         for lease in event.leases:
             if lease.key in self.holdings:
                 self.holdings.see_row(lease, now_s, event.began_s)
         if self._stop_by_s is None:
+            if wants_listing:
+                self.caretaker.compare()
             self._run_round(event, now_s)
         self.holdings.wake_waiting(now_s)
         self.holdings.watch_progress(now_s)
         self.outbox.emit(AuditReaders())
         self._schedule_round(now_s)
+
+    def _refuse_foreign(self, now_s: float) -> None:
+        if self.stream_check.foreign is not None and not self._is_refused:
+            self._is_refused = True
+            self.outbox.emit(TableRefused(self.stream_check.foreign))
+            self._begin_stop(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
         rows = dict(self.view.rows())
@@ -373,17 +383,25 @@ class Coordinator:
                 continue
             if lease.reader == self.worker:
                 self._unheld_own.add(key)
-            if self.outbox.is_busy(key) or key in self.view.damaged:
+            if self.outbox.is_busy(key) or not self.view.is_usable(key):
                 continue
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
-                self._await(key, now_s)
+                self.awaited.add(key, now_s)
             elif lease.reader == self.worker:
                 is_leaving = lease.owner != self.worker  # it was being handed over when this worker stopped
-                write: LeaseWrite = Renew(key, lease.counter, self.worker, during_handover=is_leaving)
+                write: LeaseWrite = Renew(
+                    key,
+                    lease.counter,
+                    self.worker,
+                    during_handover=is_leaving,
+                    stream=self.stream_check.unsaid(lease),
+                )
+                if lease.checkpoint == LATEST and not is_leaving:
+                    write = self.stream_check.prepared(Take(key, lease.counter, self.worker), now_s)
                 if is_leaving and not self.options.keeps_claims:
                     done = self.holdings.last_words.take(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
-                reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
+                reason = Reason.HANDED_OVER if key in self.awaited else Reason.OWN
                 self.outbox.enqueue(write, ("gain", reason))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
@@ -405,9 +423,12 @@ class Coordinator:
 
     def _gain(self, move: Gain, now_s: float) -> None:
         key = move.write.key
-        if key in self.holdings or key in self._awaited or self._shunned.get(key, -math.inf) > now_s:
+        if key in self.holdings or key in self.awaited or self._shunned.get(key, -math.inf) > now_s:
             return
-        self.outbox.enqueue(move.write, ("gain", move.reason))
+        write = move.write
+        if isinstance(write, Take):
+            write = self.stream_check.prepared(write, now_s)
+        self.outbox.enqueue(write, ("gain", move.reason))
 
     def _count(self, fleet: list[FleetLease], workers: set[str]) -> None:
         self._fleet_size = (len(self.view), len(workers))
@@ -476,7 +497,7 @@ class Coordinator:
         write, reason = errand.write, errand.purpose[1]
         if isinstance(outcome, Applied) and row is not None:
             if isinstance(write, RequestHandover):
-                self._await(row.key, now_s)
+                self.awaited.add(row.key, now_s)
             elif isinstance(write, Take | Renew):
                 self._hold(row, reason, errand.sent_s, now_s)
         elif isinstance(write, RequestHandover):
@@ -490,7 +511,7 @@ class Coordinator:
             self._round_due_s = min(self._round_due_s, now_s + 0.1 * self.options.interval_s)
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
-        self._awaited.pop(row.key, None)
+        self.awaited.drop(row.key)
         if row.key in self.holdings or row.is_ended or row.reader != self.worker:
             return
         self._takes[reason.value] = self._takes.get(reason.value, 0) + 1
@@ -509,50 +530,7 @@ class Coordinator:
         else:
             self.view.observe(lease, now_s)
         self.holdings.on_fetched(key, lease, now_s)
-        self._look_again(key, now_s)
-
-    # --- leases that are being handed over to this worker ---------------------------------------------
-
-    def _await(self, key: str, now_s: float) -> None:
-        if key not in self._awaited:
-            self._awaited[key] = _Awaited(now_s, now_s + self._poll_s())
-
-    def _poll_s(self) -> float:
-        return self.options.handover_poll_s * (0.5 + self.outbox.draw())
-
-    def _look_again(self, key: str, now_s: float) -> None:
-        awaited = self._awaited.get(key)
-        if awaited is not None and awaited.is_looking:
-            awaited.is_looking = False
-            awaited.look_s = now_s + self._poll_s()
-            self._settle_awaited(key, awaited, now_s)
-
-    def _look_at_awaited(self, now_s: float) -> None:
-        for key, awaited in list(self._awaited.items()):
-            if not awaited.is_looking and now_s >= awaited.look_s:
-                awaited.is_looking = True
-                self.outbox.emit(FetchLease(key))
-
-    def _settle_awaited(self, key: str, awaited: _Awaited, now_s: float) -> None:
-        row = self.view.get(key)
-        if row is None or row.is_ended or row.owner != self.worker or key in self.holdings:
-            del self._awaited[key]
-        elif row.checkpoint_owner is None:
-            if self._stop_by_s is not None:
-                self.outbox.enqueue(Release(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
-                del self._awaited[key]
-            else:
-                self.outbox.enqueue(Renew(key, row.counter, self.worker), ("gain", Reason.HANDED_OVER))
-        elif self._stop_by_s is None and self._is_overdue(row, awaited, now_s):
-            self.outbox.enqueue(Take(key, row.counter, self.worker), ("gain", Reason.HANDOVER_OVERDUE))
-
-    def _is_overdue(self, row: Lease, awaited: _Awaited, now_s: float) -> bool:
-        if self.view.hold(row.key, now_s) is Hold.EXPIRED:
-            return True
-        is_overdue = now_s >= awaited.since_s + self.options.handover_timeout_s
-        if is_overdue:
-            self.view.handovers.note_unanswered(row, now_s)
-        return is_overdue or self.view.handovers.is_deaf(row.checkpoint_owner, now_s)
+        self.awaited.on_answer(key, self.holdings, now_s)
 
     # --- stopping -------------------------------------------------------------------------------------
 
@@ -561,12 +539,13 @@ class Coordinator:
             return
         self._stop_by_s = now_s + self.options.shutdown_timeout_s
         self.outbox.drop_queue()
+        self.awaited.is_stopping = True
         self.holdings.stop_all(now_s)
 
     def _finish_stop(self, now_s: float) -> None:
         if self._stop_by_s is None:
             return
-        is_done = self.holdings.is_quiet and not self._awaited and self.outbox.is_idle()
+        is_done = self.holdings.is_quiet and not self.awaited and self.outbox.is_idle()
         if not is_done and now_s < self._stop_by_s:
             return
         if not is_done and self._stop_hard_s is None:

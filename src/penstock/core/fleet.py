@@ -119,7 +119,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
             handovers.is_deaf(lease.owner, now_s),
         )
         for lease, hold, unchanged_s in view.holds(now_s)
-        if hold is not Hold.ENDED and lease.key not in view.damaged
+        if hold is not Hold.ENDED and view.is_usable(lease.key)
     ]
     overdue = [
         place

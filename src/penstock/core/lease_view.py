@@ -54,6 +54,8 @@ class LeaseView:
         """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
         self.damaged: dict[str, str] = {}
         """Rows that stand and cannot be read as leases, or are no leases; each with why."""
+        self.set_aside: frozenset[str] = frozenset()
+        """Rows of which it is not known yet whether they belong to this stream."""
         self.circular: frozenset[str] = frozenset()
         """Leases that are said to descend from themselves: they do not wait for each other."""
         self._rows: dict[str, _Sighting] = {}
@@ -140,6 +142,10 @@ class LeaseView:
     def observe(self, lease: Lease, now_s: float) -> None:
         """Take in one row, from a write's answer or a read."""
         self._note(lease, now_s)
+
+    def is_usable(self, key: str) -> bool:
+        """Whether a row may be taken, asked for or renewed, as far as it can be read and belongs to this stream."""
+        return key not in self.damaged and key not in self.set_aside
 
     def forget(self, key: str) -> None:
         """Take in that a row does not exist."""

@@ -46,7 +46,7 @@ class ShardEnds:
                 # caretaker finds the hole that it leaves.
                 holding.child_retry_s = now_s + self.options.interval_s
             else:
-                self.outbox.enqueue(Create(lease), ("child", holding.key, holding.epoch))
+                self.outbox.enqueue(Create(self.options.own(lease)), ("child", holding.key, holding.epoch))
 
     def _missing_parents(self, holding: Holding, child: Lease) -> set[str]:
         return {
@@ -93,4 +93,6 @@ class ShardEnds:
             if row is None or row.reader is not None or row.is_ended or key in held:
                 continue
             if room > 0 and not self.view.waits_for_parents(row):
-                room -= self.outbox.enqueue(Take(key, row.counter, self.me), ("gain", Reason.CHILD))
+                room -= self.outbox.enqueue(
+                    Take(key, row.counter, self.me, stream=self.options.stream), ("gain", Reason.CHILD)
+                )

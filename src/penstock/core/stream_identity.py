@@ -99,16 +99,19 @@ def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
     return f"it was made for the stream {found.arn}"
 
 
-def describe_foreign_table(table: str, stream: str, foreign: ForeignLease) -> str:
+def describe_foreign_table(
+    table: str, stream: str, foreign: ForeignLease, option: str = "applicationName (or leaseTable)"
+) -> str:
     """Return the sentence that refuses a lease table of another stream, with the way out.
 
     Args:
         table: The lease table's name.
         stream: Name or ARN of the stream that is to be read.
         foreign: A row that shows it.
+        option: What names the table where the caller configures it.
     """
     return (
         f"lease table {table} is not one of stream {stream}: row {foreign.key} belongs to another stream ({foreign.why}). "
         "Shard ids are the same in every stream, so two streams cannot share an application: choose another "
-        "applicationName (or leaseTable) for this stream, or delete the table if the other stream is gone"
+        f"{option} for this stream, or delete the table if the other stream is gone"
     )

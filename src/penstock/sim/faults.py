@@ -15,9 +15,12 @@ from dataclasses import dataclass, replace
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity
 
 EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
+STREAM = StreamIdentity("arn", 1)
+"""The stream of every simulation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +112,7 @@ def draw_scenario(seed: int) -> Scenario:
     options = CoordinatorOptions(
         policy=policy,
         start=StartingPosition(default=start),
+        stream=STREAM,
         handover=chance.random() < 0.85,
         handover_timeout_s=chance.choice((5.0, 15.0, 30.0)),
         leases_to_acquire=chance.choice((None, None, None, 2)),

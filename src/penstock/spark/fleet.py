@@ -59,6 +59,7 @@ class Fleet:
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
+        self._refusal: PenstockError | None = None  # the lease table is not one for this query
         self._pools = (
             ThreadPool("penstock-renew", _HEARTBEAT_THREADS),
             ThreadPool("penstock-lease", _CALL_THREADS),
@@ -73,7 +74,9 @@ class Fleet:
             metrics=metrics,
             heartbeat_pool=self._pools[0],
             call_pool=self._pools[1],
+            table_option="applicationName (or leaseTable)",
         )
+        self._loop.on_unusable_table = self._refuse
         self._loop.readers = self
         self._loop.after_turn = self._after_turn
         self._thread = LoopThread("penstock-leases", self._loop, clock, self._crash)
@@ -144,11 +147,15 @@ class Fleet:
 
     def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
         with self._changed:
-            is_met = self._changed.wait_for(lambda: condition() or self._failure is not None, timeout_s)
+            is_met = self._changed.wait_for(
+                lambda: condition() or self._failure is not None or self._refusal is not None, timeout_s
+            )
             self._raise_failure()
         return is_met
 
     def _raise_failure(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
         if self._failure is not None:
             raise PenstockError(
                 f"the lease coordinator of worker {self.worker} failed, and the query must not go on without it: "
@@ -187,6 +194,11 @@ class Fleet:
             if is_at_rest != self._is_at_rest:
                 self._is_at_rest = is_at_rest
                 self._changed.notify_all()
+
+    def _refuse(self, error: PenstockError) -> None:
+        with self._changed:
+            self._refusal = self._refusal or error
+            self._changed.notify_all()
 
     def _crash(self, error: BaseException) -> None:
         with self._changed:

@@ -292,7 +292,7 @@ class Planner:
         self._metrics = self._open_metrics(options, worker)
         fleet = Fleet(
             worker,
-            coordinator_options(options, is_new=not known.shards),
+            replace(coordinator_options(options, is_new=not known.shards), stream=self._stream),
             stream=options.stream,
             table=self._table,
             kinesis=self._kinesis,
