@@ -53,6 +53,15 @@ class Rig:
     def check(self):
         self.checked += 1
 
+    def settle(self, *still_asked):
+        """Take the answers that are under way, but for the shards whose calls are held up; the clock stands still."""
+
+        def is_settled():
+            self.probe()
+            return self.prober._asked.keys() == set(still_asked)
+
+        wait_until(is_settled, "the answers under way")
+
     def until(self, condition, what):
         """Probe as the driver does, as fast as the clock that a test moves allows."""
 
@@ -113,6 +122,7 @@ def test_a_shard_that_gives_no_answer_is_named_after_the_deadline_and_not_before
     rig.until(lambda: ONE in rig.prober._failing, "the first failure")
     for now_s in range(int(rig.now_s), int(began_s) + 59, 5):
         rig.probe_at(float(now_s))
+    rig.settle()
     rig.now_s = began_s + 60
     with pytest.raises(Unavailable) as raised:
         rig.until(lambda: False, "the error")
@@ -127,12 +137,14 @@ def test_a_shard_that_answers_in_between_begins_anew(rig):
         rig.begin()
         rig.until(lambda: ONE in rig.prober._failing, "a failure")
         rig.until(lambda: ONE not in rig.prober._failing, "an answer")
+        rig.settle()
         rig.now_s += 50
 
 
 def test_a_shard_that_has_been_read_meanwhile_is_not_named(rig):
     rig.server.faults.error("GetRecords", count=None, shard=ONE)
     rig.until(lambda: ONE in rig.prober._failing, "the first failure")
+    rig.settle()
     rig.states = {TWO: rig.states[TWO]}  # it went to another worker
     rig.probe_at(rig.now_s + 100)
 
@@ -175,6 +187,7 @@ def test_a_shard_whose_answer_takes_long_does_not_hold_up_the_others(rig):
 def test_a_call_that_hangs_counts_as_no_answer(rig):
     with held_up(rig, ONE):
         rig.probe()
+        rig.settle(ONE)
         with pytest.raises(Unavailable, match=f"{ONE} gave no answer for 61 s.*still under way"):
             rig.probe_at(rig.now_s + 61)
 

@@ -38,6 +38,7 @@ from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordP
 _THREADS_MAX: Final = 16
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
+_WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
 _NAMED_MAX: Final = 5
 _EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
 
@@ -108,7 +109,8 @@ class Prober:
     def probe_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
         """Probe every shard that is not known to have news and whose time has come.
 
-        Returns when all have answered, or after an interval: an answer that takes longer counts at the next call.
+        Returns when all have answered, or after an interval (a second at most): an answer that takes longer counts at the
+        next call.
 
         Raises:
             Unavailable: A shard gave no answer for longer than the deadline.
@@ -158,7 +160,7 @@ class Prober:
     # --- what came of it ----------------------------------------------------------------------------------
 
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
-        give_up_s = time.monotonic() + max(self._interval_s, 0.2)
+        give_up_s = time.monotonic() + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
         while True:
             left_s = give_up_s - time.monotonic() if awaited & self._asked.keys() else 0.0
             try:
