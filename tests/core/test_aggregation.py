@@ -351,6 +351,25 @@ def test_data_that_ends_like_the_mark_is_no_mark():
     assert not taken.is_misplaced
 
 
+def test_an_aggregate_inside_a_misplaced_one_shares_its_fate_and_inside_another_stays_data():
+    inner = pack(*ASTRIDE, is_marked=True).data
+    rule = MisplacedRule(Shard(LOWER))
+    outside, at_home = (
+        pack(("k", place, inner), ("k", "0", b"y"), is_marked=True).data for place in (str(HASH_KEY_MAX), "0")
+    )
+    assert user_records(outside, "a", DecodeCounts(), rule) == []
+    assert [record.data for record in user_records(at_home, "a", DecodeCounts(), rule)] == [inner, b"y"]
+
+
+def test_a_megabyte_of_empty_records_is_judged_by_the_one_key_that_they_share():
+    body = b"\x0a\x01k" + b"\x1a\x04\x08\x00\x1a\x00" * 170_000
+    inside = hash_partition_key("k")
+    for owned, kept in ((HashRange(inside, inside), 170_000), (HashRange(0, 0), 0)):
+        counts = DecodeCounts()
+        found = user_records(seal(body + MARK), "a", counts, MisplacedRule(Shard(owned)))
+        assert (len(found), counts.misplaced_records) == (kept, 170_000 - kept)
+
+
 # --- the mark, and those who do not know it ---------------------------------------------------------------
 
 
