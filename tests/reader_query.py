@@ -47,6 +47,11 @@ class Query:
     def table(self):
         return open_table_for(self.options.lease_table, self.options.connection)
 
+    @property
+    def worker(self):
+        """The query's name in the lease table."""
+        return self.reader._planner._joined[1].worker if self.done is None else self.done["worker"]
+
     def fresh(self):
         """A reader in a new process, as after a restart."""
         reader = KinesisStreamReader(self.options)
