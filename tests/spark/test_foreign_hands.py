@@ -87,7 +87,7 @@ HISTORIES = [
 
 
 @pytest.mark.parametrize("ends", ["at the tip", "at a limit", "with the shard"])
-@pytest.mark.parametrize("history", HISTORIES, ids=lambda history: ", ".join(history))
+@pytest.mark.parametrize("history", HISTORIES, ids=", ".join)
 def test_a_claimed_batch_holds_the_same_rows_whoever_had_the_lease_in_between(
     server, client, query, history, ends
 ):

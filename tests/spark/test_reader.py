@@ -19,6 +19,7 @@ from penstock.errors import ClaimConflict, Unavailable
 from penstock.spark.stream_reader import ShardPartition
 from reader_query import Query
 from spark_support import numbered, put, wait_until
+from stream_reshards import reshard
 
 SPLIT_AT = str(2**126)
 
@@ -380,29 +381,6 @@ def test_any_order_of_deaths_repeats_and_reshards_gives_every_record_once_and_in
     for _, _, _, number in q.rows:
         keys.setdefault(number % 20, []).append(number)
     assert all(numbers == sorted(numbers) for numbers in keys.values())
-
-
-def reshard(client, stream, chance):
-    shards = [
-        shard
-        for shard in client.list_shards(StreamName=stream)["Shards"]
-        if "EndingSequenceNumber" not in shard["SequenceNumberRange"]
-    ]
-    shards.sort(key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
-    if len(shards) > 2 and chance.random() < 0.5:
-        place = chance.randrange(len(shards) - 1)
-        client.merge_shards(
-            StreamName=stream,
-            ShardToMerge=shards[place]["ShardId"],
-            AdjacentShardToMerge=shards[place + 1]["ShardId"],
-        )
-        return
-    shard = chance.choice(shards)
-    low, high = (int(shard["HashKeyRange"][name]) for name in ("StartingHashKey", "EndingHashKey"))
-    if high - low > 10:
-        client.split_shard(
-            StreamName=stream, ShardToSplit=shard["ShardId"], NewStartingHashKey=str((low + high) // 2)
-        )
 
 
 @pytest.mark.parametrize("is_given", [True, False])
