@@ -19,7 +19,14 @@ from penstock.core.hash_key import FULL_RANGE
 from penstock.core.lease import BatchClaim, Create, Lease, Promote, Reset, TipMark, starting_lease
 from penstock.core.offsets import Limit, StreamOffset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
-from penstock.core.query_shards import QueryShards, Surprise, plan_recreation, plan_rewind, state_after
+from penstock.core.query_shards import (
+    QueryShards,
+    Surprise,
+    find_passed_over,
+    plan_recreation,
+    plan_rewind,
+    state_after,
+)
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import pin_latest
 from penstock.core.stream_identity import StreamIdentity
@@ -381,20 +388,28 @@ def test_idle_shards_tell_since_when_nothing_is_left():
 def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
     listed = {"gone": Shard("gone", FULL_RANGE, ("p",))}
     rows = [
-        claimed("a", batch=5),
-        lease("ended", owner=None, checkpoint=SHARD_END),
         claimed("child", batch=6),
-        lease("theirs", owner=OTHER),
+        claimed("a", batch=5),
+        replace(claimed("ended", end=SHARD_END, batch=4), owner=None, checkpoint=SHARD_END),
+        claimed("quiet", batch=3),
+        replace(claimed("theirs", batch=9), owner=OTHER),
         lease("new"),
     ]
-    known = done(3, shards=("a", "ended", "theirs", "gone", "vanished"))
+    known = done(3, shards=("a", "ended", "quiet", "theirs", "gone", "vanished"))
     writes = plan_rewind({row.key: row for row in rows}, known, ME, listed)
-    assert writes == {
-        "a": Reset("a", 3, AT5, forget=ME),
-        "ended": Reset("ended", 3, AT5, forget=ME),
-        "gone": Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
-        "child": Reset("child", 3, TRIM_HORIZON, forget=ME),
-    }
+    assert list(writes.values()) == [
+        Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
+        Reset("ended", 3, AT5, forget=ME),
+        Reset("a", 3, AT5, forget=ME),
+        Reset("child", 3, TRIM_HORIZON, forget=ME),
+    ]
+
+
+def test_a_shard_that_an_offset_knows_as_unfinished_and_whose_children_alone_have_leases_is_passed_over():
+    rows = {"child": lease("child", parents=frozenset({"a", "done"}))}
+    known = StreamOffset(batch=3, worker=ME, shards={"a": AT5, "done": SHARD_END, "gone": AT5})
+    assert find_passed_over(rows, known) == {"a": AT5}
+    assert find_passed_over(rows | {"a": lease("a", checkpoint=SHARD_END)}, known) == {}
 
 
 def test_a_shard_that_the_copy_knows_as_done_stays_done():

@@ -127,14 +127,36 @@ def plan_recreation(
         known: The offset.
         parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
     """
-    done: set[str] = set()
+    followed = _followed(rows, parents_of)
+    return {
+        key: position for key, position in known.shards.items() if key not in rows and key not in followed
+    }
+
+
+def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
+    """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
+
+    The shards that follow them have leases, so they count as done; nothing shows who read the rest.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+    """
+    followed = _followed(rows, {})
+    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
+    return {key: position for key, position in unfinished if key not in rows and key in followed}
+
+
+def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the shards that come before one with a lease."""
+    found: set[str] = set()
     todo = [parent for row in rows.values() for parent in row.parents]
     while todo:
         key = todo.pop()
-        if key not in done:
-            done.add(key)
+        if key not in found:
+            found.add(key)
             todo.extend(parents_of.get(key, ()))
-    return {key: position for key, position in known.shards.items() if key not in rows and key not in done}
+    return found
 
 
 def plan_rewind(
@@ -143,7 +165,8 @@ def plan_rewind(
     """Plan how leases go back to an offset that was restored from an older copy of the checkpoint location.
 
     The copy does not know the batches that came after it, whose claims stand on the leases: everything behind the copy is
-    read again. Shards that have come since begin where their parents end, so they are read from their beginning.
+    read again. Shards that have come since begin where their parents end, so they are read from their beginning. A shard
+    that no later batch has claimed stays as it is: a claim of the copy's last batch holds when that batch is repeated.
 
     Args:
         rows: The lease table.
@@ -152,20 +175,22 @@ def plan_rewind(
         shards: The stream's shards by id, as far as they are listed.
 
     Returns:
-        Writes by shard: leases that another worker holds are left out, and so are shards that nothing is known of.
+        Writes by shard: leases that another worker holds are left out, and so are shards that nothing is known of. The
+        last batch's come last, so that a restart in between still knows its number.
     """
     writes: dict[str, LeaseWrite] = {}
     for key, position in known.shards.items():
-        row, shard = rows.get(key), shards.get(key)
-        if position.is_shard_end:
-            continue
-        if row is not None and (row.is_ended or _is_free_for(row, worker)):
-            writes[key] = Reset(key, row.counter, position, forget=worker)
-        elif row is None and shard is not None:
+        shard = shards.get(key)
+        if key not in rows and shard is not None and not position.is_shard_end:
             writes[key] = Create(starting_lease(key, position, shard.parents, shard.hash_range))
-    for row in find_later_claims(rows.values(), worker, known.batch):
-        if row.key not in known.shards and (row.is_ended or _is_free_for(row, worker)):
-            writes[row.key] = Reset(row.key, row.counter, TRIM_HORIZON, forget=worker)
+    later = [
+        (claim.batch, row)
+        for row in find_later_claims(rows.values(), worker, known.batch)
+        if (claim := row.claim_of(worker)) is not None and (row.is_ended or _is_free_for(row, worker))
+    ]
+    for _, row in sorted(later, key=lambda found: found[0]):
+        position = known.shards.get(row.key, TRIM_HORIZON)
+        writes[row.key] = Reset(row.key, row.counter, position, forget=worker)
     return writes
 
 

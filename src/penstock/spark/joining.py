@@ -12,7 +12,7 @@ from penstock.core.lease import Applied, Create, Lease, starting_lease
 from penstock.core.named_start import unknown_names
 from penstock.core.offsets import StreamOffset
 from penstock.core.position import TRIM_HORIZON, Position
-from penstock.core.query_shards import plan_recreation, plan_rewind
+from penstock.core.query_shards import find_passed_over, plan_recreation, plan_rewind
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.shard_sync import first_filter
 from penstock.core.starting import StartingPosition
@@ -173,6 +173,23 @@ def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what shou
     return True
 
 
+def warn_of_passed_over(
+    options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], known: StreamOffset
+) -> None:
+    """Name the shards that an offset knows as unfinished and that count as done, since others cleared them away."""
+    for key, position in find_passed_over(rows, known).items():
+        _log.warning(
+            "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
+            "done. This query's checkpoint location knows it up to %s only: what came behind that was read by another worker, or "
+            "by a run that this location does not know (a copy was restored?). It is not read here; a batch read of the shard "
+            "from there gives it (spark.read with startingPosition)",
+            options.stream,
+            key,
+            table.name,
+            position,
+        )
+
+
 def _warn_of_vanished(options: SourceOptions, table: LeaseTable, key: str, position: Position) -> None:
     text = (
         f"stream {options.stream}: shard {key} has left the stream (retention) and its lease is gone from table {table.name}; "
@@ -271,7 +288,9 @@ def rewind_leases(
         last,
         ", ".join(sorted(writes)) or "(none)",
     )
-    left = sorted((known.shards.keys() | {row.key for row in later}) - writes.keys())
+    later_keys = {row.key for row in later}
+    gone = {key for key, position in known.shards.items() if key not in rows and not position.is_shard_end}
+    left = sorted((later_keys | gone) - writes.keys())
     if left:
         _log.warning(
             "shards %s are left as they are: other workers have them, or they have left the stream; what this query read there "

@@ -43,6 +43,7 @@ from penstock.spark.joining import (
     rewind_leases,
     scan_leases,
     warn_of_leases_that_win,
+    warn_of_passed_over,
 )
 from penstock.spark.options import SourceOptions
 from penstock.spark.probes import Prober
@@ -288,6 +289,7 @@ class Planner:
         if not known.shards:
             warn_of_leases_that_win(self._table, rows, options)
         rows = self._rewind(known, worker, rows)
+        warn_of_passed_over(options, self._table, rows, known)
         recreate_missing(self._kinesis, self._table, options, rows, known, self._stream)
         self._metrics = self._open_metrics(options, worker)
         fleet = Fleet(

@@ -1,0 +1,281 @@
+"""An older copy of the checkpoint location, or an emptied lease table: everything behind the copy comes again, or is named.
+
+The reader is driven without Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from lease_hands import Hands
+from penstock.core.lease import Delete
+from penstock.errors import AnotherDriver, DataLossError
+from reader_query import Query
+from spark_support import numbered, put, wait_until
+
+HALF = str(2**127)
+FIRST = "shardId-000000000000"
+
+
+@pytest.fixture
+def server():
+    from penstock.local import LocalKinesis
+
+    with LocalKinesis(limits=False, settle_s=0) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server):
+    return server.client("kinesis")
+
+
+@pytest.fixture
+def query(server, client):
+    made = []
+
+    def make(**options):
+        made.append(Query(server, client, **{"shards": 1, "leaseDuration": "2s", **options}))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.stop()
+
+
+def restore(q, copy, *, kill=False):
+    """Start the query anew from an older copy of its checkpoint location."""
+    if kill:
+        q.die()
+    else:
+        q.reader.stop()
+        q.reader = q.fresh()
+    q.done, q.rows = copy, []
+
+
+def split(q):
+    q.client.split_shard(StreamName=q.stream, ShardToSplit=FIRST, NewStartingHashKey=HALF)
+
+
+def ended(q):
+    return [row for row in q.table.scan().leases if row.is_ended]
+
+
+@pytest.mark.parametrize("kill", [True, False])
+def test_everything_behind_the_copy_comes_again(query, client, kill):
+    q = query()
+    put(client, q.stream, numbered(0, 10))
+    q.batch()
+    copy = q.done
+    for begin in (10, 20, 30):
+        put(client, q.stream, numbered(begin, begin + 10))
+        q.batch()
+    q.drain()
+    restore(q, copy, kill=kill)
+    q.drain()
+    assert set(q.numbers()) >= set(range(10, 40))
+    assert len(q.numbers()) == len(set(q.numbers()))
+    put(client, q.stream, numbered(40, 50))
+    q.drain()
+    assert set(q.numbers()) >= set(range(10, 50))
+
+
+@pytest.mark.parametrize("cleared", [False, True])
+@pytest.mark.parametrize("uncommitted", [False, True])
+def test_everything_behind_the_copy_comes_again_across_a_split(query, client, uncommitted, cleared):
+    q = query()
+    put(client, q.stream, numbered(0, 10))
+    q.batch()
+    copy = q.done
+    put(client, q.stream, numbered(10, 20))
+    last = q.plan()
+    q.commit(last, q.execute(last))
+    put(client, q.stream, numbered(20, 25))
+    split(q)
+    put(client, q.stream, numbered(25, 40))
+    q.drain()
+    assert q.numbers() == list(range(40))
+    wait_until(lambda: ended(q), "the parent to be ended")
+    q.reader.stop()
+    if cleared:  # as a Java KCL worker does
+        row = q.table.fetch(FIRST)
+        q.table.write(Delete(FIRST, row.counter, row.checkpoint))
+    q.reader = q.fresh()
+    q.rows, q.done = [], copy
+    if uncommitted:
+        rows = q.execute(last)
+        q.commit(last, rows)
+    q.drain()
+    assert set(q.numbers()) >= set(range(10, 40))
+
+
+@pytest.mark.parametrize("uncommitted", [False, True])
+def test_a_shard_that_another_worker_holds_is_named_and_the_others_come_again(
+    server, query, client, caplog, uncommitted
+):
+    q = query(shards=2, leaseDuration="4s")
+    put(client, q.stream, numbered(0, 20))
+    q.batch()
+    copy = q.done
+    put(client, q.stream, numbered(20, 40))
+    last = q.plan()
+    q.commit(last, q.execute(last))
+    put(client, q.stream, numbered(40, 60))
+    q.drain()
+    q.reader.stop()
+    theirs = Hands(server, q, FIRST)
+    theirs.take()
+    places = {row[3]: row[0] for row in q.rows}
+    q.reader = q.fresh()
+    q.rows, q.done = [], copy
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        if uncommitted:
+            rows = q.execute(last)
+            q.commit(last, rows)
+        q.drain()
+    assert f"Shards {FIRST} are left" in caplog.text or f"shards {FIRST} are left" in caplog.text
+    mine = {number for number in range(20, 60) if places[number] != FIRST}
+    assert mine <= set(q.numbers())
+
+
+def test_a_copy_from_before_a_split_names_children_that_another_worker_holds(server, query, client, caplog):
+    """The parent was ended and its row is gone; its children are another worker's, so nothing of the query stands there."""
+    q = query(leaseDuration="60s")
+    put(client, q.stream, numbered(0, 10))
+    q.batch()
+    copy = q.done
+    put(client, q.stream, numbered(10, 20))
+    split(q)
+    q.batch()
+    put(client, q.stream, numbered(20, 40))
+    wait_until(lambda: q.plan() is not None and ended(q), "the children")
+    q.reader.stop()
+    for key in (f"shardId-{number:012}" for number in (1, 2)):
+        Hands(server, q, key).take()
+    row = q.table.fetch(FIRST)
+    q.table.write(Delete(FIRST, row.counter, row.checkpoint))
+    q.reader = q.fresh()
+    q.rows, q.done = [], copy
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        q.drain()
+    assert set(q.numbers()) >= set(range(10, 20)) or f"the lease of shard {FIRST} is gone" in caplog.text
+
+
+def test_the_copys_last_batch_holds_the_same_rows_where_no_later_batch_read_and_after_another_restart(
+    query, client
+):
+    q = query(shards=2)
+    put(client, q.stream, numbered(0, 20))
+    q.batch()
+    put(client, q.stream, numbered(20, 40))
+    last = q.plan()
+    before = q.done
+    first = q.execute(last)
+    q.commit(last, first)
+    put(client, q.stream, [("k0", f"{number:08d}") for number in range(40, 50)])  # one of the two shards only
+    q.drain()
+    quiet = ({row[0] for row in first} - {row[0] for row in q.rows if row[3] >= 40}).pop()
+    q.reader.stop()
+    put(client, q.stream, numbered(50, 70))
+    q.reader = q.fresh()
+    q.done = before
+    again = q.execute(last)
+    assert [row for row in again if row[0] == quiet] == [row for row in first if row[0] == quiet]
+    put(client, q.stream, numbered(70, 90))
+    q.die()
+    assert q.execute(last) == again
+    q.commit(last, again)
+    q.drain()
+    assert set(q.numbers()) >= set(range(20, 90))
+
+
+# --- an emptied lease table ---------------------------------------------------------------------------------
+
+
+def empty_table(q):
+    for row in q.table.scan().leases:
+        while (now := q.table.fetch(row.key)) is not None:
+            q.table.write(Delete(now.key, now.counter, now.checkpoint))
+
+
+@pytest.mark.parametrize("start", ["LATEST", "TRIM_HORIZON"])
+def test_a_query_with_an_offset_never_starts_anew_where_its_lease_table_was_emptied(query, client, start):
+    q = query(shards=2)
+    put(client, q.stream, numbered(0, 20))
+    q.drain()
+    q.reader.stop()
+    q.given["startingPosition"] = start
+    put(client, q.stream, numbered(20, 40))
+    empty_table(q)
+    q.reader = q.fresh()
+    q.drain()
+    assert set(q.numbers()) == set(range(40))
+
+
+@pytest.mark.parametrize("step", ["idle", "planned", "executed"])
+def test_a_running_query_never_starts_anew_where_its_lease_table_is_emptied(query, client, step):
+    q = query(shards=2, startingPosition="LATEST", leaseDuration="1s")
+    q.plan()
+    wait_until(lambda: put_and_read(q, client), "the first record behind LATEST")
+    sent = 1
+    for _ in range(4):  # later the whole table is looked at only where something is missing
+        put(client, q.stream, numbered(sent, sent + 10))
+        q.drain()
+        sent += 10
+    end = None
+    if step != "idle":
+        put(client, q.stream, numbered(sent, sent + 10))
+        sent += 10
+        end = q.plan()
+    rows = q.execute(end) if step == "executed" else []
+    empty_table(q)
+    wait_until(lambda: q.table.scan().leases, "the leases to be made again")
+    put(client, q.stream, numbered(sent, sent + 10))
+    sent += 10
+    try:
+        if step == "planned":
+            rows = q.execute(end)
+        if end is not None:
+            q.commit(end, rows)
+            end = None
+        q.drain()
+    except AnotherDriver:  # a claim is gone, and nobody can tell why: the query ends, and is started again
+        q.die()
+        if end is not None:
+            q.commit(end, q.execute(end))
+        q.drain()
+    assert set(q.numbers()) >= set(range(1, sent))
+
+
+def put_and_read(q, client):
+    if not q.rows:
+        put(client, q.stream, numbered(0, 1))
+        q.batch()
+    return bool(q.rows)
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_an_emptied_table_whose_shards_have_left_the_stream_is_named_and_the_children_are_read_from_their_beginning(
+    server, query, client, caplog, fails
+):
+    q = query(failOnDataLoss=fails)
+    put(client, q.stream, numbered(0, 10))
+    q.drain()
+    q.reader.stop()
+    q.given["startingPosition"] = "LATEST"
+    put(client, q.stream, numbered(10, 20))
+    split(q)
+    server.clock.advance(25 * 3600)
+    put(client, q.stream, numbered(20, 40))
+    empty_table(q)
+    q.reader, q.rows = q.fresh(), []
+    if fails == "true":
+        with pytest.raises(DataLossError, match=f"{FIRST} has left the stream"):
+            q.plan()
+        return
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        q.drain()
+    assert f"{FIRST} has left the stream" in caplog.text
+    assert q.numbers() == list(range(20, 40))
