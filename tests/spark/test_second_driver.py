@@ -140,7 +140,6 @@ def test_whatever_two_drivers_do_in_turn_no_batch_has_two_sets_of_rows(server, q
     put(client, one.stream, numbered(0, 20))
     one.batch()
     two = beside(server, query, one)
-    drivers = {"one": one, "two": two}
     two.rows = list(one.rows)
     pair = Pair(chance, one, two)
     for _ in range(24):
