@@ -45,7 +45,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("startingTimestamp", TEXT, None, "Short for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
     Option("endingTimestamp", TEXT, None, "Short for `endingPosition` AT_TIMESTAMP; records that arrived at or after it are left out.", _BATCH),
-    Option("failOnDataLoss", FLAG, True, "Stop when records that were not read have left the stream (retention); false goes on and warns.", _READ, ("kinesis.failOnDataLoss",)),
+    Option("failOnDataLoss", FLAG, True, "Stop when records that were not read, or a shard that was not read to its end, have left the stream (retention); false goes on and warns, with a shard's children.", _READ, ("kinesis.failOnDataLoss",)),
     Option("maxRecordsPerTrigger", _COUNT, None, "User records in one batch, over all shards.", _SOURCE, ("maxOffsetsPerTrigger",)),
     Option("maxBytesPerTrigger", SIZE, None, "Bytes of data in one batch, over all shards; a batch ends with the record that reaches it.", _SOURCE),
     Option("maxRecordsPerShard", _COUNT, None, "User records of one shard in one batch.", _SOURCE, ("kinesis.maxFetchRecordsPerShard", "maxFetchRecordsPerShard", "kinesis.executor.maxFetchRecordsPerShard")),
