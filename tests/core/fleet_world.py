@@ -60,6 +60,7 @@ class World:
         self.chance = random.Random(seed)
         self.latency_s = latency_s
         self.workers = {}
+        self.listing = ()
         self.moves = []  # (seconds, lease, from, to): changes of who reads
         self._events = []
         self._count = 0
@@ -174,7 +175,7 @@ class Penstock:
             case FetchLease(key):
                 self._call(lambda: LeaseFetched(key, world.rows.get(key)))
             case ListShards(purpose):
-                self._call(lambda: ListingDone(purpose, (), 1000))
+                self._call(lambda: ListingDone(purpose, tuple(world.listing), 1000))
             case StartReader():
                 self.readers[effect.key] = effect.epoch
             case StopReader(key, epoch):

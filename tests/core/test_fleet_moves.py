@@ -6,6 +6,8 @@ import pytest
 
 from core.fleet_world import World, leases
 from penstock.core.coordination import BalancePolicy, CoordinatorOptions
+from penstock.core.shard import Shard
+from penstock.core.stream_identity import StreamIdentity
 
 ROUND_S = CoordinatorOptions().interval_s
 LEASE_S = CoordinatorOptions().lease_duration_s
@@ -177,3 +179,10 @@ def test_a_java_worker_is_asked_once_in_vain_and_then_not_again():
         world.put(replace(row, key=f"more-{row.key}"))
         world.workers["java"].held[f"more-{row.key}"] = row.counter
     assert world.when(lambda: world.counts() == {"b": 10, "java": 10}, 90.0) <= 1.5 * ROUND_S
+
+
+def test_a_java_worker_whose_rows_show_what_it_is_gives_a_newcomer_its_share_within_two_rounds():
+    world = mixed(12)
+    world.listing = [Shard(row.key, row.hash_range) for row in world.rows.values()]
+    world.start("a", stream=StreamIdentity("arn", 1))
+    assert world.when(lambda: world.counts() == {"a": 6, "java": 6}, 90.0) <= 2 * ROUND_S

@@ -9,6 +9,7 @@ from penstock.core.handovers import Handovers
 from penstock.core.lease import BatchClaim, Lease, RequestHandover, Take, apply_write
 from penstock.core.lease_view import LeaseView
 from penstock.core.position import at_record
+from penstock.core.stream_identity import StreamIdentity
 
 CLAIM = BatchClaim("reader", 3, "run", at_record("1"), at_record("2"))
 ASKED = Lease("s", counter=4, owner="next", checkpoint_owner="reader", checkpoint=at_record("5"))
@@ -104,6 +105,39 @@ def test_workers_that_no_lease_names_any_more_are_forgotten():
     handovers.note_unanswered(ASKED, 30.0)
     handovers.keep_only([Lease("s", owner="next")])
     assert not handovers.is_deaf("reader", 31.0)
+
+
+def renewing(counters, **row):
+    """Handovers of an application whose workers name their stream; a lease was seen with these counters."""
+    handovers = Handovers(30.0, names_streams=True)
+    before = None
+    for moment, counter in enumerate(counters):
+        now = Lease("s", counter=counter, owner="reader", **row)
+        handovers.see(before, now, float(moment))
+        before = now
+    return handovers
+
+
+@pytest.mark.parametrize(
+    ("counters", "row", "is_deaf"),
+    [
+        ([4, 5, 6], {}, True),
+        ([4, 6], {}, True),
+        ([4, 5], {}, False),
+        ([4, 4, 4], {}, False),
+        ([4, 6, 8], {"stream": StreamIdentity("arn", 1)}, False),
+        ([4, 6, 8], {"throughput_kbps": 0.5}, False),
+    ],
+    ids=["bare", "bare, seldom looked at", "once", "nobody renews", "the stream is named", "as KCL 3 renews"],
+)
+def test_who_renews_a_row_and_leaves_it_bare_does_not_know_hand_overs(counters, row, is_deaf):
+    assert renewing(counters, **row).is_deaf("reader", 9.0) is is_deaf
+
+
+def test_where_nobody_names_the_stream_a_bare_row_shows_nothing():
+    assert not seen(*[Lease("s", counter=counter, owner="reader") for counter in (4, 6, 8)]).is_deaf(
+        "reader", 9.0
+    )
 
 
 # --- how it counts in the fleet ---------------------------------------------------------------------------

@@ -113,7 +113,7 @@ class Coordinator:
         self.options = options
         # Two looks longer than the asker itself waits: it takes the lease when the time is over.
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
-        self.view = LeaseView(options.lease_duration_s, bound_s)
+        self.view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.stream is not None)
         self._planner = MovePlanner(worker, options)
         self.outbox = Outbox(options.writes_in_flight_max)
         self.holdings = Holdings(worker, options, self.view, self.outbox)

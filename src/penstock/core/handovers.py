@@ -5,7 +5,8 @@ During a hand-over the lease names two workers: the one that still reads (`check
 until the hand-over time is over, and not for longer.
 
 A Java KCL 2.x worker knows nothing of hand-overs: it renews through the whole hand-over time, and when it takes a
-lease it leaves the reader's field as it was. Either shows that asking it is of no use. A worker that was seen to ask,
+lease it leaves the reader's field as it was. Either shows that asking it is of no use. So do rows that it renews and that
+carry nothing of what Penstock and KCL 3 write with a renewal (the stream, the throughput). A worker that was seen to ask,
 to answer or to claim knows hand-overs and is always asked, however slow it is.
 
 Source:
@@ -20,6 +21,8 @@ from typing import Final
 
 from penstock.core.lease import Lease
 
+_BARE_RENEWALS: Final = 2
+"""So many renewals that leave a row bare show who renews: a Penstock worker names its stream with the first."""
 _DEAF_TIMES: Final = 20
 """So many hand-over times after it did not answer, a worker is asked again: it may be a newer one of the same name."""
 
@@ -29,10 +32,13 @@ class Handovers:
 
     Args:
         bound_s: A hand-over that has lasted for longer, as seen from here, will not be answered.
+        names_streams: Whether Penstock workers of this application name the stream on leases that they renew.
     """
 
-    def __init__(self, bound_s: float) -> None:
+    def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:
         self.bound_s = bound_s
+        self.names_streams = names_streams
+        self._bare: dict[str, int] = {}  # lease -> renewals by its reader that left it bare
         self._since_s: dict[
             str, float
         ] = {}  # lease -> since when its owner and reader have been seen together
@@ -47,6 +53,8 @@ class Handovers:
         key = now.key
         if now.reader is not None and now.claim_of(now.reader) is not None:
             self._note_hears(now.reader)
+        if self.names_streams:
+            self._count_bare(before, now, now_s)
         if before is not None and (before.owner, before.checkpoint_owner) == (
             now.owner,
             now.checkpoint_owner,
@@ -59,6 +67,16 @@ class Handovers:
             self._since_s.pop(key, None)
         else:
             self._since_s[key] = now_s
+
+    def _count_bare(self, before: Lease | None, now: Lease, now_s: float) -> None:
+        reader = now.reader
+        is_bare = now.stream is None and now.throughput_kbps is None
+        if reader is None or before is None or before.reader != reader or not is_bare or now.is_ended:
+            self._bare.pop(now.key, None)
+            return
+        self._bare[now.key] = self._bare.get(now.key, 0) + max(0, now.counter - before.counter)
+        if self._bare[now.key] >= _BARE_RENEWALS and reader not in self._deaf_s:
+            self._note_deaf(reader, now_s)
 
     def _learn(self, before: Lease, now: Lease, now_s: float) -> None:
         reader = before.checkpoint_owner
@@ -84,6 +102,7 @@ class Handovers:
     def forget(self, key: str) -> None:
         """Forget a lease that does not exist any more."""
         self._since_s.pop(key, None)
+        self._bare.pop(key, None)
         self._left_over.discard(key)
 
     def keep_only(self, leases: Iterable[Lease]) -> None:

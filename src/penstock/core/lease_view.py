@@ -45,11 +45,14 @@ class LeaseView:
     Args:
         lease_duration_s: A counter that stands still for so long means a dead owner.
         handover_bound_s: A hand-over that lasts for longer will not be answered.
+        names_streams: Whether Penstock workers name the stream on leases that they renew.
     """
 
-    def __init__(self, lease_duration_s: float, handover_bound_s: float = 30.0) -> None:
+    def __init__(
+        self, lease_duration_s: float, handover_bound_s: float = 30.0, *, names_streams: bool = False
+    ) -> None:
         self.lease_duration_s = lease_duration_s
-        self.handovers = Handovers(handover_bound_s)
+        self.handovers = Handovers(handover_bound_s, names_streams=names_streams)
         self.gone: set[str] = set()
         """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
         self.damaged: dict[str, str] = {}
