@@ -8,10 +8,14 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from penstock import Consumer
+from penstock.core.lease import Create
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import OptionError
 from penstock.spark.planner import coordinator_options
 from reader_query import Query
 from spark_support import numbered, put
@@ -306,3 +310,13 @@ def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, s
     query.commit(end, query.execute(end))
     query.drain()
     assert query.numbers() == list(range(120))
+
+
+def test_a_query_ends_with_a_sentence_when_a_lease_of_another_stream_appears_in_its_table(fleet):
+    one = fleet()
+    one.plan()
+    row = one.table.scan().leases[0]
+    other = StreamIdentity("arn:aws:kinesis:us-east-1:000000000000:stream/other", 1)
+    one.table.write(Create(replace(row, key="shardId-000000000077", owner=None, stream=other)))
+    with pytest.raises(OptionError, match="row shardId-000000000077 belongs to another stream"):
+        turn([one], lambda: False, "the refusal")

@@ -50,6 +50,23 @@ class Holding:
     tip: TipMark | None = None
     due_s: float = float("inf")
 
+    @property
+    def ahead(self) -> Position | None:
+        """What is done beyond the row's checkpoint, or None."""
+        wanted = self.wanted
+        if wanted is None or not wanted.is_record or wanted <= self.lease.checkpoint:
+            return None
+        return wanted
+
+    def want(self, position: Position | None) -> None:
+        """Take in that everything up to a position is done; the furthest word counts."""
+        if position is not None and position.is_record and (self.wanted is None or self.wanted < position):
+            self.wanted = position
+
+    def is_written(self, row: Lease) -> bool:
+        """Whether a row holds all that is done. A robber's take looks like a release, but for the last checkpoint."""
+        return self.wanted is None or not self.wanted.is_record or self.wanted <= row.checkpoint
+
     def tip_at(self, position: Position) -> TipMark | None:
         """Return when nothing was left behind a position, as far as the reader has told.
 

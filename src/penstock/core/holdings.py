@@ -132,7 +132,7 @@ class Holdings:
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self.outbox.draw())
         holding = Holding(lease.key, self._last_epoch, lease, sent_s, renew_due_s, progress_s=now_s)
         self._held[lease.key] = holding
-        self._want(holding, self.last_words.take(lease.key))
+        holding.want(self.last_words.take(lease.key))
         if self.is_stopping:
             holding.phase = Phase.STOPPED
         self.drive(holding, now_s)
@@ -192,14 +192,14 @@ class Holdings:
         lease, key = holding.lease, holding.key
         if holding.phase is Phase.STOPPED:
             next_owner = lease.owner if lease.checkpoint_owner == self.me else None
-            last = self._ahead(holding)
+            last = holding.ahead
             return Release(key, lease.counter, self.me, last, next_owner, self._tip(holding, last))
         if holding.phase is Phase.DRAINED and self.ends.children_stand(holding):
             return End(key, lease.counter, self.me, frozenset(child.shard_id for child in holding.children))
         is_due = now_s >= holding.renew_due_s or lease.stopped_reason != holding.stopped_reason
         if not is_due and not (holding.urgent and holding.wanted is not None):
             return None
-        ahead = None if self.options.keeps_claims else self._ahead(holding)
+        ahead = None if self.options.keeps_claims else holding.ahead
         if ahead is not None:
             tip = self._tip(holding, ahead)
             return Checkpoint(key, lease.counter, self.me, ahead, None if tip is None else tip.tip_ms)
@@ -222,13 +222,6 @@ class Holdings:
         if ahead is None and self.options.keeps_claims:
             return None  # a claim may have moved the checkpoint: this worker's copy of it is not the row's
         return holding.tip_at(holding.lease.checkpoint if ahead is None else ahead)
-
-    def _ahead(self, holding: Holding) -> Position | None:
-        """Give what is done beyond the row's checkpoint, or None."""
-        wanted = holding.wanted
-        if wanted is None or not wanted.is_record or wanted <= holding.lease.checkpoint:
-            return None
-        return wanted
 
     def _schedule(self, holding: Holding, now_s: float) -> None:
         due_s = self.deadline_s(holding)
@@ -353,7 +346,7 @@ class Holdings:
         counter = getattr(write, "counter", row.counter)
         if isinstance(write, End) and row.is_ended:
             self._gone_by_end(holding, now_s)
-        elif isinstance(write, Release) and row.reader != self.me and self._is_written(holding, row):
+        elif isinstance(write, Release) and row.reader != self.me and holding.is_written(row):
             self._gone_by_release(holding, row)
         elif row.reader != self.me or row.counter not in (counter, counter + 1):
             self._drop(holding, now_s, StopWhy.LOST, row=row)
@@ -370,12 +363,6 @@ class Holdings:
             )
             # An earlier write with this counter may be the one that arrived: only its moment is safe to count from.
             self._renewed(holding, row, holding.first_sent_s or holding.renewed_s)
-
-    @staticmethod
-    def _is_written(holding: Holding, row: Lease) -> bool:
-        # A robber's take looks like a release, but for the last checkpoint, which it did not write.
-        wanted = holding.wanted
-        return wanted is None or not wanted.is_record or wanted <= row.checkpoint
 
     def see_row(self, row: Lease, now_s: float, began_s: float | None = None) -> None:
         """Compare a scanned row with what is held: a request for hand-over shows, or a robbery."""
@@ -408,18 +395,10 @@ class Holdings:
         holding = self._reading(event.key, event.epoch)
         if holding is None:
             return
-        self._want(holding, event.position)
+        holding.want(event.position)
         holding.urgent = holding.urgent or event.urgent
         if event.urgent:
             self.drive(holding, now_s)
-
-    def _want(self, holding: Holding, position: Position | None) -> None:
-        if (
-            position is not None
-            and position.is_record
-            and (holding.wanted is None or holding.wanted < position)
-        ):
-            holding.wanted = position
 
     def on_progress(self, event: ReaderProgress, now_s: float) -> None:
         """Take in how reading goes."""
@@ -459,7 +438,7 @@ class Holdings:
         holding = self._reading(event.key, event.epoch)
         if holding is None or not holding.has_reader:
             return
-        self._want(holding, event.position)
+        holding.want(event.position)
         holding.tip = event.tip or holding.tip
         holding.phase = Phase.STOPPED
         self.drive(holding, now_s)
@@ -472,7 +451,7 @@ class Holdings:
         holding = self._reading(event.key, event.epoch)
         if holding is None or not holding.has_reader:
             return False
-        self._want(holding, event.position)
+        holding.want(event.position)
         frees = event.release or holding.phase is Phase.STOPPING
         report_failed_reader(self.outbox, event, is_freed=frees)
         holding.phase = Phase.STOPPED if frees else Phase.PARKED
@@ -493,7 +472,7 @@ class Holdings:
         if holding is None:
             self.last_words.keep(key, position)
         else:
-            self._want(holding, position)
+            holding.want(position)
             self.drive(holding, now_s)
 
     # --- giving up --------------------------------------------------------------------------------------
