@@ -56,9 +56,7 @@ def message(call, **arguments) -> str:
 # --- DynamoDB ---
 
 
-@pytest.mark.parametrize(
-    "body", [b"[]", b"null", b"5", b'"x"', b"{", b"", b"[" * 100_000, b"[]," * 1_000_001]
-)
+@pytest.mark.parametrize("body", [b"[]", b"null", b"5", b'"x"', b"{", b"", b"[" * 100_000, b"[]," * 500_001])
 @pytest.mark.parametrize("operation", ["GetItem", "TransactWriteItems", "CreateTable"])
 def test_a_body_that_is_no_structure_is_a_serialization_error(rig, operation, body):
     assert dynamodb(rig, operation, body) == (400, "SerializationException")
@@ -321,3 +319,21 @@ def test_a_token_of_a_transaction_holds_with_a_state_folder_too(tmp_path):
         for _ in range(2):
             client.transact_write_items(**add("token-1"))
         assert counted(client) == "1"
+
+
+def test_an_item_of_thousands_of_attributes_is_stored_and_the_size_limit_kept(rig, tables):
+    wide = {f"a{i}": {"N": "1"} for i in range(5000)}
+    tables.put_item(TableName="ttt", Item={"k": {"S": "wide"}, **wide})
+    assert len(tables.get_item(TableName="ttt", Key={"k": {"S": "wide"}})["Item"]) == 5001
+    heavy = {f"a{i}": {"S": "x" * 100} for i in range(5000)}
+    assert "Item size has exceeded" in message(
+        tables.put_item, TableName="ttt", Item={"k": {"S": "x"}, **heavy}
+    )
+
+
+def test_an_unknown_member_of_every_kind_is_no_fault(rig, tables):
+    document = {"TableName": "ttt", **{f"Unknown{i}": [] for i in range(50_000)}}
+    status, _, answer = send(
+        rig, "/", json.dumps(document).encode(), {"X-Amz-Target": "DynamoDB_20120810.Scan"}
+    )
+    assert (status, json.loads(answer)["Count"]) == (200, 0)

@@ -129,6 +129,9 @@ class KinesisApplication:
     # -- the others -----------------------------------------------------------------------------------------
 
     async def _other(self, service: str, operation: str, request: Request) -> Response:
+        if len(request.body) > moto_bridge.BODY_BYTES_MAX:
+            message = f"a request to {service} has at most {moto_bridge.BODY_BYTES_MAX} bytes"
+            return self._dated(error_answer(request, "RequestEntityTooLargeException", message, 413))
         tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
         hits = self._service.faults.hits(service, operation, tables=tables)
         response = _scripted(service, request, hits)

@@ -10,6 +10,7 @@ import threading
 from typing import Any
 
 from penstock.local.http import Request
+from penstock.local.moto_items import install_item_sizes
 from penstock.local.moto_serializer import install_serializer
 from penstock.local.store import ACCOUNT
 
@@ -84,6 +85,7 @@ class MotoAccount:
     def _begin(self) -> None:
         if not self._used:
             install_serializer()
+            install_item_sizes()
             self._used = True
 
     def release(self) -> None:

@@ -40,6 +40,7 @@ _TARGETS = {
     "GraniteServiceVersion20100801": "cloudwatch",
 }
 _VERSIONS = {"2010-08-01": "cloudwatch", "2011-06-15": "sts"}
+BODY_BYTES_MAX = 16 * 1024 * 1024
 _FORM = re.compile(rb"(?:^|&)(Action|Version)=([^&]*)")
 
 
@@ -169,5 +170,9 @@ class MotoBridge:
             if isinstance(error, ValueError) and service == "cloudwatch":
                 return error_answer(request, "MalformedInput", str(error)[:1000], 400)
             log.exception("moto failed on %s.%s", service, operation)
+            if isinstance(error, LookupError | TypeError | AttributeError | ArithmeticError | RecursionError):
+                # it stumbled over the request: sent again, that would end the same way
+                code = "ValidationException" if service.startswith("dynamodb") else "ValidationError"
+                return error_answer(request, code, f"moto cannot carry this out: {error!r}"[:1000], 400)
             return error_answer(request, "InternalServerError", f"moto failed: {error!r}"[:1000], 500)
         return Response(status, raw, headers)
