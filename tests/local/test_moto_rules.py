@@ -225,7 +225,9 @@ def test_a_form_of_metrics_is_taken_plain_or_packed(rig, packed):
         (form([]) + b"&MetricData.member=5", b"ValidationException"),
         (form([]) + b"&" + b"a." * 50 + b"a=5", b"ValidationException"),
         (form([]) + b"&\xff=%ff", b"SerializationException"),
-        (form([]) + b"&a=b" * 300_000, b"SerializationException"),
+        (form([]) + b"&a=b" * 60_000, b"SerializationException"),
+        (form([]) + b"&a=" + b"%" * 300_000, b"SerializationException"),
+        (b"Action=ListMetrics&Version=2010-08-01" + b"&a=b" * 6_000, b"SerializationException"),
         (b"Action=Nonsense&Version=2010-08-01", b"InvalidAction"),
         (b"Action=Nonsense&Version=2011-06-15", b"InvalidAction"),
         (b"Action=GetMetricData&Version=2010-08-01&StartTime=soon&EndTime=later", b"MalformedInput"),
@@ -240,6 +242,7 @@ def test_a_form_that_the_service_refuses_is_refused_in_xml(rig, body, code):
 def test_packed_bodies_are_bounded_and_whole(rig):
     headers = {"Content-Type": FORM, "Content-Encoding": "gzip"}
     assert send(rig, "/", gzip.compress(bytes(64 * 1024 * 1024)), headers)[0] == 413
+    assert send(rig, "/", gzip.compress(form([METRIC]) + b"&" * 3_000_000), headers)[0] == 413
     assert send(rig, "/", b"no gzip", headers)[0] == 400
     assert send(rig, "/", gzip.compress(form([METRIC]))[:-4], headers)[0] == 400
     assert send(rig, "/", form([METRIC]), {**headers, "Content-Encoding": "br"})[0] == 415

@@ -129,8 +129,9 @@ class KinesisApplication:
     # -- the others -----------------------------------------------------------------------------------------
 
     async def _other(self, service: str, operation: str, request: Request) -> Response:
-        if len(request.body) > moto_bridge.BODY_BYTES_MAX:
-            message = f"a request to {service} has at most {moto_bridge.BODY_BYTES_MAX} bytes"
+        body_bytes_max = moto_bridge.body_bytes_max(request)
+        if len(request.body) > body_bytes_max:
+            message = f"this request to {service} may have at most {body_bytes_max} bytes"
             return self._dated(error_answer(request, "RequestEntityTooLargeException", message, 413))
         tables = moto_bridge.tables_of(request.body) if service == "dynamodb" else ()
         hits = self._service.faults.hits(service, operation, tables=tables)

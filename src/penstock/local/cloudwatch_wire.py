@@ -28,7 +28,9 @@ from penstock.local.replies import Refusal, Timestamp, serialization, validation
 
 _TARGET = "GraniteServiceVersion20100801"
 _NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
-_FIELDS_MAX = 200_000
+_FIELDS_MAX = 50_000
+_OTHER_FIELDS_MAX = 5_000
+_ESCAPES_MAX = 200_000
 _INDEX = re.compile(r"[1-9][0-9]{0,5}")
 
 Send = Callable[[Request], Response]
@@ -53,6 +55,7 @@ def answer(operation: str, request: Request, send: Send) -> Response:
         document = read_json(request.body, values_max=VALUES_MAX) if request.body else {}
         return _carry_out(operation, request, document, send)
     check_action("cloudwatch", operation)
+    _check_fields(request.body, _FIELDS_MAX if operation == "PutMetricData" else _OTHER_FIELDS_MAX)
     if operation != "PutMetricData":
         return send(request)
     response = _carry_out(operation, request, put_metric_data(request.body), send)
@@ -65,9 +68,9 @@ def answer(operation: str, request: Request, send: Send) -> Response:
 
 def _carry_out(operation: str, request: Request, document: Any, send: Send) -> Response:
     plain = _plain(document)
-    check_by_model("cloudwatch", operation, plain)
     if operation == "PutMetricData":
         check_metrics(plain)
+    check_by_model("cloudwatch", operation, plain)
     headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"{_TARGET}.{operation}"}
     if "authorization" in request.headers:
         headers["authorization"] = request.headers["authorization"]
@@ -153,6 +156,11 @@ def put_metric_data(body: bytes) -> dict[str, Any]:
     shape = service_model("cloudwatch").operation_model("PutMetricData").input_shape
     found = _typed(tree, shape, "")
     return dict(found)
+
+
+def _check_fields(body: bytes, fields_max: int) -> None:
+    if body.count(b"&") >= fields_max or body.count(b"%") > _ESCAPES_MAX:
+        raise serialization(f"the form has more than {fields_max} fields or {_ESCAPES_MAX} escaped bytes")
 
 
 def _typed(value: Any, shape: Any, path: str) -> Any:

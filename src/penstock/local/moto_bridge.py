@@ -41,6 +41,7 @@ _TARGETS = {
 }
 _VERSIONS = {"2010-08-01": "cloudwatch", "2011-06-15": "sts"}
 BODY_BYTES_MAX = 16 * 1024 * 1024
+FORM_BYTES_MAX = 2 * 1024 * 1024
 _FORM = re.compile(rb"(?:^|&)(Action|Version)=([^&]*)")
 
 
@@ -51,12 +52,21 @@ def service_and_operation(request: Request) -> tuple[str, str] | None:
         return _TARGETS[prefix], operation
     if request.target.startswith("/service/GraniteServiceVersion20100801/operation/"):
         return "cloudwatch", request.target.rsplit("/", 1)[1]
-    if request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded"):
-        form = {name: value.decode("latin-1") for name, value in _FORM.findall(request.body)}
+    if _is_form(request):
+        form = {name: value.decode("latin-1") for name, value in _FORM.findall(request.body[:FORM_BYTES_MAX])}
         service = _VERSIONS.get(form.get(b"Version", ""))
         if service is not None and b"Action" in form:
             return service, form[b"Action"]
     return None
+
+
+def body_bytes_max(request: Request) -> int:
+    """Return how large the body of a request to one of these services may be."""
+    return FORM_BYTES_MAX if _is_form(request) else BODY_BYTES_MAX
+
+
+def _is_form(request: Request) -> bool:
+    return request.headers.get("content-type", "").startswith("application/x-www-form-urlencoded")
 
 
 def tables_of(body: bytes) -> tuple[str, ...]:

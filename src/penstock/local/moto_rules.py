@@ -57,13 +57,14 @@ def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, An
     return found
 
 
-def check_metrics(document: dict[str, Any]) -> None:
+def check_metrics(document: Any) -> None:
     """Refuse a PutMetricData of more metrics than one call may carry.
 
     Raises:
         Refusal: `ValidationError`.
     """
-    if len(document.get("MetricData") or ()) > _METRICS_MAX:
+    metrics = document.get("MetricData") if isinstance(document, dict) else None
+    if isinstance(metrics, list) and len(metrics) > _METRICS_MAX:
         raise Refusal(
             "ValidationError", f"The collection MetricData must not have a size greater than {_METRICS_MAX}."
         )
