@@ -333,8 +333,9 @@ def test_a_worker_that_does_not_reach_its_table_is_not_healthy():
     worker.table.is_cut = True
     world.run(5 * ROUND_S)
     found = health(worker)
-    assert not found.is_healthy
+    assert (found.is_healthy, found.is_ready) == (False, False)
     assert any("the lease table could not be read for" in problem for problem in found.problems)
+    assert gauges(world, "worker_leases") == {(): 0}
 
 
 def test_a_handler_that_does_not_return_is_a_stalled_shard():

@@ -429,6 +429,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.stopped.keep_held(held)
         stopped = self.stopped.runs()
         self._metrics.gauge("stopped_shards", len(stopped))
+        self._metrics.gauge("worker_leases", len(held))  # known also while the table cannot be read
         shown: set[tuple[str, str, str]] = set()
         for run in [*runs, *stopped]:
             lag_ms = run.lag_ms(now_s)

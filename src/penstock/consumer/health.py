@@ -36,7 +36,7 @@ class Health:
 
     Args:
         is_healthy: Whether it runs, reaches its lease table and moves every shard that it holds.
-        is_ready: Whether it runs and has seen the lease table: it takes its share of the work.
+        is_ready: Whether it runs and sees the lease table: it takes its share of the work.
         problems: What keeps it from being healthy; empty when it is.
         stream: Name or ARN.
         application: Names the lease table.
@@ -106,7 +106,9 @@ def judge(look: WorkerLook, stream: str, application: str, worker_id: str) -> He
     is_working = not (look.has_ended or look.is_stopping or look.failure is not None)
     return Health(
         is_healthy=not problems,
-        is_ready=is_working and look.table_look_age_s is not None,
+        is_ready=is_working
+        and look.table_look_age_s is not None
+        and look.table_look_age_s <= look.table_look_due_s,
         problems=tuple(problems),
         stream=stream,
         application=application,
