@@ -29,7 +29,7 @@ def worker(server, stream, application, seen, **options):
         connection={"access_key_id": "local", "secret_access_key": "local"},
         **{
             "starting_position": "TRIM_HORIZON",
-            "lease_duration_s": 2.0,
+            "lease_duration_s": 10.0,
             "idle_time_between_reads_s": 0.1,
             "cold_start_jitter_s": 0.0,
             **options,

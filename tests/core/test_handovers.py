@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.fleet import fleet_of, live_workers
 from penstock.core.handovers import Handovers
-from penstock.core.lease import BatchClaim, Lease, RequestHandover, Take, apply_write
+from penstock.core.lease import BatchClaim, Lease, RequestHandover, Take, TipMark, apply_write
 from penstock.core.lease_view import LeaseView
 from penstock.core.position import at_record
 from penstock.core.stream_identity import StreamIdentity
@@ -83,6 +83,27 @@ def test_who_has_answered_once_knows_hand_overs():
     handovers = seen(ASKED, given)
     handovers.note_unanswered(ASKED, 30.0)
     assert not handovers.is_deaf("reader", 31.0)
+
+
+@pytest.mark.parametrize(
+    "news",
+    [{"throughput_kbps": 0.5}, {"mark": TipMark(at_record("5"), 1000)}],
+    ids=["a throughput", "a moment at the tip"],
+)
+def test_who_writes_what_no_kcl_2_worker_writes_knows_hand_overs(news):
+    held = Lease("s", counter=4, owner="reader", checkpoint=at_record("5"))
+    handovers = seen(held, renewed(replace(held, **news)))
+    handovers.note_unanswered(ASKED, 30.0)
+    assert not handovers.is_deaf("reader", 31.0)
+
+
+def test_what_an_earlier_reader_wrote_shows_nothing_of_the_present_one():
+    row = Lease("s", counter=4, owner="reader", throughput_kbps=0.5, mark=TipMark(at_record("5"), 1000))
+    taken = replace(row, counter=5, owner="java")
+    handovers = seen(row, taken, renewed(taken), replace(taken, counter=7, mark=TipMark(at_record("6"))))
+    asked = replace(taken, owner="next", checkpoint_owner="java")
+    handovers.note_unanswered(asked, 30.0)
+    assert handovers.is_deaf("java", 31.0)
 
 
 def test_a_take_by_the_asker_is_no_answer():

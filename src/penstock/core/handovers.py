@@ -7,7 +7,7 @@ until the hand-over time is over, and not for longer.
 A Java KCL 2.x worker knows nothing of hand-overs: it renews through the whole hand-over time, and when it takes a
 lease it leaves the reader's field as it was. Either shows that asking it is of no use. So do rows that it renews and that
 carry nothing of what Penstock and KCL 3 write with a renewal (the stream, the throughput). A worker that was seen to ask,
-to answer or to claim knows hand-overs and is always asked, however slow it is.
+to answer, to claim, or to write a throughput or a moment at the tip knows hand-overs and is always asked, however slow it is.
 
 Source:
     KCL 2.x renews and takes by the counter alone; `checkpointOwner` is a field of KCL 3.
@@ -51,8 +51,9 @@ class Handovers:
     def see(self, before: Lease | None, now: Lease, now_s: float) -> None:
         """Learn from a row that was read, and from what was known of it before."""
         key = now.key
-        if now.reader is not None and now.claim_of(now.reader) is not None:
-            self._note_hears(now.reader)
+        reader = now.reader
+        if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
+            self._note_hears(reader)
         if self.names_streams:
             self._count_bare(before, now, now_s)
         if before is not None and (before.owner, before.checkpoint_owner) == (
@@ -150,3 +151,13 @@ def _is_release(before: Lease, now: Lease) -> bool:
     return now.owner_switches > 0 and (
         now.owner_switches != before.owner_switches or now.checkpoint != before.checkpoint
     )
+
+
+def _shows_news(before: Lease | None, now: Lease) -> bool:
+    """Whether the reader, the same as before, has written what no KCL 2.x worker writes."""
+    if before is None or before.reader != now.reader:
+        return False
+    tips = [None if row.mark is None else row.mark.tip_ms for row in (before, now)]
+    is_new_tip = tips[1] is not None and tips[0] != tips[1]
+    is_new_rate = now.throughput_kbps is not None and now.throughput_kbps != before.throughput_kbps
+    return is_new_tip or is_new_rate

@@ -37,6 +37,7 @@ class StreamCheck:
         if self.stream is None:
             return False
         self.foreign = self.foreign or find_foreign_lease(self.view, self.stream)
+        self._compared &= self.view.rows().keys()
         self.view.set_aside = frozenset(lease.key for lease in leases if not self._is_known(lease))
         return bool(self.view.set_aside)
 
