@@ -154,6 +154,10 @@ class History:
         self.query.rows = self.query.rows[:count] + [row for row in after if row[0] in theirs]
         self.copies[at] = (self.query.done, self.planned, len(self.query.rows))
         self.held, self.zombies = {}, []
+        if self.planned is None:
+            self.plan()
+        else:
+            self._parts()  # the query starts: now it sees who holds what
 
     # --- what must hold -----------------------------------------------------------------------------------
 
