@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import ClassVar
 
 from checks import History, Row
 
@@ -58,6 +59,9 @@ class Plan:
     master: str = "local[2,8]"
     finish_s: float = 420.0
 
+    queries: tuple[str, ...] = ("parquet", "copy")
+    """What the program starts."""
+
 
 @dataclass
 class Run:
@@ -71,6 +75,12 @@ class Run:
     program: subprocess.Popen | None = None
     listener: threading.Thread | None = None
 
+    kinds: ClassVar = tuple(KINDS)
+    """What `weights` are about."""
+    waiting_kinds: ClassVar = ("driver",)
+    """Kinds that are killed when a batch is in work."""
+    batch_wait_s: ClassVar = 6
+
     def play(self):
         """Do everything, and gather the history."""
         chance = random.Random(self.plan.seed)
@@ -78,14 +88,22 @@ class Run:
             client = server.client()
             server.create_stream("numbers", shards=self.plan.shards)
             server.create_stream("copy", shards=4)
+            self.prepare(server)
             self.start(server)
             try:
                 self.disturb(client, chance, server)
                 self.finish(server)
             finally:
                 self.bury()
+                self.dismiss()
             self.gather(client)
         return self.history
+
+    def prepare(self, server):
+        """Make what must be there before the program starts."""
+
+    def dismiss(self):
+        """End what runs beside the program."""
 
     # --- the program's lives ---------------------------------------------------------------------------------
 
@@ -105,7 +123,10 @@ class Run:
 
     def launch(self, server, log):
         return subprocess.Popen(
-            [sys.executable, str(PROGRAM), str(self.folder), server.endpoint_url, self.plan.master],
+            [
+                *(sys.executable, str(PROGRAM), str(self.folder), server.endpoint_url, self.plan.master),
+                ",".join(self.plan.queries),
+            ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=log,
@@ -152,8 +173,8 @@ class Run:
             if turn in reshard_turns:
                 self.reshard(client, chance)
             time.sleep(chance.uniform(0.0, 1.0))
-            (kind,) = chance.choices(list(KINDS), plan.weights)
-            if kind == "driver":
+            (kind,) = chance.choices(self.kinds, plan.weights)
+            if kind in self.waiting_kinds:
                 self.wait_for_a_batch_in_work()
             self.kill(kind, chance)
             if kind == "driver":
@@ -162,13 +183,17 @@ class Run:
 
     def wait_for_a_batch_in_work(self):
         """Wait until a batch is past its first action, so that it must be repeated; not for long, none may be due."""
-        executions = self.folder / "executions.jsonl"
-        before = executions.stat().st_size if executions.exists() else 0
-        end_s = time.monotonic() + 6
+        before = self.noted_bytes()
+        end_s = time.monotonic() + self.batch_wait_s
         while time.monotonic() < end_s:
-            if executions.exists() and executions.stat().st_size > before:
+            if self.noted_bytes() > before:
                 return
             time.sleep(0.01)
+
+    def noted_bytes(self):
+        """How much the queries' executions have noted."""
+        files = [self.folder / f"{name}.jsonl" for name in self.plan.queries]
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def put(self, client, start, end, sent):
         entries, number = [], start
@@ -225,11 +250,23 @@ class Run:
     # --- what came of it -----------------------------------------------------------------------------------------
 
     def gather(self, client):
+        history = self.history
+        self.gather_query("parquet", history)
+        for shard in client.list_shards(StreamName="numbers")["Shards"]:
+            parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
+            history.parents[shard["ShardId"]] = tuple(parent for parent in parents if parent)
+        for file in (self.folder / "checkpoints" / "parquet" / "offsets").iterdir():
+            if file.name.isdigit():
+                history.offsets[int(file.name)] = file.read_text().splitlines()[2]
+        for _, records in raw_records(client, "copy"):
+            history.copied += [(record["PartitionKey"], record["Data"].decode()) for record in records]
+
+    def gather_query(self, name, history):
+        """Read what one query wrote, and what its executions noted."""
         import pyarrow.dataset as ds
 
-        history = self.history
         table = ds.dataset(
-            str(self.folder / "parquet"), format="parquet", partitioning=ds.partitioning(flavor="hive")
+            str(self.folder / name), format="parquet", partitioning=ds.partitioning(flavor="hive")
         ).to_table()
         for row in table.to_pylist():
             history.rows.append(
@@ -242,18 +279,10 @@ class Run:
                     row["data"],
                 )
             )
-        for line in (self.folder / "executions.jsonl").read_text().splitlines():
+        for line in (self.folder / f"{name}.jsonl").read_text().splitlines():
             with suppress(ValueError):  # cut off by a kill
                 told = json.loads(line)
                 history.executions.setdefault(told["batch"], []).append((told["count"], told["hash"]))
-        for shard in client.list_shards(StreamName="numbers")["Shards"]:
-            parents = (shard.get("ParentShardId"), shard.get("AdjacentParentShardId"))
-            history.parents[shard["ShardId"]] = tuple(parent for parent in parents if parent)
-        for file in (self.folder / "checkpoints" / "parquet" / "offsets").iterdir():
-            if file.name.isdigit():
-                history.offsets[int(file.name)] = file.read_text().splitlines()[2]
-        for _, records in raw_records(client, "copy"):
-            history.copied += [(record["PartitionKey"], record["Data"].decode()) for record in records]
 
 
 def packed(key, datas):

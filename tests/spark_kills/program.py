@@ -1,8 +1,10 @@
 """The program that is killed: two queries on one stream, each to be started again as often as it dies.
 
-`python program.py FOLDER ENDPOINT MASTER` reads the stream `numbers` with two applications: `parquet` writes each batch to
-a folder of its own, after an action that hashes the same rows, and notes each execution; `copy` writes to the stream
-`copy` with the Kinesis sink. When FOLDER/stop appears, both read to the end and the program ends with status 0.
+`python program.py FOLDER ENDPOINT MASTER QUERIES` reads the stream `numbers` with the queries that are named, with a comma
+between them. `parquet` writes each batch to a folder of its own, after an action that hashes the same rows, and notes each
+execution; `copy` writes to the stream `copy` with the Kinesis sink. Each has an application for itself. `first` and
+`second` do as `parquet` does, and share one application with each other and with whatever workers join it.
+When FOLDER/stop appears, all read to the end and the program ends with status 0.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ from pathlib import Path
 
 BATCH_RECORDS = 4000
 RESTARTS_MAX = 200
+SHARED = "shared"
+"""The application of several queries and workers."""
 
-folder, endpoint, master = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
+folder, endpoint, master, chosen = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4].split(",")
 
 
 def end_with_parent():
@@ -50,15 +54,15 @@ def open_session():
     )
 
 
-def read(spark, application):
+def read(spark, application, worker, lease_duration="5s"):
     return (
         spark.readStream.format("kinesis")
         .option("streamName", "numbers")
         .option("endpointUrl", endpoint)
         .option("region", "us-east-1")
         .option("applicationName", application)
-        .option("workerId", application)
-        .option("leaseDuration", "5s")
+        .option("workerId", worker)
+        .option("leaseDuration", lease_duration)
         .option("startingPosition", "TRIM_HORIZON")
         .option("maxRecordsPerTrigger", str(BATCH_RECORDS))
         .option("fetchInterval", "0ms")
@@ -67,7 +71,7 @@ def read(spark, application):
     )
 
 
-def start_parquet(spark):
+def start_parquet(spark, name, **reading):
     from pyspark.sql import functions as f
 
     def write(batch, batch_id):
@@ -85,24 +89,24 @@ def start_parquet(spark):
             f.coalesce(f.sum(f.xxhash64(*rows.columns).cast("decimal(38,0)")), f.lit(0)).alias("hash"),
         ).first()
         line = json.dumps({"batch": batch_id, "count": told["count"], "hash": str(told["hash"])}) + "\n"
-        with (folder / "executions.jsonl").open("a") as file:
+        with (folder / f"{name}.jsonl").open("a") as file:
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
-        rows.write.mode("overwrite").parquet(f"{folder}/parquet/batch={batch_id}")
+        rows.write.mode("overwrite").parquet(f"{folder}/{name}/batch={batch_id}")
 
     return (
-        read(spark, "parquet")
-        .writeStream.queryName("parquet")
+        read(spark, worker=name, **reading)
+        .writeStream.queryName(name)
         .foreachBatch(write)
-        .option("checkpointLocation", str(folder / "checkpoints" / "parquet"))
+        .option("checkpointLocation", str(folder / "checkpoints" / name))
         .start()
     )
 
 
 def start_copy(spark):
     return (
-        read(spark, "copy")
+        read(spark, "copy", "copy")
         .select("partitionKey", "data")
         .writeStream.queryName("copy")
         .format("kinesis")
@@ -114,15 +118,20 @@ def start_copy(spark):
     )
 
 
-STARTS = {"parquet": start_parquet, "copy": start_copy}
+STARTS = {
+    "parquet": lambda spark: start_parquet(spark, "parquet", application="parquet"),
+    "copy": start_copy,
+    "first": lambda spark: start_parquet(spark, "first", application=SHARED, lease_duration="3s"),
+    "second": lambda spark: start_parquet(spark, "second", application=SHARED, lease_duration="3s"),
+}
 
 
 class Queries:
-    """Both queries, each started again whenever it died."""
+    """The chosen queries, each started again whenever it died."""
 
     def __init__(self, spark):
         self.spark = spark
-        self.active = {name: start(spark) for name, start in STARTS.items()}
+        self.active = {name: STARTS[name](spark) for name in chosen}
         self.restarts = 0
 
     def revive(self):

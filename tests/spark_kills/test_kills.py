@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import company_checks
 import pytest
 from checks import everything_wrong
+from company import CompanyRun
+from company_checks import Processed, Taken
 from harness import Plan, Run
 
 pytestmark = pytest.mark.spark
 
-DEFAULT = Plan(seed=1, records=200_000, kills=60)
+DEFAULT = Plan(seed=1, records=150_000, kills=46)
 CLUSTER = Plan(
     seed=2,
     records=12_000,
@@ -25,7 +30,7 @@ CLUSTER = Plan(
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(DEFAULT, id="sixty kills"),
+        pytest.param(DEFAULT, id="forty-six kills"),
         pytest.param(
             Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
             id="long",
@@ -52,3 +57,43 @@ def test_executors_of_their_own_may_die_as_well(tmp_path):
     history = run.play()
     assert everything_wrong(history) == {}
     assert {"executor", "worker"} <= set(run.killed)
+
+
+COMPANY = Plan(
+    seed=4,
+    records=30_000,
+    kills=14,
+    shards=6,
+    reshards=4,
+    weights=(1, 2, 4, 0, 3),
+    queries=("first", "second"),
+)
+
+
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize(
+    "plan",
+    [
+        pytest.param(COMPANY, id="fourteen kills"),
+        pytest.param(
+            replace(COMPANY, seed=5, records=250_000, kills=120, reshards=16, finish_s=900.0),
+            id="long",
+            marks=[pytest.mark.soak, pytest.mark.timeout(3600)],
+        ),
+    ],
+)
+def test_two_queries_and_a_kcl2_worker_of_one_application_lose_nothing_and_repeat_only_at_takeovers(
+    tmp_path, plan
+):
+    run = CompanyRun(plan, tmp_path)
+    history = run.play()
+    assert company_checks.everything_wrong(history) == {}
+    assert sum(run.killed.values()) >= plan.kills * 0.9
+    # Everybody had a part in it.
+    assert all(query.rows for query in history.queries.values())
+    assert any(isinstance(each, Processed) for did in history.workers.values() for each in did)
+    assert any(
+        isinstance(each, Taken) and each.owner in plan.queries
+        for did in history.workers.values()
+        for each in did
+    )

@@ -1,0 +1,127 @@
+"""A run in company: two queries and a worker of Java's KCL 2.x on one stream and in one application, all of them killed."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar
+
+from checks import History
+from company_checks import CompanyHistory, Processed, Taken, nowhere
+from harness import KINDS, Run
+
+from penstock.aws.lease_codec import read_item
+
+WORKER = Path(__file__).with_name("kcl2_worker.py")
+TABLE = "shared"
+FAILOVER_S = 3.0
+"""Of the worker; the queries' `leaseDuration` is the same."""
+
+
+@dataclass
+class CompanyRun(Run):
+    """A run whose queries share their application with a KCL 2.x worker; a killed worker comes back under another name."""
+
+    history: CompanyHistory = field(default_factory=CompanyHistory)
+    worker: subprocess.Popen | None = None
+    names: itertools.count = field(default_factory=itertools.count)
+    kinds: ClassVar = (*KINDS, "kcl2")
+    waiting_kinds: ClassVar = kinds
+    """Without waiting, the queries would be killed before they had read anything, and the worker would do it all."""
+    batch_wait_s: ClassVar = 15
+
+    def prepare(self, server):
+        dynamodb = server.client("dynamodb")
+        dynamodb.create_table(
+            TableName=TABLE,
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
+        )
+        self.server = server
+        self.start_worker()
+
+    def start_worker(self):
+        name = f"kcl2-{next(self.names)}"
+        with (self.folder / "worker.log").open("a") as log:
+            self.worker = subprocess.Popen(
+                [
+                    *(sys.executable, str(WORKER), self.server.endpoint_url, "numbers", TABLE, name),
+                    *(str(self.folder), str(FAILOVER_S)),
+                ],
+                stderr=log,
+            )
+
+    def dismiss(self):
+        if self.worker is not None:
+            self.worker.kill()
+            self.worker.wait()
+
+    def kill(self, kind, chance):
+        if kind != "kcl2":
+            return super().kill(kind, chance)
+        assert self.worker.poll() is None, (self.folder / "worker.log").read_text()[-4000:]
+        self.dismiss()
+        self.killed[kind] += 1
+        return self.start_worker()
+
+    def finish(self, server):
+        """Let the queries read to the end, and then the worker what they have left."""
+        super().finish(server)
+        self.gather_queries()
+        end_s = time.monotonic() + self.plan.finish_s
+        while time.monotonic() < end_s:
+            self.gather_workers()
+            if not nowhere(self.history):
+                break
+            assert self.worker.poll() is None, (self.folder / "worker.log").read_text()[-4000:]
+            time.sleep(1)
+
+    # --- what came of it -----------------------------------------------------------------------------------------
+
+    def gather_queries(self):
+        for name in self.plan.queries:
+            self.history.queries[name] = History()
+            self.gather_query(name, self.history.queries[name])
+
+    def gather_workers(self):
+        self.history.workers = {}
+        for path in sorted(self.folder.glob("kcl2-*.jsonl")):
+            did = self.history.workers[path.stem] = []
+            for line in path.read_text().splitlines():
+                with suppress(ValueError):  # cut off by a kill
+                    did += events(json.loads(line))
+
+    def gather(self, client):
+        self.gather_workers()
+        streams = self.server.client("dynamodbstreams")
+        (described,) = streams.list_streams(TableName=TABLE)["Streams"]
+        arn = described["StreamArn"]
+        for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
+            iterator = streams.get_shard_iterator(
+                StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+            while iterator:
+                page = streams.get_records(ShardIterator=iterator)
+                if not page["Records"]:
+                    break
+                for record in page["Records"]:
+                    change = record["dynamodb"]
+                    row = read_item(change["NewImage"]) if "NewImage" in change else None
+                    self.history.log.append((change["Keys"]["leaseKey"]["S"], row))
+                iterator = page.get("NextShardIterator")
+
+
+def events(told):
+    if told["event"] == "take":
+        return [Taken(told["shard"], told["owner"], told["counter"])]
+    if told["event"] == "records":
+        return [Processed(told["shard"], *record) for record in told["records"]]
+    return []
