@@ -7,10 +7,10 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test bench coverage soak format docs clean
+.PHONY: help setup java demo check test test-oldest bench coverage soak format docs clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
 
@@ -38,6 +38,17 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 test: setup ## all tests
 	@$(PY) -m pytest $(PYTEST_ARGS) -m "not soak"
 
+# Without Spark, and without the tests that start processes of their own: those meet the same code again.
+OLDEST := .venv-oldest
+OLDEST_TESTS := tests/core tests/aws tests/local tests/contract/ports tests/producer tests/consumer tests/cli
+OLDEST_WITHOUT := $(addprefix --ignore=,tests/consumer/test_processes.py tests/cli/test_demo.py \
+	tests/cli/test_demo_parts.py tests/cli/test_demo_query_process.py)
+
+test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
+	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
+	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) -m "not spark and not soak" \
+		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
+
 soak: setup ## the long runs
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
@@ -55,4 +66,4 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 clean: ## remove what make created
-	@rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse
+	@rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse

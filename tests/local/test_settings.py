@@ -9,10 +9,15 @@ import pytest
 from botocore.exceptions import ClientError
 
 from penstock.local import LocalKinesis
+from penstock.local.moto_rules import service_model
 from penstock.local.operations import absent, consumers, dispatch
 
 FIRST = "shardId-000000000000"
 KEY = {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
+asks_in_new_words = pytest.mark.skipif(
+    "ListQueues" not in service_model("kinesis").operation_names,
+    reason="this boto3 has no words for what is asked: the newest one has",
+)
 
 
 def code(call, **arguments) -> str:
@@ -166,6 +171,7 @@ def test_an_account_has_at_most_50_on_demand_streams_in_a_region(limited):
     create("elsewhere", limited.server.client("kinesis", region_name="eu-west-1"))
 
 
+@asks_in_new_words
 def test_records_go_by_partition_key_and_the_other_way_is_named_as_absent(rig):
     arn = on_demand(rig, "s")
     update = rig.kinesis.update_stream_record_distribution_strategy
@@ -177,6 +183,7 @@ def test_records_go_by_partition_key_and_the_other_way_is_named_as_absent(rig):
     )
 
 
+@asks_in_new_words
 def test_what_is_not_there_says_so(rig):
     with pytest.raises(ClientError, match="penstock local does not serve ListQueues: queues on streams"):
         rig.kinesis.list_queues()
@@ -210,6 +217,7 @@ def test_settings_survive_a_restart(tmp_path):
 # --- dry runs ---
 
 
+@asks_in_new_words
 def test_a_dry_run_answers_that_it_would_have_succeeded_and_does_nothing(rig):
     rig.server.create_stream("s")
     entry = {"Data": b"x", "PartitionKey": "k"}
