@@ -38,10 +38,10 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 test: setup ## all tests
 	@$(PY) -m pytest $(PYTEST_ARGS) -m "not soak"
 
-# Without Spark, and without the tests that start processes of their own: those meet the same code again.
+# Without what needs Spark (the sink's task writer among it), and without the workers in processes of their own.
 OLDEST := .venv-oldest
 OLDEST_TESTS := tests/core tests/aws tests/local tests/contract/ports tests/producer tests/consumer tests/cli
-OLDEST_WITHOUT := $(addprefix --ignore=,tests/consumer/test_processes.py tests/cli/test_demo.py \
+OLDEST_WITHOUT := $(addprefix --ignore=,tests/consumer/test_processes.py tests/producer/test_task_writer.py tests/cli/test_demo.py \
 	tests/cli/test_demo_parts.py tests/cli/test_demo_query_process.py)
 
 test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
