@@ -38,11 +38,11 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 test: setup ## all tests
 	@$(PY) -m pytest $(PYTEST_ARGS) -m "not soak"
 
-# Without what needs Spark (the sink's task writer among it), and without the workers in processes of their own.
+# Without what needs Spark (the sink's task writer among it) or the demo's data, and without workers in processes of their own.
 OLDEST := .venv-oldest
 OLDEST_TESTS := tests/core tests/aws tests/local tests/contract/ports tests/producer tests/consumer tests/cli
-OLDEST_WITHOUT := $(addprefix --ignore=,tests/consumer/test_processes.py tests/producer/test_task_writer.py tests/cli/test_demo.py \
-	tests/cli/test_demo_parts.py tests/cli/test_demo_query_process.py)
+OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/producer/test_task_writer.py \
+	--ignore-glob='*/tests/cli/test_demo*.py'
 
 test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
