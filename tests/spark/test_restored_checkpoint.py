@@ -6,11 +6,12 @@ The reader is driven without Spark.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import pytest
 
 from lease_hands import Hands
-from penstock.core.lease import Delete
+from penstock.core.lease import Applied, Create, Delete
 from penstock.errors import AnotherDriver, DataLossError
 from reader_query import Query
 from spark_support import numbered, put, wait_until
@@ -247,6 +248,30 @@ def test_a_running_query_never_starts_anew_where_its_lease_table_is_emptied(quer
             q.commit(end, q.execute(end))
         q.drain()
     assert set(q.numbers()) >= set(range(1, sent))
+
+
+def test_a_lease_that_was_set_back_under_a_running_query_ends_it_with_the_reason_and_a_restart_reads_on(
+    query, client
+):
+    q = query(leaseDuration="30s")
+    put(client, q.stream, numbered(0, 10))
+    q.batch()
+    put(client, q.stream, numbered(10, 20))
+    end = q.plan()
+    old = q.table.fetch(FIRST)  # as a backup of the table would have it
+    q.commit(end, q.execute(end))
+    put(client, q.stream, numbered(20, 30))
+    end = q.plan()
+    parts = q.reader.partitions(q.done, end)
+    row = q.table.fetch(FIRST)
+    assert isinstance(q.table.write(Delete(FIRST, row.counter, row.checkpoint)), Applied)
+    assert isinstance(q.table.write(Create(replace(old, counter=row.counter))), Applied)
+    with pytest.raises(AnotherDriver, match=r"set back to batch 1 of this very run.*Start the query again"):
+        q.read(parts[0])
+    q.die()
+    q.commit(end, q.execute(end))
+    q.drain()
+    assert set(q.numbers()) == set(range(30))
 
 
 def put_and_read(q, client):

@@ -206,6 +206,13 @@ class ClaimedRead:
         )
 
     def _another_driver(self, claim: BatchClaim | None) -> AnotherDriver:
+        if claim is not None and claim.run == self._execution.run and claim.batch < self._batch:
+            return AnotherDriver(
+                f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: its lease in table {self._table.name} was "
+                f"set back to batch {claim.batch} of this very run: the table was emptied, or restored from a backup. This "
+                "execution stops before any sink sees it. Start the query again: it goes on from its checkpoint location, and "
+                "nothing is lost"
+            )
         found = "its claim is gone" if claim is None else f"batch {claim.batch} was claimed from elsewhere"
         return AnotherDriver(
             f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: another query works from the same "
