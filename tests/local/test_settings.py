@@ -108,6 +108,7 @@ def test_a_policy_is_kept_given_back_and_forgotten(rig):
 # --- account, capacity ---
 
 
+@asks_in_new_words
 def test_a_commitment_lasts_for_a_day_at_least(rig):
     describe, update = rig.kinesis.describe_account_settings, rig.kinesis.update_account_settings
     assert describe()["MinimumThroughputBillingCommitment"] == {"Status": "DISABLED"}
@@ -128,6 +129,7 @@ def on_demand(rig, name: str, **options) -> str:
     return str(rig.summary(name)["StreamARN"])
 
 
+@asks_in_new_words
 def test_warm_throughput_is_for_committed_accounts_and_brings_shards(rig):
     arn = on_demand(rig, "s")
     warm = rig.kinesis.update_stream_warm_throughput
