@@ -8,6 +8,7 @@ import pytest
 
 from penstock.core.claims import (
     CLAIMS_MAX,
+    PAST_CLAIMS_MAX,
     AnotherDriver,
     ClaimNote,
     Execution,
@@ -97,6 +98,26 @@ def test_a_replay_reads_to_the_claim_whoever_had_the_lease_in_between():
     ):
         row = apply_write(row, write).lease
         assert plan_read(row, FIRST) == ReadTo(END)
+
+
+def after(claim, batches):
+    """The claim that stands when a query went on for some batches."""
+    for number in range(batches):
+        start, end = claim.end, at_record(str(1000 + number))
+        claim = replace(
+            claim, batch=claim.batch + 1, start=start, end=end, earlier=claim.past(PAST_CLAIMS_MAX)
+        )
+    return replace(CLAIMED, claims=(claim,))
+
+
+@pytest.mark.parametrize("batches", range(PAST_CLAIMS_MAX + 1))
+def test_a_paused_driver_finishes_its_batch_with_the_same_records_after_its_successor_went_on(batches):
+    assert plan_read(after(CLAIM, batches), FIRST) == ReadTo(END)
+
+
+def test_a_paused_driver_fails_when_nothing_is_known_of_its_batch_any_more():
+    row = after(CLAIM, PAST_CLAIMS_MAX + 1)
+    assert plan_read(row, FIRST) == AnotherDriver(row.claims[0])
 
 
 @pytest.mark.parametrize("seen", [None, (2, "r1")])

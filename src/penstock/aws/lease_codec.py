@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.lease import BatchClaim, Lease, StopNote, TipMark
+from penstock.core.lease import BatchClaim, Lease, PastClaim, StopNote, TipMark
 from penstock.core.position import Position, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
@@ -112,6 +112,7 @@ def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
         CLAIM_END: {"S": str(claim.end)},
         "note": {"B": claim.note},
         "made": {"N": str(claim.made_ms)},
+        "earlier": {"L": [{"S": f"{past.batch} {past.start} {past.end}"} for past in claim.earlier]},
     }
 
 
@@ -129,7 +130,13 @@ def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
         end=parse_position(document[CLAIM_END]["S"]),
         note=bytes(document["note"]["B"]),
         made_ms=int(document["made"]["N"]),
+        earlier=tuple(_read_past_claim(past["S"]) for past in document["earlier"]["L"]),
     )
+
+
+def _read_past_claim(text: str) -> PastClaim:
+    batch, start, end = text.split(" ")
+    return PastClaim(int(batch), parse_position(start), parse_position(end))
 
 
 def write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:

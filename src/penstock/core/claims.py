@@ -10,8 +10,10 @@ A task that may not read (the lease is another worker's, or another worker's che
 the batch holds nothing of the shard, so that this too is the same in every execution.
 
 A driver remembers which claim it saw on each shard when it planned. A claim that is neither that one nor one of the batch
-itself was made by another driver that works from the same checkpoint location: the task fails, and the sink never sees
-the batch.
+itself was made by another driver that works from the same checkpoint location, which has gone on since. A claim keeps the
+ranges of a few batches before it: a driver that was paused in the middle of one of them finishes it with the same records,
+since its sink may have begun to overwrite what the successor wrote. Of an older batch nothing is known: the task fails, and
+never gives fewer records instead.
 
 Three questions are answered here, each by a pure function:
 
@@ -36,6 +38,9 @@ from penstock.errors import PositionError
 
 CLAIMS_MAX: Final = 16
 """Claims of other workers that a row keeps at the most; the oldest go first."""
+
+PAST_CLAIMS_MAX: Final = 4
+"""Earlier batches whose ranges a claim keeps: with them a row stays below two kilobytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,8 +190,9 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if lease is None:
         return ReadUnclaimed()
     claim = lease.claim_of(execution.worker)
-    if claim is not None and (claim.batch, claim.start) == (execution.batch, execution.start):
-        return ReadTo(claim.end)
+    end = None if claim is None else claim.end_of(execution.batch, execution.start)
+    if end is not None:
+        return ReadTo(end)
     if (None if claim is None else claim.identity) != execution.seen:
         return AnotherDriver(claim)
     if lease.reader != execution.worker:

@@ -26,6 +26,21 @@ from penstock.core.stream_identity import StreamIdentity
 
 
 @dataclass(frozen=True, slots=True)
+class PastClaim:
+    """The range of an earlier batch: a driver that was paused may still execute it after its successor went on.
+
+    Args:
+        batch: Its number.
+        start: Where it started.
+        end: Where it ended.
+    """
+
+    batch: int
+    start: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
 class BatchClaim:
     """The end of one batch of one query in one shard, fixed by the first execution that reached one.
 
@@ -40,6 +55,7 @@ class BatchClaim:
         end: Everything up to and including it belongs to the batch; `start` where the batch holds nothing.
         note: Opaque bytes for the driver (counts, children, lag).
         made_ms: When it was made, milliseconds since the epoch: tells which claims are too old to be needed.
+        earlier: The claims before it, the latest first.
     """
 
     worker: str
@@ -49,11 +65,21 @@ class BatchClaim:
     end: Position
     note: bytes = b""
     made_ms: int = 0
+    earlier: tuple[PastClaim, ...] = ()
 
     @property
     def identity(self) -> tuple[int, str]:
         """Batch and run: what a driver remembers of a claim that it has seen."""
         return (self.batch, self.run)
+
+    def end_of(self, batch: int, start: Position) -> Position | None:
+        """Return where a batch ended that started there; None when this claim does not know."""
+        known = (PastClaim(self.batch, self.start, self.end), *self.earlier)
+        return next((past.end for past in known if (past.batch, past.start) == (batch, start)), None)
+
+    def past(self, count_max: int) -> tuple[PastClaim, ...]:
+        """Return this claim and those before it as the next claim keeps them, at most so many."""
+        return (PastClaim(self.batch, self.start, self.end), *self.earlier)[:count_max]
 
 
 @dataclass(frozen=True, slots=True)

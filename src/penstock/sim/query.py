@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from penstock.core.claims import (
+    PAST_CLAIMS_MAX,
     AnotherDriver,
     ClaimNote,
     Execution,
@@ -452,6 +453,7 @@ class SimTask:
             self.end,
             note,
             self.world.wall_ms(),
+            () if own is None else own.past(PAST_CLAIMS_MAX),
         )
         return Claim(self.key, claim, lease.checkpoint, None if own is None else own.identity)
 

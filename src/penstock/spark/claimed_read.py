@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.aggregation import deaggregate
-from penstock.core.claims import AnotherDriver as AnotherDriverSeen
 from penstock.core.claims import (
+    PAST_CLAIMS_MAX,
     ClaimNote,
     Execution,
     Forfeit,
@@ -26,6 +26,7 @@ from penstock.core.claims import (
     plan_read,
     settle_claim,
 )
+from penstock.core.claims import AnotherDriver as AnotherDriverSeen
 from penstock.core.lag import service_now_ms
 from penstock.core.lease import Applied, BatchClaim, Claim, Lease, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
@@ -386,6 +387,7 @@ class ClaimedRead:
             end=end,
             note=note,
             made_ms=now_ms,
+            earlier=() if own is None else own.past(PAST_CLAIMS_MAX),
         )
         return Claim(
             key=self._shard_id,
