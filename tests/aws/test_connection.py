@@ -251,10 +251,13 @@ def test_metrics_fetch_expired_credentials_anew_too(bare_environment, caplog):
         def refuse(request, **_):
             key = request.headers["Authorization"].decode().partition("Credential=")[2].partition("/")[0]
             refused.append(key)
-            body = b'{"__type": "ExpiredToken", "message": "too late"}'
-            return AWSResponse(request.url, 400, {}, RawBody(body))
+            return AWSResponse(request.url, 400, {}, RawBody(in_xml if is_xml else in_json))
 
-        client_for("cloudwatch", options).meta.events.register("before-send", refuse)
+        client = client_for("cloudwatch", options)
+        is_xml = client.meta.service_model.metadata["protocol"] == "query"  # before botocore 1.43
+        in_json = b'{"__type": "ExpiredToken", "message": "too late"}'
+        in_xml = b"<ErrorResponse><Error><Code>ExpiredToken</Code></Error></ErrorResponse>"
+        client.meta.events.register("before-send", refuse)
         keep_credentials(bare_environment, "NEW")
         metrics.count("records", 1)
         metrics.report()
