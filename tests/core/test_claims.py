@@ -40,7 +40,7 @@ from penstock.core.lease import (
     Take,
     apply_write,
 )
-from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position, Sentinel, at_record
 from penstock.core.shard import ChildShard
 
 ME, OTHER = "query", "worker"
@@ -148,6 +148,14 @@ def test_a_batch_gives_up_a_shard_that_another_worker_has():
 
 def test_a_batch_gives_up_a_shard_that_another_worker_has_read_further():
     assert plan_read(replace(MINE, checkpoint=at_record("101")), FIRST) == Forfeit(Idle.DONE_ELSEWHERE)
+
+
+@pytest.mark.parametrize("row", [LATEST, Position(sentinel=Sentinel.LATEST, timestamp_ms=9)])
+def test_a_child_whose_row_says_latest_is_read_from_its_beginning(row):
+    lease = replace(MINE, checkpoint=row)
+    assert plan_read(lease, replace(FIRST, start=TRIM_HORIZON)) == ReadFreely()
+    start = resolve_start(lease, ME, 4, TRIM_HORIZON)
+    assert (start.position, start.reason) == (TRIM_HORIZON, StartReason.NOT_READ)
 
 
 def test_a_batch_that_gave_a_shard_up_holds_nothing_of_it_when_the_lease_is_back():

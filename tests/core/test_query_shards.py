@@ -16,7 +16,7 @@ from penstock.core.coordination import (
     StopWhy,
 )
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.lease import BatchClaim, Create, Lease, Promote, Reset, TipMark, starting_lease
+from penstock.core.lease import BatchClaim, Create, Lease, PastClaim, Promote, Reset, TipMark, starting_lease
 from penstock.core.offsets import Limit, StreamOffset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.query_shards import (
@@ -380,6 +380,28 @@ def test_idle_shards_tell_since_when_nothing_is_left():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), claimed(), claimed("b", tip_ms=None, has_more=True))
     assert shards.progress() == [ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900))]
+
+
+def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():
+    shards = holding("a")
+    settle(shards, done(2), claimed(batch=2))
+    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    shards.hand_back()
+    shards.start(StartReader("a", 2, AT9, lease(), 0.0), 1000)
+    assert (shards.seen_claim("a"), shards.doubtful) == ((2, "r1"), {"a"})
+    shards.see_exactly(["a"], {"a": lease()})
+    assert (shards.seen_claim("a"), shards.doubtful) == (None, set())
+    shards.see_exactly(["a", "b"], {"a": claimed(batch=3)})
+    assert (shards.seen_claim("a"), shards.seen_claim("b")) == ((3, "r1"), None)
+
+
+def test_a_restored_copy_keeps_the_end_of_its_last_batch_where_a_later_claim_still_knows_it():
+    row = claimed("a", start=AT9, end=AT12, batch=4)
+    claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9),), made_ms=7)
+    row = replace(row, claims=(claim,))
+    standing = BatchClaim(ME, 3, "r1", AT5, AT9, b"", 7)
+    assert plan_rewind({"a": row}, done(3), ME, {}) == {"a": Reset("a", 3, AT5, forget=ME, claim=standing)}
+    assert plan_rewind({"a": row}, done(2), ME, {}) == {"a": Reset("a", 3, AT5, forget=ME)}
 
 
 # --- a checkpoint location that was restored from an older copy -----------------------------------------------

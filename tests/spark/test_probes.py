@@ -15,8 +15,35 @@ from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.core.query_shards import ShardState
 from penstock.errors import AccessDenied, NotFound, Unavailable
 from penstock.local import LocalKinesis
+from penstock.ports.kinesis import RecordPage
 from penstock.spark.probes import Prober
 from spark_support import wait_until
+
+
+def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
+    clock = [0.0]
+
+    class Slow:
+        def without_retries(self):
+            return self
+
+        def fetch_iterator(self, *_):
+            clock[0] += 0.5  # each call is answered, and all of them take longer than the deadline
+            return "iterator"
+
+        def fetch_records(self, *_):
+            return RecordPage((), "next", 0)
+
+    prober = Prober(Slow(), "s", 1.0, lambda: clock[0], lambda: 0, deadline_s=20.0)
+    states = {f"shardId-{number:012}": ShardState(TRIM_HORIZON) for number in range(200)}
+    try:
+        wait_until(
+            lambda: prober.probe_due(states.items()) or all(state.is_answered for state in states.values()),
+            "every shard to answer",
+        )
+    finally:
+        prober.close()
+
 
 ONE, TWO = "shardId-000000000000", "shardId-000000000001"
 

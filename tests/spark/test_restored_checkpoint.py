@@ -11,8 +11,12 @@ from dataclasses import replace
 import pytest
 
 from lease_hands import Hands
-from penstock.core.lease import Applied, Create, Delete
+from penstock.core.lease import Applied, Create, Delete, Lease, Take, apply_write
+from penstock.core.position import at_record
+from penstock.core.shard_sync import plan_deletions
 from penstock.errors import AnotherDriver, DataLossError
+from penstock.ports.lease_table import LeaseScan
+from penstock.spark.joining import refuse_living_driver
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 
@@ -304,3 +308,58 @@ def test_an_emptied_table_whose_shards_have_left_the_stream_is_named_and_the_chi
         q.drain()
     assert f"{FIRST} has left the stream" in caplog.text
     assert q.numbers() == list(range(20, 40))
+
+
+def test_shards_that_were_read_and_cleared_away_are_no_loss_when_they_have_left_the_stream(
+    query, server, client, caplog
+):
+    q = query(shards=1, leaseDuration="2s")
+    put(client, q.stream, numbered(0, 10))
+    q.drain()
+    first = "shardId-000000000000"
+    client.split_shard(StreamName=q.stream, ShardToSplit=first, NewStartingHashKey=str(2**127))
+    q.drain()
+    low, high = "shardId-000000000001", "shardId-000000000002"
+    wait_until(lambda: q.drain() or {low, high} <= q.reader._planner._joined[1].held, "the children")
+    client.merge_shards(StreamName=q.stream, ShardToMerge=low, AdjacentShardToMerge=high)
+    wait_until(
+        lambda: q.drain() or q.reader._planner._joined[1].held == {"shardId-000000000003"}, "the child"
+    )
+    q.reader.stop()
+    server.clock.advance(25 * 3600)
+    while plan := plan_deletions(
+        {row.key: row for row in q.table.scan().leases}, frozenset({first, low, high})
+    ):
+        for deletion in plan:
+            q.table.write(deletion.write)
+    put(client, q.stream, numbered(20, 30))
+    q.reader = q.fresh()
+    q.drain()
+    assert q.numbers() == [*range(10), *range(20, 30)]
+
+
+class TakenMeanwhile:
+    """A table in which another worker takes an expired lease while somebody watches."""
+
+    name = "table"
+
+    def __init__(self, row):
+        self.rows = iter([row, apply_write(row, Take(row.key, row.counter, "consumer")).lease])
+        self.row = None
+
+    def scan(self):
+        self.row = next(self.rows, self.row)
+        return LeaseScan((self.row,))
+
+
+def test_a_worker_that_takes_an_expired_lease_is_no_living_driver():
+    row = Lease("s", 5, "query", at_record("10"))
+    refuse_living_driver(TakenMeanwhile(row), "query", {"s": row}, 0.2)
+
+
+def test_a_lease_that_is_renewed_shows_a_living_driver():
+    row = Lease("s", 5, "query", at_record("10"))
+    table = TakenMeanwhile(row)
+    table.rows = iter([replace(row, counter=6)])
+    with pytest.raises(AnotherDriver, match="is being renewed"):
+        refuse_living_driver(table, "query", {"s": row}, 5.0)

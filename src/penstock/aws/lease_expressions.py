@@ -177,7 +177,9 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.set_checkpoint(write.position, is_marked=False)
             update.set(codec.SWITCHES, "N", "0")
             update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
-            if write.forget is not None:
+            if write.claim is not None:
+                update.set(codec.claim_attribute(write.claim.worker), "M", codec.write_claim(write.claim))
+            elif write.forget is not None:
                 update.remove(codec.claim_attribute(write.forget))
         case _:
             assert_never(write)

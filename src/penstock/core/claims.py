@@ -36,7 +36,7 @@ from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 from penstock.errors import PositionError
 
-CLAIMS_MAX: Final = 16
+CLAIMS_MAX: Final = 8
 """Claims of other workers that a row keeps at the most; the oldest go first."""
 
 PAST_CLAIMS_MAX: Final = 4
@@ -197,10 +197,16 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
         return AnotherDriver(claim)
     if lease.reader != execution.worker:
         return Forfeit(Idle.LEASE_LOST)
-    if execution.start < lease.checkpoint:
+    if _is_passed(execution.start, lease):
         # While the lease was this query's, no checkpoint passed the start of its batch.
         return Forfeit(Idle.DONE_ELSEWHERE)
     return ReadFreely()
+
+
+def _is_passed(position: Position, lease: Lease) -> bool:
+    # A starting point on the lease says nothing of what was read: a shard that has a parent is read from its beginning also
+    # where its row says LATEST, which is "further on" than TRIM_HORIZON.
+    return lease.checkpoint.is_in_shard and position < lease.checkpoint
 
 
 # --- a claim was refused ---------------------------------------------------------------------------------
@@ -306,11 +312,11 @@ def resolve_start(lease: Lease | None, worker: str, batch: int, planned: Positio
     is_done = claim is not None and (
         claim.batch < batch if planned is None else (claim.batch, claim.start) == (batch, planned)
     )
-    if claim is not None and is_done and not claim.end < lease.checkpoint:
+    if claim is not None and is_done and not _is_passed(claim.end, lease):
         note = parse_note(claim.note)
         if note is not None or claim.end != lease.checkpoint:
             return Start(claim.end, StartReason.CLAIMED, note)
-    if planned is None or is_done or planned < lease.checkpoint:
+    if planned is None or is_done or _is_passed(planned, lease):
         # Somebody else had it meanwhile and went on: while it was ours, the checkpoint never passed the start.
         return Start(lease.checkpoint, StartReason.CHECKPOINT)
     return Start(planned, StartReason.NOT_READ)

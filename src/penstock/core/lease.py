@@ -377,12 +377,14 @@ class Reset:
 
     Args:
         forget: The worker whose claim goes: its checkpoint location was restored from a copy that does not know it.
+        claim: The claim of that worker that stands in its place, or None.
     """
 
     key: str
     counter: int
     position: Position
     forget: str | None = None
+    claim: BatchClaim | None = None
 
 
 LeaseWrite: TypeAlias = (
@@ -627,13 +629,19 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
                 checkpoint_owner=None,
                 checkpoint=write.position,
                 owner_switches=0,
-                claims=tuple(claim for claim in row.claims if claim.worker != write.forget),
+                claims=_claims_after_reset(row, write),
                 mark=None,
                 stopped=None,
             )
         case Delete():
             return None
     assert_never(write)
+
+
+def _claims_after_reset(row: Lease, write: Reset) -> tuple[BatchClaim, ...]:
+    kept = [claim for claim in row.claims if claim.worker != write.forget]
+    standing = [] if write.claim is None else [write.claim]
+    return tuple(sorted([*kept, *standing], key=lambda claim: claim.worker))
 
 
 def _after_release(row: Lease, write: Release) -> Lease:

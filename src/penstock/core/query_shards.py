@@ -36,7 +36,7 @@ from penstock.core.coordination import (
     StopReader,
     StopWhy,
 )
-from penstock.core.lease import Create, Lease, LeaseWrite, Promote, Reset, TipMark, starting_lease
+from penstock.core.lease import BatchClaim, Create, Lease, LeaseWrite, Promote, Reset, TipMark, starting_lease
 from penstock.core.offsets import Limit, StreamOffset
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.shard import ChildShard, Shard
@@ -165,8 +165,8 @@ def plan_rewind(
     """Plan how leases go back to an offset that was restored from an older copy of the checkpoint location.
 
     The copy does not know the batches that came after it, whose claims stand on the leases: everything behind the copy is
-    read again. Shards that have come since begin where their parents end, so they are read from their beginning. A shard
-    that no later batch has claimed stays as it is: a claim of the copy's last batch holds when that batch is repeated.
+    read again. Shards that have come since begin where their parents end, so they are read from their beginning. The claim of
+    the copy's last batch stands where it is still known: that batch is repeated if Spark does not know it as done.
 
     Args:
         rows: The lease table.
@@ -190,8 +190,25 @@ def plan_rewind(
     ]
     for _, row in sorted(later, key=lambda found: found[0]):
         position = known.shards.get(row.key, TRIM_HORIZON)
-        writes[row.key] = Reset(row.key, row.counter, position, forget=worker)
+        writes[row.key] = Reset(
+            row.key,
+            row.counter,
+            position,
+            forget=worker,
+            claim=_claim_of_last_batch(row, worker, known, position),
+        )
     return writes
+
+
+def _claim_of_last_batch(
+    row: Lease, worker: str, known: StreamOffset, position: Position
+) -> BatchClaim | None:
+    """Return the claim of a copy's last batch, as far as the claim that came after it still knows its end."""
+    claim = row.claim_of(worker)
+    end = None if claim is None else claim.end_of(known.batch, position)
+    if claim is None or end is None:
+        return None
+    return BatchClaim(worker, known.batch, claim.run, position, end, made_ms=claim.made_ms)
 
 
 def _is_free_for(row: Lease, worker: str) -> bool:
@@ -240,6 +257,8 @@ class Settlement:
 class QueryShards:
     """Which shards the query has, and where each stands. Not thread-safe.
 
+    `doubtful` holds shards of which it is not known whether the claim that was seen last still stands.
+
     Args:
         worker: The query's worker id.
         last_batch: Batches up to this number were used already, whatever the offset says.
@@ -255,6 +274,7 @@ class QueryShards:
         self._promotions: dict[str, Promote] = {}
         self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
         self._seen: dict[str, tuple[int, str]] = {}
+        self.doubtful: set[str] = set()
         self._last_batch = last_batch
 
     @property
@@ -276,6 +296,10 @@ class QueryShards:
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Take a shard in. It is read from the next batch on."""
         held = self._held[effect.key] = _Held(effect.epoch, effect.position)
+        if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
+            self.doubtful.add(
+                effect.key
+            )  # an older row, or the claim was too old and is gone: only the table tells
         self.see(effect.lease)
         if self.is_settled:
             state = self._begin_again(held, effect, now_ms)
@@ -309,6 +333,16 @@ class QueryShards:
         claim = row.claim_of(self.worker)
         if claim is not None and claim.batch >= self._seen.get(row.key, (-1, ""))[0]:
             self._seen[row.key] = claim.identity
+
+    def see_exactly(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
+        """Remember the own claims, or that there are none, of rows that were read just now."""
+        for key in keys:
+            self.doubtful.discard(key)
+            claim = rows[key].claim_of(self.worker) if key in rows else None
+            if claim is None:
+                self._seen.pop(key, None)
+            else:
+                self._seen[key] = claim.identity
 
     def seen_claim(self, key: str) -> tuple[int, str] | None:
         """Return a shard's own claim as it was seen last, as (batch, run), or None."""

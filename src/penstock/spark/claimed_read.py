@@ -214,7 +214,11 @@ class ClaimedRead:
                 "execution stops before any sink sees it. Start the query again: it goes on from its checkpoint location, and "
                 "nothing is lost"
             )
-        found = "its claim is gone" if claim is None else f"batch {claim.batch} was claimed from elsewhere"
+        found = (
+            "its claim is gone, as after a lease table was emptied or restored"
+            if claim is None
+            else f"batch {claim.batch} was claimed from elsewhere"
+        )
         return AnotherDriver(
             f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: another query works from the same "
             f"checkpoint location ({found}), or this one was paused while its successor went on. This execution stops "
@@ -395,7 +399,8 @@ class ClaimedRead:
             checkpoint_seen=lease.checkpoint,
             before=None if own is None else own.identity,
             tip_ms=known.tip_ms,
-            dropped=plan_dropped_claims(lease, execution.worker, now_ms - known.retention_ms),
+            # Who does not have the lease leaves the claims of those who read there alone.
+            dropped=plan_dropped_claims(lease, execution.worker, now_ms - known.retention_ms) if note else (),
             stream=known.stream,
         )
 

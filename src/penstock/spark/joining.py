@@ -14,7 +14,7 @@ from penstock.core.offsets import StreamOffset
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.query_shards import find_passed_over, plan_recreation, plan_rewind
 from penstock.core.shard import Shard, StreamSummary
-from penstock.core.shard_sync import first_filter
+from penstock.core.shard_sync import find_holes, first_filter
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity, describe_foreign_table, find_foreign_lease
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, OptionError, StreamChanged
@@ -157,10 +157,13 @@ def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what shou
     lineage = {key: shard.parents for key, shard in shards.items()}
     missing = plan_recreation(rows, start, lineage)
     children = {key for key, parents in lineage.items() if not missing.keys().isdisjoint(parents)}
+    coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
+    is_followed = bool(rows) and not coverage.holes and not coverage.unknown
     for key, position in missing.items():
         shard = shards.get(key)
         if shard is None:
-            _warn_of_vanished(options, table, key, position)
+            # Where leases cover every hash key, somebody has read on to shards that follow this one.
+            _warn_of_vanished(options, table, key, position, is_followed=is_followed)
             continue
         _log.warning("the lease of shard %s was deleted from table %s: it is made again at %s, and the records of the last batch are given out once more", key, table.name, position)  # fmt: skip
         lease = starting_lease(key, position, shard.parents, shard.hash_range, stream)
@@ -190,11 +193,19 @@ def warn_of_passed_over(
         )
 
 
-def _warn_of_vanished(options: SourceOptions, table: LeaseTable, key: str, position: Position) -> None:
+def _warn_of_vanished(
+    options: SourceOptions, table: LeaseTable, key: str, position: Position, *, is_followed: bool
+) -> None:
     text = (
         f"stream {options.stream}: shard {key} has left the stream (retention) and its lease is gone from table {table.name}; "
-        f"the query had read it up to {position}, and what followed it there is lost"
+        f"the query had read it up to {position}"
     )
+    if is_followed:
+        _log.warning(
+            "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
+        )
+        return
+    text += ", and what followed it there is lost"
     if options.fail_on_data_loss and not position.is_shard_end:
         raise DataLossError(
             f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
@@ -256,7 +267,11 @@ def refuse_living_driver(
     while seen and time.monotonic() < deadline_s:
         time.sleep(min(1.0, lease_duration_s / 4))
         now = scan_leases(table)
-        moved = [key for key, counter in seen.items() if key in now and now[key].counter != counter]
+        moved = [
+            key
+            for key, counter in seen.items()
+            if key in now and now[key].reader == worker and now[key].counter != counter
+        ]
         if moved:
             raise AnotherDriver(
                 f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and its claims are ahead of this query's "

@@ -182,7 +182,7 @@ class Planner:
         self._done = None
         _, shards = self._join(end)
         if self._under_way is None or self._under_way.end.batch != end.batch:
-            self._under_way = _UnderWay(end, self._clock.wall_ms())
+            self._under_way = _UnderWay(end, self._prober.service_now_ms())
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._under_way, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
@@ -373,6 +373,7 @@ class Planner:
             raise Unavailable(
                 f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
             )
+        shards.see_exactly(unclaimed, rows)
         if unclaimed:
             self._fix_ends(start, shards, unclaimed)
             rows |= self._look(unclaimed)
@@ -420,7 +421,8 @@ class Planner:
             tasks = [replace(task, share=_NOTHING) for task in self._shard_tasks(batch, shards)]
         else:
             self._warn_of_unread(start, unclaimed)
-            tasks = list(self._shard_tasks(given, shards))
+            # What came later was in no batch: it is for the next one.
+            tasks = [_up_to(task, given.planned_ms) for task in self._shard_tasks(given, shards)]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
         for _ in self._pool.map(self._fix_end, tasks):
             pass
@@ -491,7 +493,10 @@ class Planner:
     def _next_offset(
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
     ) -> StreamOffset:
-        planned_ms = self._clock.wall_ms()
+        planned_ms = self._prober.service_now_ms()
+        doubtful = shards.doubtful.intersection(wanted := list(wanted))
+        if doubtful:
+            shards.see_exactly(doubtful, self._look(doubtful))
         end = shards.next_offset(
             start,
             wanted,
@@ -525,6 +530,11 @@ class Planner:
         if isinstance(outcome, Refused):
             _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
         return write.key
+
+
+def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
+    until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
+    return replace(task, until_ms=until_ms)
 
 
 def _unknown(shards: QueryShards) -> list[str]:

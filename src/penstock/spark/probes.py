@@ -103,7 +103,9 @@ class Prober:
         self._pool = ThreadPool("penstock-probe", _THREADS_MAX)
         self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
         self._asked: dict[str, float] = {}  # shards whose probe is under way, and since when
+        self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
+        self._ahead_ms = 0  # of the service's clock, where it differs from this machine's
         self.probe_count = 0
 
     def probe_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
@@ -138,6 +140,10 @@ class Prober:
         """Return the moment of the next probe."""
         return min((state.due_s for state in states), default=self._monotonic_s() + self._interval_s)
 
+    def service_now_ms(self) -> int:
+        """Return the moment by the service's clock, as the last answer told it."""
+        return self._wall_ms() + self._ahead_ms
+
     def close(self) -> None:
         """End the threads, each after its call."""
         self._pool.close()
@@ -149,6 +155,7 @@ class Prober:
         self._pool.submit(lambda: self._answers.put(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
+        self._begun[key] = self._monotonic_s()  # waiting for a thread is not the service's silence
         try:
             if iterator is None:
                 iterator = self._kinesis.fetch_iterator(self._stream, key, start)
@@ -168,6 +175,7 @@ class Prober:
             except queue.Empty:
                 break
             self._asked.pop(answer.shard_id, None)
+            self._begun.pop(answer.shard_id, None)
             self._judge(answer, current)
         for key in self._asked.keys() & current.keys():
             current[key].due_s = self._monotonic_s() + self._interval_s
@@ -210,7 +218,9 @@ class Prober:
             del self._failing[key]
         since = {key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news}
         for key in self._asked.keys() & current.keys():
-            since[key] = min(since.get(key, self._asked[key]), self._asked[key])
+            begun_s = self._begun.get(key)
+            if begun_s is not None:
+                since[key] = min(since.get(key, begun_s), begun_s)
         overdue = sorted(key for key, since_s in since.items() if now_s - since_s > self._deadline_s)
         if not overdue:
             return
@@ -227,7 +237,9 @@ class Prober:
         ) from last
 
     def _learn(self, state: ShardState, page: RecordPage) -> None:
-        now_ms = service_now_ms(self._wall_ms(), page.server_ms)
+        local_ms = self._wall_ms()
+        now_ms = service_now_ms(local_ms, page.server_ms)
+        self._ahead_ms = now_ms - local_ms
         state.is_answered = True
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:

@@ -172,6 +172,7 @@ WRITES = [
     *[Reset(KEY, 7, position) for position in CHECKPOINTS],
     Reset(KEY, 6, TRIM_HORIZON),
     Reset(KEY, 7, TRIM_HORIZON, forget=ME),
+    Reset(KEY, 7, at_record("9"), forget=ME, claim=claim(3, "10", start="9")),
 ]
 
 
