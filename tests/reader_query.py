@@ -105,10 +105,19 @@ class Query:
         self.commit(end, rows)
         return rows
 
-    def drain(self, batches_max=60):
+    def drain(self, batches_max=60, idle_max=10):
+        """Run batches until nothing is left: no shard came or went, and each has told that it has nothing."""
+        idle_count = 0
         for _ in range(batches_max):
-            is_idle = self.batch() is None and self.reader._planner._joined[0].wait_until_at_rest(10)
-            if is_idle and self.batch() is None:  # nothing came from what was under way either
+            if self.batch() is not None:
+                continue
+            fleet, shards = self.reader._planner._joined
+            held = shards.held
+            if not fleet.wait_until_at_rest(10) or self.batch() is not None:
+                continue  # something came from what was under way
+            idle_count += 1
+            is_told = all(state.is_answered for state in shards.states.values())
+            if (is_told and shards.held == held) or idle_count > idle_max:
                 return
         pytest.fail(f"still reading after {batches_max} batches")
 
