@@ -186,7 +186,10 @@ def test_a_consumer_gives_each_record_of_our_producer_once_and_in_order(resharde
 def test_tail_gives_each_record_of_our_producer_once_and_in_order(resharded, server, capsys, monkeypatch):
     for name, value in server.environ().items():
         monkeypatch.setenv(name, value)
-    assert command_line(["tail", "resharded", "--from", "TRIM_HORIZON", "--json", "--count", "800"]) == 0
+    given = ["--endpoint-url", server.endpoint_url, "--region", "us-east-1"]
+    assert (
+        command_line(["tail", "resharded", "--from", "TRIM_HORIZON", "--json", "--count", "800", *given]) == 0
+    )
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert by_key(line["data"] for line in lines) == IN_ORDER
 
