@@ -53,7 +53,7 @@ class Bench:
         self.table = Table(*leases)
         self.now = now
         self.seen = []
-        self.slow = ()  # kinds of writes that are not answered
+        self.slow = ()  # kinds of writes, and ListShards, that are not answered
         self.listing = ()
         self.damaged = {}  # rows that cannot be read, with why
 
@@ -86,7 +86,7 @@ class Bench:
                 return WriteDone(write_id, write, outcome)
             case FetchLease(key):
                 return LeaseFetched(key, self.table.rows.get(key))
-            case ListShards(purpose):
+            case ListShards(purpose) if ListShards not in self.slow:
                 return ListingDone(purpose, self.listing, 1000)
         return None
 

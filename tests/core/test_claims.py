@@ -130,8 +130,13 @@ def test_a_claim_of_the_same_number_and_another_start_is_another_drivers():
     assert plan_read(CLAIMED, replace(FIRST, start=at_record("150"))) == AnotherDriver(CLAIM)
 
 
-def test_a_claim_that_the_driver_saw_and_that_is_gone_was_taken_away_by_another_driver():
-    assert plan_read(MINE, replace(FIRST, seen=(3, "r1"))) == AnotherDriver(None)
+def test_a_row_that_was_made_anew_under_the_driver_is_read_from_the_batchs_start():
+    assert plan_read(MINE, replace(FIRST, seen=(3, "r1"))) == ReadFreely()
+
+
+def test_a_row_that_was_made_anew_and_is_another_workers_gives_nothing():
+    row = replace(MINE, owner="other")
+    assert plan_read(row, replace(FIRST, seen=(3, "r1"))) == Forfeit(Idle.LEASE_LOST)
 
 
 def test_an_earlier_claim_that_the_driver_did_not_see_is_another_drivers():

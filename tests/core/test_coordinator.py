@@ -61,6 +61,7 @@ from penstock.core.lease import (
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 
 
@@ -450,6 +451,34 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     assert not bench.machine.is_at_rest
     bench.slow = ()
     bench.at(bench.now + 8.0)
+    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.is_at_rest
+
+
+def test_it_is_not_at_rest_before_rows_that_name_no_stream_are_compared_with_its_shards():
+    bench = Bench(Lease("s", hash_range=WHOLE), stream=StreamIdentity("arn:orders", 1000))
+    bench.listing = (Shard("s", WHOLE),)
+    bench.slow = (ListShards,)
+    bench.start()
+    assert not bench.machine.is_at_rest
+    (listing,) = bench.of(ListShards)
+    bench.run(ListingDone(listing.purpose, bench.listing, 1000))
+    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.is_at_rest
+
+
+@pytest.mark.parametrize(
+    "answer", [UNKNOWN, NotDone(Problem.THROTTLED), Refused(Refusal.COUNTER, Lease("s"))]
+)
+def test_after_a_take_that_gave_no_lease_it_is_at_rest_only_when_a_look_has_shown_whose_it_is(answer):
+    bench = Bench(Lease("s", hash_range=WHOLE))
+    bench.slow = (Take,)
+    bench.start()
+    (take,) = [effect for effect in bench.seen if isinstance(effect, WriteLease)]
+    bench.slow = ()
+    bench.feed(WriteDone(take.write_id, take.write, answer))
+    assert not bench.machine.is_at_rest
+    bench.at(bench.now + 15.0)
     assert bench.machine.held() == {"s": Phase.READING}
     assert bench.machine.is_at_rest
 

@@ -146,6 +146,7 @@ class Caretaker:
                 checkpoint_owner=None,
                 pending=None,
                 pending_state=None,
+                claims=(),  # what was seen of them may be older than batches that are done
             )
             self.outbox.enqueue(Create(self.options.own(bare)), ("create", "restored"))
         self.wants_round = True

@@ -10,7 +10,9 @@ A task that may not read (the lease is another worker's, or another worker's che
 the batch holds nothing of the shard, so that this too is the same in every execution.
 
 A driver remembers which claim it saw on each shard when it planned. A claim that is neither that one nor one of the batch
-itself was made by another driver that works from the same checkpoint location, which has gone on since. A claim keeps the
+itself was made by another driver that works from the same checkpoint location, which has gone on since. Where the claim is
+gone, the row was made anew (after somebody emptied the table) and nothing has been claimed on it since: the batch is read
+from its start, at-least-once, as where the whole row is gone. A claim keeps the
 ranges of a few batches before it: a driver that was paused in the middle of one of them finishes it with the same records,
 since its sink may have begun to overwrite what the successor wrote. Of an older batch nothing is known: the task fails, and
 never gives fewer records instead.
@@ -169,7 +171,7 @@ class Forfeit:
 class AnotherDriver:
     """Another driver has claimed from the same checkpoint location: fail, so that no sink sees the batch."""
 
-    claim: BatchClaim | None
+    claim: BatchClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +195,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     end = None if claim is None else claim.end_of(execution.batch, execution.start)
     if end is not None:
         return ReadTo(end)
-    if (None if claim is None else claim.identity) != execution.seen:
+    if claim is not None and claim.identity != execution.seen:
         return AnotherDriver(claim)
     if lease.reader != execution.worker:
         return Forfeit(Idle.LEASE_LOST)

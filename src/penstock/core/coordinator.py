@@ -135,8 +135,9 @@ class Coordinator:
         self._stop_hard_s: float | None = None
         self._is_refused = False
         self._fleet_size = (0, 1)
-        self._losses_at_scan = 0  # when the scan under way began
-        self._losses_looked_at = 0  # followed by a whole scan
+        self._doubtful_take_count = 0  # they ended without the lease, which may be free or this worker's
+        self._doubts_at_scan = 0  # when the scan under way began
+        self._doubts_looked_at = 0  # followed by a whole scan
         self._unheld_own: set[str] = set()  # this worker's by name in the last round, and not in its hands
 
     # --- the surface ----------------------------------------------------------------------------------
@@ -178,18 +179,24 @@ class Coordinator:
     def is_at_rest(self) -> bool:
         """Whether this worker has what it can have for now: leases were seen, and nothing is under way.
 
-        After a loss the table is looked at first: the lease may be nobody's. Hand-overs that other workers take their
-        time for are not waited for.
+        After a loss, or a take of which nobody knows how it ended, the table is looked at first. Rows that are still to be
+        compared with the stream's shards are waited for. Hand-overs that other workers take their time for are not.
         """
         return (
             self._fleet_size[0] > 0
             and not self._scanning
-            and self.holdings.lost_count == self._losses_looked_at
+            and not self.view.set_aside
+            and self._doubt_count == self._doubts_looked_at
             and not any(self._is_own_and_unheld(key) for key in self._unheld_own)
             and self.outbox.is_idle()
             and not self.caretaker.wants_round
             and all(holding.phase in _RESTING for holding in self.holdings)
         )
+
+    @property
+    def _doubt_count(self) -> int:
+        """How often it became unknown whose a lease is: only a scan that begins later tells."""
+        return self.holdings.lost_count + self._doubtful_take_count
 
     def _is_own_and_unheld(self, key: str) -> bool:
         row = self.view.get(key)
@@ -263,7 +270,7 @@ class Coordinator:
             self._round_due_s = min(self._round_due_s, now_s)
         if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:
             self._scanning = True
-            self._losses_at_scan = self.holdings.lost_count
+            self._doubts_at_scan = self._doubt_count
             self.outbox.emit(ScanTable())
         self.awaited.look(now_s)
         self.outbox.pump(now_s)
@@ -311,7 +318,7 @@ class Coordinator:
     def _on_scan(self, event: ScanDone, now_s: float) -> None:
         self._scanning = False
         self._scan_failures = 0
-        self._losses_looked_at = self._losses_at_scan
+        self._doubts_looked_at = self._doubts_at_scan
         self._last_round_s = now_s
         for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings, event.skipped):
             self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
@@ -495,6 +502,9 @@ class Coordinator:
     def _on_gain(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float) -> None:
         row = self._observe(outcome, errand.write.key, now_s)
         write, reason = errand.write, errand.purpose[1]
+        is_anothers = row is not None and row.reader not in (None, self.worker)
+        if isinstance(write, Take | Renew) and not isinstance(outcome, Applied) and not is_anothers:
+            self._doubtful_take_count += 1
         if isinstance(outcome, Applied) and row is not None:
             if isinstance(write, RequestHandover):
                 self.awaited.add(row.key, now_s)

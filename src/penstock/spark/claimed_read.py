@@ -182,6 +182,8 @@ class ClaimedRead:
                 case AnotherDriverSeen(claim):
                     raise self._another_driver(claim)
                 case ReadFreely():
+                    if lease is not None and self._is_made_anew(lease):
+                        self._warn_made_anew()
                     yield from self._read_freely()
                     yield from self._claim(lease)
                     return
@@ -206,24 +208,31 @@ class ClaimedRead:
             self._batch,
         )
 
-    def _another_driver(self, claim: BatchClaim | None) -> AnotherDriver:
-        if claim is not None and claim.run == self._execution.run and claim.batch < self._batch:
+    def _is_made_anew(self, lease: Lease) -> bool:
+        return self._execution.seen is not None and lease.claim_of(self._execution.worker) is None
+
+    def _warn_made_anew(self) -> None:
+        _log.warning(
+            "lease table %s: the lease of shard %s was made anew and its claims are gone (was the table emptied?): batch %d "
+            "reads it from the offset's start, at-least-once if it was read before",
+            self._table.name,
+            self._shard_id,
+            self._batch,
+        )
+
+    def _another_driver(self, claim: BatchClaim) -> AnotherDriver:
+        if claim.run == self._execution.run and claim.batch < self._batch:
             return AnotherDriver(
                 f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: its lease in table {self._table.name} was "
-                f"set back to batch {claim.batch} of this very run: the table was emptied, or restored from a backup. This "
+                f"set back to batch {claim.batch} of this very run: the table was restored from a backup. This "
                 "execution stops before any sink sees it. Start the query again: it goes on from its checkpoint location, and "
                 "nothing is lost"
             )
-        found = (
-            "its claim is gone, as after a lease table was emptied or restored"
-            if claim is None
-            else f"batch {claim.batch} was claimed from elsewhere"
-        )
         return AnotherDriver(
             f"shard {self._shard_id}, batch {self._batch} of {self._execution.worker}: another query works from the same "
-            f"checkpoint location ({found}), or this one was paused while its successor went on. This execution stops "
-            "before any sink sees it; make sure that one query at a time uses a checkpoint location, and give a second one "
-            "a location of its own"
+            f"checkpoint location (batch {claim.batch} was claimed from elsewhere), or this one was paused while its successor "
+            "went on. This execution stops before any sink sees it; make sure that one query at a time uses a checkpoint "
+            "location, and give a second one a location of its own"
         )
 
     def _too_many_changes(self) -> ClaimConflict:
@@ -448,8 +457,9 @@ class ClaimedRead:
 
     def _refuse(self, meaning: Settled, lease: Lease | None, end: Position) -> None:
         """Raise what a refused claim means, unless it is to be written again."""
-        if meaning is Settled.ANOTHER_DRIVER:
-            raise self._another_driver(None if lease is None else lease.claim_of(self._execution.worker))
+        claim = None if lease is None else lease.claim_of(self._execution.worker)
+        if meaning is Settled.ANOTHER_DRIVER and claim is not None:
+            raise self._another_driver(claim)
         if meaning is Settled.REPEAT:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another execution of the batch fixed its end at {end}, before "
