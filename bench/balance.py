@@ -20,11 +20,11 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.aws.lease_codec import read_item, write_item
-from penstock.core.balance import BalancePolicy, plan_balance
-from penstock.core.coordination import CoordinatorOptions
-from penstock.core.fleet import FleetLease
-from penstock.core.lease import Lease
-from penstock.core.lease_view import Hold
+from penstock.core.leases.balance import BalancePolicy, plan_balance
+from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.fleet_view import FleetLease
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import Hold
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.sim.faults import FaultPlan, Scenario

@@ -22,9 +22,9 @@ import botocore.session
 import pyarrow as pa
 from botocore.parsers import create_parser
 
-from penstock.aws.arrow import SCHEMA, records_to_batch
 from penstock.aws.data_plane import decode_page
 from penstock.core.aggregation import AggregateBuilder
+from penstock.spark.arrow_records import SCHEMA, records_to_batch
 
 ROUNDS = 15
 

@@ -21,8 +21,8 @@ from typing import Any
 
 def claim_all(table: Any, offset: Any, number: int) -> None:
     """Write the claim of each shard's task: one record further on, and more to read."""
-    from penstock.core.claims import ClaimNote
-    from penstock.core.lease import Applied, BatchClaim, Claim
+    from penstock.core.batches.claims import ClaimNote
+    from penstock.core.leases.lease import Applied, BatchClaim, Claim
     from penstock.core.position import at_record
 
     rows = {lease.key: lease for lease in table.scan().leases}
@@ -42,10 +42,10 @@ def claim_all(table: Any, offset: Any, number: int) -> None:
 
 
 def measure(shards: int, batches: int) -> dict[str, Any]:
-    from penstock.core.offsets import parse_offset
+    from penstock.core.batches.offsets import parse_offset
     from penstock.local import LocalKinesisProcess
-    from penstock.spark.options import parse_source
-    from penstock.spark.process import open_table_for
+    from penstock.spark.process_resources import open_table_for
+    from penstock.spark.spark_options import parse_source
     from penstock.spark.stream_reader import KinesisStreamReader
 
     with LocalKinesisProcess(limits=False, settle_s=0) as server:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.core.hash_key import HashRange
-from penstock.core.lease import Applied, BatchClaim, Checkpoint, Claim, Release, Take
+from penstock.core.leases.lease import Applied, BatchClaim, Checkpoint, Claim, Release, Take
 from penstock.core.position import at_record
 
 

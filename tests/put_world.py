@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import FULL_RANGE, HashRange, effective_hash_key
-from penstock.core.put_machine import PutMachine
-from penstock.core.put_steps import Failure, FetchMap, Request, Settled, Stuck, Wait
 from penstock.core.shard import Shard
+from penstock.core.writing.batcher import PutMachine
+from penstock.core.writing.batcher_steps import Failure, FetchMap, Request, Settled, Stuck, Wait
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import uuid
 
 import pytest
 
-from penstock.core.lease import Applied, Take
-from penstock.spark.options import parse_source
-from penstock.spark.process import open_table_for
+from penstock.core.leases.lease import Applied, Take
+from penstock.spark.process_resources import open_table_for
+from penstock.spark.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
 
 

@@ -6,9 +6,9 @@ from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
-from penstock.consumer.system_clock import SystemClock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
+from penstock.runtime.system_clock import SystemClock
 
 
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.aws.lease_codec import NotALease, read_item, write_item
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.lease import Lease
+from penstock.core.leases.lease import Lease
 from penstock.core.position import (
     LATEST,
     SHARD_END,

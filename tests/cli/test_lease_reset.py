@@ -6,9 +6,8 @@ import pytest
 
 from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
 from penstock.cli.lease_reset import ResetPlan, apply_reset, plan_reset, read_backup, restore, write_backup
-from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.lease import Create, Lease, Renew
+from penstock.core.leases.lease import Create, Lease, Renew
 from penstock.core.position import (
     LATEST,
     SHARD_END,
@@ -20,6 +19,7 @@ from penstock.core.position import (
 )
 from penstock.core.shard import Shard
 from penstock.errors import OptionError, PenstockError
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 NOW = Position(sentinel=Sentinel.LATEST, timestamp_ms=99)
 MOMENT = at_timestamp(50)

@@ -9,8 +9,8 @@ import pytest
 from virtual_world import TinyKinesis
 
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.errors import UsageError
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here"),

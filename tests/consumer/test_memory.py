@@ -10,9 +10,9 @@ from virtual_world import HeldPool, World
 from penstock.consumer import records as consumer_records
 from penstock.consumer.records import Record, UnreadRecord, records_of
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
-from penstock.core.calls import LANE_MEMORY_BYTES, DeliveryOptions
-from penstock.core.delivery import ShardDelivery
 from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.reading.delivery import ShardDelivery
+from penstock.core.reading.delivery_calls import LANE_MEMORY_BYTES, DeliveryOptions
 from penstock.errors import Throttled
 
 SHARD = "shardId-000000000000"

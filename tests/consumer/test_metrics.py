@@ -8,10 +8,10 @@ import urllib.request
 import pytest
 
 from penstock.consumer import Health, ShardHealth, metrics_tally
-from penstock.consumer.metrics_log import LoggingMetrics
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
-from penstock.consumer.metrics_tally import MetricsTally
 from penstock.errors import OptionError
+from penstock.runtime.metrics_log import LoggingMetrics
+from penstock.runtime.metrics_tally import MetricsTally
 
 
 def measure(metrics):

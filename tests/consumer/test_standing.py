@@ -9,10 +9,10 @@ from virtual_world import HeldPool, TinyKinesis, World
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.kclpy import RecordProcessorBase, consumer_for
-from penstock.consumer.memory_table import MemoryLeaseTable
-from penstock.core.lease import Take
+from penstock.core.leases.lease import Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.errors import AccessDenied, HandlerFailed, NotFound, Rejected, ShardsStopped
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 SHARD = "shardId-000000000000"
 LEASE_S = 9.0

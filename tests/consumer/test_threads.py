@@ -9,11 +9,11 @@ import pytest
 from virtual_world import TinyKinesis
 
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-from penstock.consumer.memory_table import MemoryLeaseTable
-from penstock.consumer.system_clock import SystemClock
 from penstock.core.position import SHARD_END, at_record
 from penstock.core.starting import StartingPosition
 from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, UsageError
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from penstock.runtime.system_clock import SystemClock
 
 FAST = {
     "starting_position": "TRIM_HORIZON",

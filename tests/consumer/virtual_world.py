@@ -6,14 +6,14 @@ import random
 from dataclasses import dataclass, field
 
 from penstock.consumer import Batch, ConsumerOptions
-from penstock.consumer.loop import InlinePool
-from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.runtime import Outside, Pools, Runtime
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable
 from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
+from penstock.runtime.loop import InlinePool
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 
 class VirtualClock:
@@ -297,7 +297,7 @@ class World:
     """A stream, a table and workers under one clock."""
 
     def __init__(self, shard_count: int = 4, seed: int = 7) -> None:
-        from penstock.consumer.metrics_tally import MetricsTally
+        from penstock.runtime.metrics_tally import MetricsTally
 
         self.clock = VirtualClock()
         self.chance = random.Random(seed)

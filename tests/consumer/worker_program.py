@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock import wiring
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.core.lease import Applied
+from penstock.core.leases.lease import Applied
 
 
 class NotedTable:

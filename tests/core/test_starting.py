@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.core.checkpoint import plan_iterator
 from penstock.core.position import (
     LATEST,
     SHARD_END,
@@ -19,6 +18,7 @@ from penstock.core.position import (
     at_record,
     at_timestamp,
 )
+from penstock.core.reading.resume import plan_iterator
 from penstock.core.starting import StartingPosition, parse_starting, pin_latest
 from penstock.errors import PositionError
 

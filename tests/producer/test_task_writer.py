@@ -11,8 +11,8 @@ import pytest
 from penstock.errors import DeliveryFailed, NotFound, OptionError, RecordError
 from penstock.local import LocalKinesisProcess
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
-from penstock.spark.options import parse_sink
 from penstock.spark.sink import RowWriter
+from penstock.spark.spark_options import parse_sink
 from stream_reading import firsts_by_key, kcl_reads
 
 

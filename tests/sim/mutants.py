@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.core import caretaker, holdings, move_planner
-from penstock.core.coordination import UNKNOWN, CoordinatorOptions
-from penstock.core.fleet import Gain, Reason
-from penstock.core.holding import Holding, Phase
-from penstock.core.holdings import Holdings
-from penstock.core.lease import (
+from penstock.core.leases import held_leases, move_planner, shard_syncer
+from penstock.core.leases.coordinator_events import UNKNOWN, CoordinatorOptions
+from penstock.core.leases.fleet_view import Gain, Reason
+from penstock.core.leases.held_lease import Holding, Phase
+from penstock.core.leases.held_leases import Holdings
+from penstock.core.leases.lease import (
     Applied,
     Checkpoint,
     Create,
@@ -31,11 +31,11 @@ from penstock.core.lease import (
     apply_write,
     starting_lease,
 )
-from penstock.core.lease_view import Hold, LeaseView
-from penstock.core.outbox import Errand, Outbox
+from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.leases.pending_writes import Errand, Outbox
+from penstock.core.leases.shard_end import ShardEnds
 from penstock.core.position import Position, Sentinel
-from penstock.core.reader import ShardReader
-from penstock.core.shard_end import ShardEnds
+from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimReader, SimWorker
 
@@ -153,20 +153,20 @@ def _no_deadline(self: Holdings, holding: Holding) -> float:
 
 def _refused_is_lost(self: Holdings, holding: Holding, write: Any, row: Lease | None, now_s: float) -> None:
     del write
-    self._drop(holding, now_s, holdings.StopWhy.LOST, row=row, row_gone=row is None)
+    self._drop(holding, now_s, held_leases.StopWhy.LOST, row=row, row_gone=row is None)
 
 
 _on_child_created = Holdings.on_child_created
 _next_write = Holdings._next_write
 _start = Holdings._start
 _plan_balance = move_planner.plan_balance
-_plan_missing = caretaker.plan_missing
-_plan_deletions = caretaker.plan_deletions
+_plan_missing = shard_syncer.plan_missing
+_plan_deletions = shard_syncer.plan_deletions
 
 
 def _unknown_child_is_created(self: Holdings, errand: Errand, outcome: Any, now_s: float) -> None:
-    if outcome is UNKNOWN or isinstance(outcome, holdings.NotDone):
-        outcome = Refused(holdings.Refusal.EXISTS, None)
+    if outcome is UNKNOWN or isinstance(outcome, held_leases.NotDone):
+        outcome = Refused(held_leases.Refusal.EXISTS, None)
     _on_child_created(self, errand, outcome, now_s)
 
 
@@ -289,10 +289,10 @@ MUTANTS = (
     Mutant(
         "children at LATEST",
         "Doris, baker, a Rust KCL (D2)",
-        holdings,
+        held_leases,
         "plan_child_leases",
         _latest_children,
-        also=((holdings, "start_reading_at", _start_where_the_row_says),),
+        also=((held_leases, "start_reading_at", _start_where_the_row_says),),
     ),
     Mutant(
         "end before the children",
@@ -345,11 +345,11 @@ MUTANTS = (
     Mutant(
         "always one lease more", "rebalancing churn: 500px, KCL 1467", move_planner, "plan_balance", _greedy
     ),
-    Mutant("missing shards at LATEST", "KCL 751", caretaker, "plan_missing", _missing_at_latest),
+    Mutant("missing shards at LATEST", "KCL 751", shard_syncer, "plan_missing", _missing_at_latest),
     Mutant(
         "holes are not looked for",
         "KCL 339: shards missed after a reshard",
-        caretaker,
+        shard_syncer,
         "plan_missing",
         _nothing_is_missing,
     ),

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.core.coordination import CoordinatorOptions
-from penstock.core.lease import (
+from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.lease import (
     Checkpoint,
     Create,
     End,

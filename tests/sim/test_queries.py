@@ -8,12 +8,12 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.core import query_shards
-from penstock.core.claims import ReadFreely, Settled, Start, StartReason
-from penstock.core.coordination import CoordinatorOptions
-from penstock.core.lease import Applied, Claim, Take, apply_write
+from penstock.core.batches import query_shards
+from penstock.core.batches.claims import ReadFreely, Settled, Start, StartReason
+from penstock.core.batches.query_shards import QueryShards
+from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.lease import Applied, Claim, Take, apply_write
 from penstock.core.position import TRIM_HORIZON
-from penstock.core.query_shards import QueryShards
 from penstock.core.starting import StartingPosition
 from penstock.sim import query as sim_query
 from penstock.sim.checkers import Suite
@@ -110,7 +110,7 @@ class Mutant:
 
 def reads_again(lease, execution):
     """A replay that does not look for the claim."""
-    from penstock.core.claims import plan_read
+    from penstock.core.batches.claims import plan_read
 
     plan = plan_read(lease, execution)
     return ReadFreely() if lease is not None and lease.reader == execution.worker else plan
@@ -118,7 +118,7 @@ def reads_again(lease, execution):
 
 def agrees_with_everything(row, execution, mine):
     """A refused claim that is taken for one's own."""
-    from penstock.core.claims import settle_claim
+    from penstock.core.batches.claims import settle_claim
 
     meaning, end = settle_claim(row, execution, mine)
     return (Settled.AGREES if meaning in (Settled.READ_ON, Settled.REPEAT) else meaning, end)
@@ -126,7 +126,7 @@ def agrees_with_everything(row, execution, mine):
 
 def takes_a_lost_lease_for_agreement(row, execution, mine):
     """What was read before the lease was lost is given out without an end."""
-    from penstock.core.claims import settle_claim
+    from penstock.core.batches.claims import settle_claim
 
     meaning, end = settle_claim(row, execution, mine)
     return (Settled.AGREES if meaning is Settled.LOST else meaning, end)

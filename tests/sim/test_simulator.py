@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.core.coordination import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.sim.checkers import Suite
-from penstock.sim.facts import name_of
 from penstock.sim.faults import FaultPlan, Scenario, draw_scenario
+from penstock.sim.history import name_of
 from penstock.sim.run import run_scenario, run_seed
 from penstock.sim.world import World
 

@@ -12,8 +12,8 @@ import pytest
 from lease_hands import Hands
 from penstock import Consumer
 from penstock.aws.lease_codec import claim_attribute, write_claim
-from penstock.core.claims import CLAIMS_MAX
-from penstock.core.lease import BatchClaim
+from penstock.core.batches.claims import CLAIMS_MAX
+from penstock.core.leases.lease import BatchClaim
 from penstock.core.position import at_record
 from penstock.errors import ClaimConflict
 from reader_query import Query

@@ -14,11 +14,11 @@ from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.cli.main import main as command_line
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.aggregation import AggregateBuilder, deaggregate
 from penstock.producer import Producer
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.options import parse_batch
+from penstock.spark.spark_options import parse_batch
 from reader_query import Query
 from spark_support import wait_active, wait_until
 from stream_reading import kcl_reads, raw_records

@@ -11,7 +11,7 @@ import pytest
 from penstock.aws.connection import client_for
 from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
 from penstock.local import LocalKinesis
-from penstock.spark.process import _aws_options
+from penstock.spark.process_resources import _aws_options
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 

@@ -15,12 +15,12 @@ import pytest
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.local import LocalKinesis
 from penstock.local.faults import Fault
 from penstock.producer import Producer, TaskWriter, TaskWriterOptions
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.options import parse_batch
+from penstock.spark.spark_options import parse_batch
 from reader_query import Query
 from spark_support import wait_until
 from stream_reading import kcl_reads

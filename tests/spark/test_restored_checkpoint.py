@@ -11,12 +11,12 @@ from dataclasses import replace
 import pytest
 
 from lease_hands import Hands
-from penstock.core.lease import Applied, Create, Delete, Lease, Take, apply_write
+from penstock.core.leases.lease import Applied, Create, Delete, Lease, Take, apply_write
+from penstock.core.leases.required_leases import plan_deletions
 from penstock.core.position import at_record
-from penstock.core.shard_sync import plan_deletions
 from penstock.errors import AnotherDriver, DataLossError
 from penstock.ports.lease_table import LeaseScan
-from penstock.spark.joining import refuse_living_driver
+from penstock.spark.startup_checks import refuse_living_driver
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 

@@ -9,7 +9,7 @@ import random
 
 import pytest
 
-from penstock.core.claims import PAST_CLAIMS_MAX
+from penstock.core.batches.claims import PAST_CLAIMS_MAX
 from penstock.errors import AnotherDriver
 from reader_query import Query
 from spark_support import numbered, put

@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from penstock.errors import OptionError, PenstockError, UsageError
 from penstock.producer.task_writer import ShardCounts, WriteReport
 from penstock.spark import SinkReport, sink_report
-from penstock.spark.options import parse_sink
 from penstock.spark.sink import RowWriter
-from penstock.spark.sink_figures import FILE_NAME, merge, record_commit
+from penstock.spark.sink_metrics import FILE_NAME, merge, record_commit
+from penstock.spark.spark_options import parse_sink
 from spark_support import DEADLINE_S, numbered, put, wait_until
 from stream_reading import raw_records
 

@@ -12,7 +12,7 @@ import pytest
 
 from penstock.aws.connection import client_for
 from penstock.local import LocalKinesis
-from penstock.spark.process import _aws_options
+from penstock.spark.process_resources import _aws_options
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 
@@ -110,7 +110,7 @@ def test_what_the_coordinator_said_and_nobody_heard_to_the_end_is_said_again(que
 
 PROGRAM = """
 import signal, sys, threading
-from penstock.spark.border import exit_on_termination
+from penstock.spark.spark_errors import exit_on_termination
 exit_on_termination()
 try:
     print("ready", flush=True)

@@ -6,7 +6,7 @@ import json
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
-from penstock.core.offsets import parse_offset
+from penstock.core.batches.offsets import parse_offset
 from penstock.errors import PositionError
 
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 
 from checks import History, differing_replays, miscounted_batches
 
-from penstock.core.lease import Lease
+from penstock.core.leases.lease import Lease
 from penstock.core.position import at_record
 
 

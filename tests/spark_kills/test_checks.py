@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 from checks import CHECKS, History, Row, everything_wrong
 
-from penstock.core.offsets import StreamOffset
+from penstock.core.batches.offsets import StreamOffset
 from penstock.core.position import at_record
 
 

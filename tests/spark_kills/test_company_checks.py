@@ -8,7 +8,7 @@ import pytest
 from checks import History, Row
 from company_checks import CHECKS, CompanyHistory, Processed, Taken, everything_wrong
 
-from penstock.core.lease import BatchClaim, Lease
+from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 
 PUT = [("k", f"k/{number}") for number in range(8)]

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Any, Final, Self
 
-from penstock.aws.calls import call
 from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.service_calls import call
 from penstock.errors import OptionError
 
 log = logging.getLogger("penstock.metrics")

@@ -1,7 +1,7 @@
 """How to reach AWS: one frozen value that builds clients by boto3's own rules.
 
 boto3's credential chain, regions and endpoint variables (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, ...) count
-wherever nothing is set here. The SDK's own retries are off: `penstock.aws.calls` does the retrying, with full jitter, a
+wherever nothing is set here. The SDK's own retries are off: `penstock.aws.service_calls` does the retrying, with full jitter, a
 bound and a deadline, and by what each error means.
 """
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from penstock.aws.calls import call
 from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.data_plane import encode_entries, page_of
+from penstock.aws.service_calls import call
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ServiceError, Throttled, Unavailable, UnknownOutcome

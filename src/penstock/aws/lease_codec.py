@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.lease import BatchClaim, Lease, PastClaim, StopNote, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, StopNote, TipMark
 from penstock.core.position import Position, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError

@@ -1,4 +1,4 @@
-"""Each lease write as one DynamoDB request: the twin of `penstock.core.lease.apply_write`.
+"""Each lease write as one DynamoDB request: the twin of `penstock.core.leases.lease.apply_write`.
 
 A contract test asks both the same questions over every pair of a small set of rows and writes. Conditions are built
 from few pieces; the checkpoint rule compares texts by length and then by characters, which for numbers without leading
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
 from penstock.aws import lease_codec as codec
-from penstock.core.lease import (
+from penstock.core.leases.lease import (
     Checkpoint,
     Claim,
     Create,

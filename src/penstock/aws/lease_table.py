@@ -10,12 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from penstock.aws.calls import call
 from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.lease_codec import KEY, Item, NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
+from penstock.aws.service_calls import call
 from penstock.core.backoff import GiveUp
-from penstock.core.lease import (
+from penstock.core.leases.lease import (
     Applied,
     Checkpoint,
     Claim,

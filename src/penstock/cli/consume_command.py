@@ -6,11 +6,11 @@ import argparse
 import logging
 from typing import TYPE_CHECKING
 
-from penstock.cli.connection import add_connection_arguments, connection_of
 from penstock.cli.record_lines import add_format_arguments, format_of
+from penstock.cli.service_options import add_connection_arguments, connection_of
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Subparsers
+    from penstock.cli.service_options import Subparsers
 
 _LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65_535

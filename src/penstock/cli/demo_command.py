@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from penstock.cli.demo.command import DESCRIPTION, EXPLANATION, add_arguments
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Subparsers
+    from penstock.cli.service_options import Subparsers
 
 
 def add_parser(subparsers: Subparsers) -> None:

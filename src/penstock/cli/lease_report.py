@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.core.lease import Lease
+from penstock.core.leases.lease import Lease
 
 if TYPE_CHECKING:
     from penstock.ports.clock import Clock

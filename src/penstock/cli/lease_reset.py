@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.hash_key import HashRange
-from penstock.core.lease import (
+from penstock.core.leases.lease import (
     Applied,
     Create,
     Delete,

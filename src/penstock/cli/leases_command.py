@@ -8,15 +8,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.connection import add_connection_arguments, open_kinesis, open_lease_table
+from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_lease_table
 from penstock.cli.terminal import escape_text, open_console, safe_json, warn
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from penstock.cli.connection import Subparsers
     from penstock.cli.lease_report import Sighting
-    from penstock.core.lease import Lease
+    from penstock.cli.service_options import Subparsers
+    from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
     from penstock.core.shard import Shard
 

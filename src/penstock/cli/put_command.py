@@ -12,11 +12,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from penstock.cli.connection import add_connection_arguments, open_kinesis
+from penstock.cli.service_options import add_connection_arguments, open_kinesis
 from penstock.errors import DeliveryFailed, RecordError, UsageError
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Subparsers
+    from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
 _PROGRESS_S = 0.2

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.checkpoint import plan_iterator
-from penstock.core.lag import age_ms, find_oldest_unread, service_now_ms
+from penstock.core.reading.lag import age_ms, find_oldest_unread, service_now_ms
+from penstock.core.reading.resume import plan_iterator
 from penstock.errors import PositionError, ServiceError, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from penstock.core.lease import Lease
+    from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
     from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis, RecordPage

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.connection import add_connection_arguments, open_kinesis
+from penstock.cli.service_options import add_connection_arguments, open_kinesis
 from penstock.cli.terminal import escape_text, open_console, safe_json
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Subparsers
+    from penstock.cli.service_options import Subparsers
     from penstock.core.shard import Shard
 
 DESCRIPTION = "Show a stream's shards and which came from which by splits and merges."

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Subparsers
+    from penstock.cli.service_options import Subparsers
     from penstock.sim.run import SeedResult
 
 DESCRIPTION = "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time."

@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
-from penstock.cli.connection import add_connection_arguments, open_kinesis
 from penstock.cli.record_lines import add_format_arguments, format_of
+from penstock.cli.service_options import add_connection_arguments, open_kinesis
 
 if TYPE_CHECKING:
-    from penstock.cli.connection import Subparsers
+    from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Print a stream's records as they come: no leases, no checkpoints, resharding followed."
 
@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-    from penstock.consumer.memory_table import MemoryLeaseTable
     from penstock.errors import OptionError
+    from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
     if args.count is not None and args.count < 1:
         raise OptionError(f"--count {args.count}: expected at least 1")

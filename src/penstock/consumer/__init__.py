@@ -1,8 +1,8 @@
 """The lease-coordinated consumer: `Consumer`, what it gives to user code, and its options."""
 
 from penstock.consumer.consumer import Consumer, ConsumerPorts
+from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.health import Health, ShardHealth
-from penstock.consumer.options import ConsumerOptions
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.records import Batch, Record, ShardCheckpointer
 

@@ -23,15 +23,14 @@ from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
+from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
-from penstock.consumer.options import ConsumerOptions, random_worker_id
 from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.runtime import Outside, Runtime, thread_pools
-from penstock.consumer.system_clock import SystemClock
 from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
@@ -39,6 +38,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, NoMetrics
+from penstock.runtime.system_clock import SystemClock
 
 log = logging.getLogger("penstock.consumer")
 

@@ -20,23 +20,23 @@ from itertools import count
 from typing import Final, Protocol
 
 from penstock.consumer.fetching import ShardFetcher
-from penstock.consumer.lease_loop import LeaseLoop
-from penstock.consumer.loop import Loop, Pool
 from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
-from penstock.core import coordination as c
-from penstock.core.calls import Call, CallKind, DeliveryOptions
+from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.standstill import HeldLease, is_standstill, stop_reason
 from penstock.core.position import TRIM_HORIZON, Position
-from penstock.core.reader import ReaderOptions
-from penstock.core.standstill import HeldLease, is_standstill, stop_reason
+from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
+from penstock.core.reading.shard_reader import ReaderOptions
 from penstock.core.starting import StartingPosition, with_moment
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import ForgettingMetrics, Metrics
+from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.loop import Loop, Pool
 
 log = logging.getLogger("penstock.consumer")
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-from penstock.consumer.hash_ranges import HashRanges
 from penstock.consumer.records import Record, records_of, unread_page
 from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
-from penstock.core.calls import RECORD_MEMORY_BYTES
-from penstock.core.checkpoint import plan_iterator
-from penstock.core.reader import FetchIterator, FetchPage, ListedShard
+from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
+from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.shard_reader import FetchIterator, FetchPage, ListedShard
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
+from penstock.runtime.hash_ranges import HashRanges
 
 log = logging.getLogger("penstock.consumer")
 

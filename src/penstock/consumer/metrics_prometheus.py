@@ -10,8 +10,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, Self
 
 from penstock.consumer.health import Health
-from penstock.consumer.metrics_tally import Labels, MetricsTally, Series, Snapshot
 from penstock.errors import OptionError
+from penstock.runtime.metrics_tally import Labels, MetricsTally, Series, Snapshot
 
 _CLIENT_TIMEOUT_S: Final = 10.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"

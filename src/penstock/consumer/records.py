@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, overload
 
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, user_records
-from penstock.core.calls import RECORD_MEMORY_BYTES
 from penstock.core.position import Position, at_record
-from penstock.core.reader import Page
+from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
+from penstock.core.reading.shard_reader import Page
 from penstock.errors import UsageError
 from penstock.ports.kinesis import RecordPage
 

@@ -10,23 +10,23 @@ import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
+from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condition
 from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
-from penstock.consumer.lease_loop import LeaseLoop
-from penstock.consumer.loop import LoopThread, Pool, ThreadPool
-from penstock.consumer.options import ConsumerOptions
 from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.shard_run import ShardRun
-from penstock.core import coordination as c
-from penstock.core.coordinator import Coordinator
-from penstock.core.holding import Phase
+from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.held_lease import Phase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
+from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.loop import LoopThread, Pool, ThreadPool
 
 log = logging.getLogger("penstock.consumer")
 

@@ -20,8 +20,12 @@ from typing import Final, TypeAlias
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record, UnreadRecord
-from penstock.core import coordination as c
-from penstock.core.calls import (
+from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.lease import TipMark
+from penstock.core.leases.standstill import describe_stop
+from penstock.core.position import Position, at_record
+from penstock.core.reading.delivery import ShardDelivery
+from penstock.core.reading.delivery_calls import (
     Call,
     CallKind,
     DeliveryOptions,
@@ -32,11 +36,8 @@ from penstock.core.calls import (
     StopDelivery,
     Verdict,
 )
-from penstock.core.delivery import ShardDelivery
-from penstock.core.lag import ArrivalMarks, age_ms, service_now_ms
-from penstock.core.lease import TipMark
-from penstock.core.position import Position, at_record
-from penstock.core.reader import (
+from penstock.core.reading.lag import ArrivalMarks, age_ms, service_now_ms
+from penstock.core.reading.shard_reader import (
     Failed,
     FetchIterator,
     FetchListing,
@@ -51,7 +52,6 @@ from penstock.core.reader import (
     Step,
     Wait,
 )
-from penstock.core.standstill import describe_stop
 from penstock.errors import LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics

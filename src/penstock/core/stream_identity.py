@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock.core.shard import Shard
 
 if TYPE_CHECKING:
-    from penstock.core.lease import Lease
+    from penstock.core.leases.lease import Lease
 
 
 @dataclass(frozen=True, slots=True)

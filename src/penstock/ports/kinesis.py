@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from penstock.core.checkpoint import IteratorStart, IteratorType
+from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 
 # Where an iterator begins is decided in core and done here: adapters find both names where the calls are.

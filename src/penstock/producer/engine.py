@@ -13,17 +13,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.core.put_machine import PutMachine
-from penstock.core.put_steps import FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.writing.batcher import PutMachine
+from penstock.core.writing.batcher_steps import FetchMap, Request, Settled, Stuck, Wait
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordExpired, ServiceError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
-from penstock.producer.calls import RETRIED_ERRORS, entries_of, failure_of
+from penstock.producer.put_calls import RETRIED_ERRORS, entries_of, failure_of
 from penstock.producer.shard_map import Placement, fetch_shard_map, warn_of_no_map
 
 if TYPE_CHECKING:
-    from penstock.core.packing import Parcel, Waiting
+    from penstock.core.writing.packing import Parcel, Waiting
 
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05

@@ -23,22 +23,22 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
-from penstock.core.packing import check_record
-from penstock.core.put_machine import PutMachine
+from penstock.core.writing.batcher import PutMachine
+from penstock.core.writing.packing import check_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
 from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine, EnginePorts
-from penstock.producer.options import (
+from penstock.producer.shard_map import Placement, fetch_placement
+from penstock.producer.system_clock import SystemClock
+from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
     check_common,
     check_range,
     settings_of,
 )
-from penstock.producer.shard_map import Placement, fetch_placement
-from penstock.producer.system_clock import SystemClock
 
 _log: Final = logging.getLogger("penstock.producer")
 _JOIN_S: Final = 30.0

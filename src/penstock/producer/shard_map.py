@@ -9,8 +9,8 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
-from penstock.core.put_steps import FetchMap
 from penstock.core.shard import Shard, StreamSummary
+from penstock.core.writing.batcher_steps import FetchMap
 from penstock.errors import AccessDenied
 from penstock.ports.kinesis import Kinesis, ShardFilter
 

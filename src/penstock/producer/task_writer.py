@@ -1,6 +1,6 @@
 """Write a bounded set of records and come back when every one is acknowledged: what a Spark task needs.
 
-One thread, one request in flight, memory bounded. The decisions are those of `penstock.core.put_machine`; here its
+One thread, one request in flight, memory bounded. The decisions are those of `penstock.core.writing.batcher`; here its
 steps are carried out, one after the other, by the thread that writes.
 """
 
@@ -13,23 +13,23 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.core.packing import check_record
-from penstock.core.put_machine import PutMachine
-from penstock.core.put_steps import FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.writing.batcher import PutMachine
+from penstock.core.writing.batcher_steps import FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.writing.packing import check_record
 from penstock.errors import (
     AccessDenied,
     DeliveryFailed,
     ServiceError,
 )
 from penstock.ports.kinesis import Kinesis
-from penstock.producer.calls import RETRIED_ERRORS, entries_of, failure_of
-from penstock.producer.options import (
+from penstock.producer.put_calls import RETRIED_ERRORS, entries_of, failure_of
+from penstock.producer.shard_map import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
+from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
     check_common,
     settings_of,
 )
-from penstock.producer.shard_map import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
 
 _log: Final = logging.getLogger("penstock.producer")
 _SEND_BYTES: Final = 2**20

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
-from penstock.core.coordination import BalancePolicy, CoordinatorOptions
-from penstock.core.lease import (
+from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.lease import (
     Checkpoint,
     Claim,
     Create,
@@ -28,7 +28,7 @@ from penstock.core.lease import (
     Take,
 )
 from penstock.core.position import Position, Sentinel
-from penstock.sim.facts import Facts, HistoryEntry, name_of
+from penstock.sim.history import Facts, HistoryEntry, name_of
 
 _CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
 

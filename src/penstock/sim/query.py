@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from penstock.core.claims import (
+from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
     AnotherDriver,
     ClaimNote,
@@ -25,7 +25,9 @@ from penstock.core.claims import (
     plan_read,
     settle_claim,
 )
-from penstock.core.coordination import (
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.query_shards import QueryShards, plan_recreation
+from penstock.core.leases.coordinator_events import (
     AuditReaders,
     CoordinatorOptions,
     Event,
@@ -41,13 +43,11 @@ from penstock.core.coordination import (
     Tick,
     Unknown,
 )
-from penstock.core.lease import Applied, BatchClaim, Claim, Create, Lease, Promote, starting_lease
-from penstock.core.offsets import StreamOffset
+from penstock.core.leases.lease import Applied, BatchClaim, Claim, Create, Lease, Promote, starting_lease
 from penstock.core.position import SHARD_END, Position, Sentinel, at_record
-from penstock.core.query_shards import QueryShards, plan_recreation
 from penstock.core.stream_identity import StreamIdentity
+from penstock.sim.environment import Surroundings
 from penstock.sim.stream import SimShard
-from penstock.sim.surroundings import Surroundings
 from penstock.sim.worker import SimWorker
 
 _PAGE_RECORDS: Final = 4

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.coordination import CoordinatorOptions
-from penstock.core.lease import Create, Lease, Release, Take
+from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.lease import Create, Lease, Release, Take
 from penstock.sim.checkers import Broken, Checker
-from penstock.sim.facts import Facts, name_of
+from penstock.sim.history import Facts, name_of
 
 
 class _Followed(Checker):

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.sim.checkers import Suite, Violation
-from penstock.sim.facts import HistoryEntry
+from penstock.sim.environment import show_entry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
+from penstock.sim.history import HistoryEntry
 from penstock.sim.query_checkers import QUERIES
-from penstock.sim.surroundings import show_entry
 from penstock.sim.world import World
 
 SETTLE_MAX_S: Final = 240.0

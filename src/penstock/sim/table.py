@@ -1,11 +1,11 @@
-"""A lease table for the simulator: the rules of `penstock.core.lease`, plus what can go wrong on the way."""
+"""A lease table for the simulator: the rules of `penstock.core.leases.lease`, plus what can go wrong on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.core.lease import Applied, Lease, LeaseWrite, Outcome, Refusal, Refused, apply_write
+from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Outcome, Refusal, Refused, apply_write
 
 WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None], None]
 

@@ -12,7 +12,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.core.coordination import (
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_events import (
     AuditReaders,
     CheckpointRequested,
     CoordinatorOptions,
@@ -45,9 +46,8 @@ from penstock.core.coordination import (
     WriteDone,
     WriteLease,
 )
-from penstock.core.coordinator import Coordinator
 from penstock.core.position import Position, at_record
-from penstock.core.reader import (
+from penstock.core.reading.shard_reader import (
     Failed,
     FetchIterator,
     FetchListing,
@@ -60,8 +60,8 @@ from penstock.core.reader import (
     Step,
     Wait,
 )
+from penstock.sim.environment import Surroundings
 from penstock.sim.stream import SimRecord
-from penstock.sim.surroundings import Surroundings
 
 _PAGE_RECORDS: Final = 50
 _BATCH_RECORDS: Final = 5

@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from penstock.sim.environment import HistoryEntry, Surroundings
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.query import QueryLog, SimQuery
-from penstock.sim.surroundings import HistoryEntry, Surroundings
 from penstock.sim.worker import SimWorker
 
 _SHARDS_MAX: Final = 14

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
     from penstock.spark.progress import StreamLag, lag
-    from penstock.spark.sink_figures import SinkReport, sink_report
+    from penstock.spark.sink_metrics import SinkReport, sink_report
     from penstock.spark.source import KinesisDataSource
 
 __all__ = ["KinesisDataSource", "SinkReport", "StreamLag", "align_to_shards", "lag", "sink_report"]

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from penstock.core.hash_key import HASH_KEY_MAX
 from penstock.errors import OptionError, StreamChanged
 from penstock.ports.kinesis import ShardFilter
-from penstock.spark.options import parse_sink
-from penstock.spark.process import open_kinesis_for
+from penstock.spark.process_resources import open_kinesis_for
+from penstock.spark.spark_options import parse_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

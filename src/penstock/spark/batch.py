@@ -25,15 +25,15 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from penstock.aws.arrow import delivered
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
-from penstock.spark.border import explained, explained_rows
-from penstock.spark.cuts import count_before_ms, count_up_to, position_of
-from penstock.spark.joining import refuse_unknown_shards
-from penstock.spark.options import BatchOptions
-from penstock.spark.process import misplaced_rule, open_kinesis_for
+from penstock.spark.arrow_records import delivered
+from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
+from penstock.spark.process_resources import misplaced_rule, open_kinesis_for
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.spark.spark_errors import explained, explained_rows
+from penstock.spark.spark_options import BatchOptions
+from penstock.spark.startup_checks import refuse_unknown_shards
 
 if TYPE_CHECKING:
     import pyarrow as pa

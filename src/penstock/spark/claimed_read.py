@@ -1,6 +1,6 @@
 """What a task of a streaming batch does: look at the lease, read the shard, claim the end.
 
-The decisions are `penstock.core.claims`; this is the loop around them. Rows are given out while they are read, so
+The decisions are `penstock.core.batches.claims`; this is the loop around them. Rows are given out while they are read, so
 memory stays at one page; the claim comes last, and an execution whose claim does not stand is repeated by Spark.
 """
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.aggregation import deaggregate
-from penstock.core.claims import (
+from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
     ClaimNote,
     Execution,
@@ -26,15 +26,15 @@ from penstock.core.claims import (
     plan_read,
     settle_claim,
 )
-from penstock.core.claims import AnotherDriver as AnotherDriverSeen
-from penstock.core.lag import service_now_ms
-from penstock.core.lease import Applied, BatchClaim, Claim, Lease, Refusal
+from penstock.core.batches.claims import AnotherDriver as AnotherDriverSeen
+from penstock.core.leases.lease import Applied, BatchClaim, Claim, Lease, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
+from penstock.core.reading.lag import service_now_ms
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, StreamChanged
 from penstock.ports.lease_table import LeaseTable
-from penstock.spark.cuts import (
+from penstock.spark.page_limits import (
     arrival_ms_of,
     bytes_of,
     count_before_ms,

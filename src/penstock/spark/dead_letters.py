@@ -19,8 +19,8 @@ from typing import IO, Any, Final
 from penstock.errors import PenstockError, RecordError, UsageError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.folder import Folder
-from penstock.spark.options import SinkOptions
-from penstock.spark.process import open_kinesis_for
+from penstock.spark.process_resources import open_kinesis_for
+from penstock.spark.spark_options import SinkOptions
 
 _KEY_CHARACTERS_MAX: Final = 256
 _SPOOL_BYTES: Final = 2**20

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.core.option_table import Option
-from penstock.spark.options import OPTIONS, WITHOUT_EFFECT
+from penstock.spark.spark_options import OPTIONS, WITHOUT_EFFECT
 
 _SCOPES: Final = (("source", "streaming read"), ("batch", "batch read"), ("sink", "write"))
 

@@ -5,7 +5,7 @@ lets the coordinator have the shards that are read out or wanted elsewhere, look
 batch's offset or, when there is nothing to read, the start offset itself, so that no empty batch runs. While idle it
 lets claims become checkpoints, which is what KCL workers and `penstock leases` see.
 
-What is decided is decided in `penstock.core.query_shards`; who owns which lease, by the coordinator behind `fleet`.
+What is decided is decided in `penstock.core.batches.query_shards`; who owns which lease, by the coordinator behind `fleet`.
 Every call to the service has its own bounded retries and deadline: an exception here ends the query.
 """
 
@@ -18,21 +18,25 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.core.claims import Execution, find_later_claims, last_claimed_batch
-from penstock.core.coordination import BalancePolicy, CoordinatorOptions, StartReader
-from penstock.core.lease import Lease, Promote, Refused
-from penstock.core.offsets import Share, StreamOffset
+from penstock.core.batches.claims import Execution, find_later_claims, last_claimed_batch
+from penstock.core.batches.offsets import Share, StreamOffset
+from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState, Surprise
+from penstock.core.batches.task_split import plan_tasks
+from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions, StartReader
+from penstock.core.leases.lease import Lease, Promote, Refused
 from penstock.core.position import TRIM_HORIZON
-from penstock.core.query_shards import QueryShards, Settlement, ShardState, Surprise
 from penstock.core.starting import StartingPosition, with_moment
 from penstock.core.stream_identity import StreamIdentity
-from penstock.core.task_split import plan_tasks
 from penstock.errors import AnotherDriver, ClaimConflict, PenstockError, ServiceError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
-from penstock.spark.fleet import Fleet
-from penstock.spark.joining import (
+from penstock.spark.news_polling import Prober
+from penstock.spark.process_resources import ClosableMetrics
+from penstock.spark.query_worker import Fleet
+from penstock.spark.shard_task import ShardTask
+from penstock.spark.spark_options import SourceOptions
+from penstock.spark.startup_checks import (
     check_named_shards,
     check_stream,
     recreate_missing,
@@ -45,10 +49,6 @@ from penstock.spark.joining import (
     warn_of_leases_that_win,
     warn_of_passed_over,
 )
-from penstock.spark.options import SourceOptions
-from penstock.spark.probes import Prober
-from penstock.spark.process import ClosableMetrics
-from penstock.spark.shard_task import ShardTask
 
 _log: Final = logging.getLogger("penstock.spark")
 _STOP_S: Final = 10.0

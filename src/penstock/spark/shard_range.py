@@ -16,18 +16,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from penstock.aws.arrow import records_to_slices
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
-from penstock.core.checkpoint import (
+from penstock.core.hash_key import HashRange
+from penstock.core.position import Position, at_record
+from penstock.core.reading.resume import (
     MissingRecord,
     ResumeCheck,
     check_resume,
     judge_missing_record,
     plan_iterator,
 )
-from penstock.core.hash_key import HashRange
-from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import (
     DataLossError,
@@ -39,8 +38,9 @@ from penstock.errors import (
     Throttled,
 )
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
+from penstock.spark.arrow_records import records_to_slices
 from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.options import Connection
+from penstock.spark.spark_options import Connection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,7 +110,7 @@ class ShardPage:
 
     Args:
         rows: User records after the start, in order; may have no rows. To be cut first, and given out by
-            `penstock.aws.arrow.delivered` then.
+            `penstock.spark.arrow_records.delivered` then.
         millis_behind_latest: 0 when nothing is left to read.
         is_end: The shard is closed and read to its end.
         children: The shards that follow; only with `is_end`.

@@ -10,14 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from penstock.aws.arrow import delivered
-from penstock.core.claims import Execution
-from penstock.core.offsets import Share
+from penstock.core.batches.claims import Execution
+from penstock.core.batches.offsets import Share
 from penstock.core.stream_identity import StreamIdentity
+from penstock.spark.arrow_records import delivered
 from penstock.spark.claimed_read import Bounds, ClaimedRead, Surroundings
-from penstock.spark.options import SourceOptions
-from penstock.spark.process import misplaced_rule, open_kinesis_for, open_table_for, shard_iterators
+from penstock.spark.process_resources import misplaced_rule, open_kinesis_for, open_table_for, shard_iterators
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.spark.spark_options import SourceOptions
 from penstock.wiring import SystemClock
 
 if TYPE_CHECKING:

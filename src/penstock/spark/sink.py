@@ -22,11 +22,11 @@ from pyspark.sql.datasource import (
 
 from penstock.errors import OptionError, RecordError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
-from penstock.spark.border import explained
 from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.options import SinkOptions
-from penstock.spark.process import open_kinesis_for
-from penstock.spark.sink_figures import merge, record_commit
+from penstock.spark.process_resources import open_kinesis_for
+from penstock.spark.sink_metrics import merge, record_commit
+from penstock.spark.spark_errors import explained
+from penstock.spark.spark_options import SinkOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -11,9 +11,9 @@ import pyspark
 from pyspark.sql.datasource import DataSource
 
 from penstock.errors import UsageError
-from penstock.spark.border import explained
-from penstock.spark.options import check_read, parse_batch, parse_sink, parse_source
 from penstock.spark.schema import SCHEMA_DDL
+from penstock.spark.spark_errors import explained
+from penstock.spark.spark_options import check_read, parse_batch, parse_sink, parse_source
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType

@@ -24,12 +24,12 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from penstock.core.offsets import INITIAL_OFFSET, parse_offset
-from penstock.spark.border import exit_on_termination, explained, explained_rows
-from penstock.spark.options import SourceOptions
+from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
 from penstock.spark.planner import Planner
-from penstock.spark.process import open_kinesis_for, open_metrics_for, open_table_for
+from penstock.spark.process_resources import open_kinesis_for, open_metrics_for, open_table_for
 from penstock.spark.shard_task import ShardTask, read_shard
+from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
+from penstock.spark.spark_options import SourceOptions
 from penstock.wiring import SystemClock
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class ShardPartition(InputPartition):
 
 
 class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A stream as a streaming source; see `penstock.core.claims` for how replays come out identical."""
+    """A stream as a streaming source; see `penstock.core.batches.claims` for how replays come out identical."""
 
     def __init__(self, options: SourceOptions) -> None:
         self._options = options

@@ -12,7 +12,7 @@ import pytest
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
-from penstock.core.lease import Applied, Create, Lease
+from penstock.core.leases.lease import Applied, Create, Lease
 from penstock.core.position import at_record
 from penstock.errors import (
     AccessDenied,

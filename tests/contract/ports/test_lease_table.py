@@ -17,9 +17,8 @@ from penstock.aws.connection import AwsOptions
 from penstock.aws.lease_codec import write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
-from penstock.consumer.memory_table import MemoryLeaseTable
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.lease import (
+from penstock.core.leases.lease import (
     Applied,
     BatchClaim,
     Checkpoint,
@@ -53,6 +52,7 @@ from penstock.core.position import (
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import NotFound, OptionError, Rejected, ServiceError, Throttled, UnknownOutcome
 from penstock.local import LocalKinesis
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 ME, OTHER, KEY = "me", "other", "shardId-0"
 PINNED = Position(sentinel=Sentinel.LATEST, timestamp_ms=77)

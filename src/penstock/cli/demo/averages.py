@@ -36,7 +36,7 @@ class AverageFollower:
     def start(self) -> None:
         """Begin to read on threads of its own."""
         from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-        from penstock.consumer.memory_table import MemoryLeaseTable
+        from penstock.runtime.memory_lease_table import MemoryLeaseTable
         from penstock.wiring import open_kinesis
 
         options = ConsumerOptions(

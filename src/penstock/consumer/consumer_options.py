@@ -1,0 +1,183 @@
+"""The consumer's options: one frozen value that checks itself, and what its machines make of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import uuid
+from dataclasses import dataclass
+from typing import Literal
+
+from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.position import Position
+from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
+from penstock.core.reading.shard_reader import ReaderOptions
+from penstock.core.starting import StartingPosition, parse_starting
+from penstock.errors import OptionError
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """How a consumer reads, delivers, checkpoints and shares.
+
+    Args:
+        worker_id: Names this worker in the lease table; `zone/name` with `policy="by_zone"`. Give a stable one
+            when a restarted process shall pick up its own leases at once. None: host name and a random part.
+        starting_position: Where shards start when the application starts for the first time: `LATEST`,
+            `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>`, JSON that names a position for each shard
+            (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
+        max_records: Records per read, and per call of the handler; 1 to 10,000.
+        idle_time_between_reads_s: Pause between reads of a quiet shard.
+        prefetch_bytes_max: Memory for what is fetched from one shard and not done yet: payloads, keys and about 400 bytes
+            for each record. One page, or one aggregate taken apart, may exceed it.
+        buffer_bytes_max: The same for all shards of the process together.
+        on_data_loss: `fail` stops a shard whose checkpoint lies before what the stream still has, `warn` reports
+            it and goes on.
+        drop_misplaced_aggregates: Drop every KPL aggregate that holds a record outside the hash range of the shard it
+            is read from, as the KCL does. Otherwise only those of Penstock's own producer are dropped, which it
+            sends again; those of others are delivered, so a reshard may repeat records but loses none.
+        concurrency: Calls of the handler at once for one shard; more than 1 keeps order per partition key only.
+        checkpointing: `auto` after the handler returned, or `manual`.
+        checkpoint_interval_s: Smallest time between two automatic checkpoints of a shard.
+        handler_retries_max: Repetitions of a failing call before `on_failure` decides.
+        handler_backoff_min_s: Upper bound of the first pause before a repetition; it doubles.
+        handler_backoff_max_s: Largest upper bound.
+        on_failure: `stop_shard` (keeps the lease, so that a poisonous record does not travel through the fleet,
+            and reports it again and again), `stop_worker`, or `dead_letter` (needs a dead-letter handler).
+        on_all_stopped: What a worker does when every shard that it holds has stopped: `stop_worker` ends it with
+            `ShardsStopped`, so that its supervisor sees it; `stay` keeps it, and the leases, as they are.
+        read_threads: Threads that read, for all shards together.
+        handler_threads: Threads that call the handler, for all shards together.
+        lease_duration_s: After so long without renewal a lease is free. The same for the whole application.
+        round_interval_s: Mean time between two looks at the whole lease table; None: 0.8 of the lease duration.
+        policy: `even`, `by_throughput`, `by_zone` or `kcl2`.
+        max_leases: This worker holds at most so many leases; None: no limit.
+        leases_to_acquire: At most so many new leases per round; None: the whole share at once.
+        handover: Ask live owners to finish before their leases move.
+        handover_timeout_s: How long that may last.
+        cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
+        shutdown_timeout_s: Bound of a graceful stop; a handler that runs longer is abandoned, its records come
+            again elsewhere.
+        stall_after_s: A shard that is behind without progress for so long is reported.
+        metrics_interval_s: Time between two reports of the gauges.
+
+    Raises:
+        OptionError: A value is out of its range; the message names it.
+    """
+
+    worker_id: str | None = None
+    starting_position: str | Position | StartingPosition = "LATEST"
+    max_records: int = 10_000
+    idle_time_between_reads_s: float = 1.0
+    prefetch_bytes_max: int = 8 * MIB
+    buffer_bytes_max: int = 256 * MIB
+    on_data_loss: Literal["fail", "warn"] = "fail"
+    drop_misplaced_aggregates: bool = False
+    concurrency: int = 1
+    checkpointing: Literal["auto", "manual"] = "auto"
+    checkpoint_interval_s: float = 5.0
+    handler_retries_max: int = 5
+    handler_backoff_min_s: float = 0.2
+    handler_backoff_max_s: float = 30.0
+    on_failure: FailurePolicy = "stop_shard"
+    on_all_stopped: Literal["stop_worker", "stay"] = "stop_worker"
+    read_threads: int = 10
+    handler_threads: int = 8
+    lease_duration_s: float = 10.0
+    round_interval_s: float | None = None
+    policy: Literal["even", "by_throughput", "by_zone", "kcl2"] = "even"
+    max_leases: int | None = None
+    leases_to_acquire: int | None = None
+    handover: bool = True
+    handover_timeout_s: float = 30.0
+    cold_start_jitter_s: float = 5.0
+    shutdown_timeout_s: float = 30.0
+    stall_after_s: float = 300.0
+    metrics_interval_s: float = 10.0
+
+    def __post_init__(self) -> None:
+        if self.worker_id is not None and not self.worker_id.strip():
+            raise OptionError(
+                "worker_id is empty: give a name that no other worker has, or None for a random one"
+            )
+        for name in ("read_threads", "handler_threads", "buffer_bytes_max"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
+        if not self.metrics_interval_s > 0:
+            raise OptionError(f"metrics_interval_s={self.metrics_interval_s}: expected more than 0")
+        if self.policy not in {policy.value for policy in BalancePolicy}:
+            known = ", ".join(repr(policy.value) for policy in BalancePolicy)
+            raise OptionError(f"policy={self.policy!r}: expected one of {known}")
+        if self.on_all_stopped not in ("stop_worker", "stay"):
+            raise OptionError(f"on_all_stopped={self.on_all_stopped!r}: expected 'stop_worker' or 'stay'")
+        if self.concurrency > self.handler_threads:
+            raise OptionError(
+                f"concurrency={self.concurrency} needs as many handler threads: set handler_threads="
+                f"{self.concurrency} or more (it is {self.handler_threads})"
+            )
+        # Each of them checks its own part.
+        self.reader_options(None)
+        self.delivery_options(is_lifecycle_called=False)
+        self.coordinator_options()
+
+    @property
+    def start(self) -> StartingPosition:
+        """The starting position as a value."""
+        start = self.starting_position
+        if isinstance(start, str):
+            return parse_starting(start, "starting_position")
+        if isinstance(start, Position):
+            start = StartingPosition(default=start)
+        if start.default.is_in_shard:
+            raise OptionError(
+                f"starting_position={start.default} is a place in one shard; give "
+                'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
+            )
+        return start
+
+    def reader_options(self, retention_s: float | None) -> ReaderOptions:
+        """Give what each shard's reader takes."""
+        return ReaderOptions(
+            record_count_max=self.max_records,
+            idle_time_between_reads_s=self.idle_time_between_reads_s,
+            prefetch_bytes_max=self.prefetch_bytes_max,
+            on_data_loss=self.on_data_loss,
+            retention_s=retention_s,
+        )
+
+    def delivery_options(self, is_lifecycle_called: bool) -> DeliveryOptions:
+        """Give what each shard's delivery takes."""
+        return DeliveryOptions(
+            concurrency=self.concurrency,
+            batch_records_max=self.max_records,
+            retries_max=self.handler_retries_max,
+            backoff_min_s=self.handler_backoff_min_s,
+            backoff_max_s=self.handler_backoff_max_s,
+            on_failure=self.on_failure,
+            checkpointing=self.checkpointing,
+            checkpoint_interval_s=self.checkpoint_interval_s,
+            is_lifecycle_called=is_lifecycle_called,
+        )
+
+    def coordinator_options(self) -> CoordinatorOptions:
+        """Give what the lease coordinator takes."""
+        return CoordinatorOptions(
+            lease_duration_s=self.lease_duration_s,
+            round_interval_s=self.round_interval_s,
+            policy=BalancePolicy(self.policy),
+            max_leases=self.max_leases,
+            leases_to_acquire=self.leases_to_acquire,
+            handover=self.handover,
+            handover_timeout_s=self.handover_timeout_s,
+            start=self.start,
+            cold_start_jitter_s=self.cold_start_jitter_s,
+            shutdown_timeout_s=self.shutdown_timeout_s,
+            stall_after_s=self.stall_after_s,
+        )
+
+
+def random_worker_id() -> str:
+    """Name a worker by its host, its process and a random part."""
+    return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

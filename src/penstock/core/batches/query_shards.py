@@ -1,0 +1,580 @@
+"""The shards of one streaming query: a pure machine between the lease coordinator and the claim protocol.
+
+The coordinator (`core.coordinator`) says which shards are this query's: `StartReader` and `StopReader`. The claims
+(`core.claims`) say where each was read to. A batch runs between two looks at the table and cannot be told to stop, so
+shards come and go between batches only:
+
+- `settle` is called when a batch is done: every shard's next start is resolved from its row.
+- `hand_back` answers the coordinator for shards that are to go, with what is done in them; `drained` for those that are
+  read to their end. Both are the reader's last word on a shard, as for the plain consumer.
+- `promotions` are the claims that may become checkpoints while nothing else is to do.
+- `next_offset` begins the next batch with what is left.
+
+The simulator runs this very machine (`penstock.sim`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.core.batches.claims import (
+    ClaimNote,
+    Start,
+    StartReason,
+    find_later_claims,
+    may_promote,
+    resolve_start,
+)
+from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.leases.coordinator_events import (
+    ReaderProgress,
+    ReaderStopped,
+    ShardDrained,
+    StartReader,
+    StopReader,
+    StopWhy,
+)
+from penstock.core.leases.lease import (
+    BatchClaim,
+    Create,
+    Lease,
+    LeaseWrite,
+    Promote,
+    Reset,
+    TipMark,
+    starting_lease,
+)
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.shard import ChildShard, Shard
+from penstock.core.starting import pin_latest
+from penstock.core.stream_identity import StreamIdentity
+
+_GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
+
+
+@dataclass(slots=True)
+class ShardState:
+    """What is known of one shard between batches.
+
+    Args:
+        position: Where the next batch starts.
+        has_news: Something is there to read.
+        is_whole: No user record follows behind `position` in its own Kinesis record.
+        is_finished: Closed, and nothing left: ready to end.
+        children: What follows a finished shard.
+        millis_behind_latest: Age of the oldest unread record as last heard, 0 at the tip; None when it is not known.
+        tip_seen_ms: Moment when nothing was left behind `position`, by the service's clock, or None.
+        iterator: Kept for the next probe.
+        due_s: Earliest next probe, on the monotonic clock.
+        arrival_ms: Arrival of the first unread record, when a probe saw it.
+        bytes_count: Bytes of the last batch; how heavy the shard is.
+        is_answered: A probe of this run has told whether anything is there.
+        is_foreign: `position` is the checkpoint of a worker that does not note when nothing was left.
+    """
+
+    position: Position
+    has_news: bool = False
+    is_whole: bool = False
+    is_finished: bool = False
+    children: tuple[ChildShard, ...] = ()
+    millis_behind_latest: int | None = None
+    tip_seen_ms: int | None = None
+    iterator: str | None = None
+    due_s: float = float("-inf")
+    arrival_ms: int | None = None
+    bytes_count: int = 0
+    is_answered: bool = False
+    is_foreign: bool = False
+
+    @property
+    def tip(self) -> TipMark | None:
+        """Return where nothing was left to read, and when, for the lease; None when that is not known."""
+        if self.tip_seen_ms is None or not self.position.is_record:
+            return None
+        return TipMark(self.position, self.tip_seen_ms)
+
+
+def state_after(begin: Start, row: Lease | None, now_ms: int) -> ShardState:
+    """Return a shard's state where a batch ended, from what its task told or the lease says.
+
+    Args:
+        begin: Where the shard goes on.
+        row: Its lease.
+        now_ms: The time of day, which a LATEST that nobody has pinned yet means.
+    """
+    position, note = pin_latest(begin.position, now_ms), begin.note
+    tip_ms = None if row is None else row.tip_ms_at(position)
+    if note is None:
+        is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
+        return ShardState(
+            position, is_whole=not position.is_record, tip_seen_ms=tip_ms, is_foreign=is_foreign
+        )
+    return ShardState(
+        position,
+        has_news=note.has_more,
+        is_whole=note.whole_record or not position.is_record,
+        is_finished=position.is_shard_end,
+        children=note.children,
+        millis_behind_latest=note.millis_behind_latest,
+        tip_seen_ms=note.tip_ms if tip_ms is None else tip_ms,
+        bytes_count=note.bytes_count,
+    )
+
+
+def plan_recreation(
+    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+) -> dict[str, Position]:
+    """Say which leases an offset knows and the table does not, and where they start.
+
+    A shard whose child, or child's child, has a lease is done: its own was cleared away.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
+    """
+    followed = _followed(rows, parents_of)
+    return {
+        key: position for key, position in known.shards.items() if key not in rows and key not in followed
+    }
+
+
+def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
+    """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
+
+    The shards that follow them have leases, so they count as done; nothing shows who read the rest.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+    """
+    followed = _followed(rows, {})
+    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
+    return {key: position for key, position in unfinished if key not in rows and key in followed}
+
+
+def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the shards that come before one with a lease."""
+    found: set[str] = set()
+    todo = [parent for row in rows.values() for parent in row.parents]
+    while todo:
+        key = todo.pop()
+        if key not in found:
+            found.add(key)
+            todo.extend(parents_of.get(key, ()))
+    return found
+
+
+def plan_rewind(
+    rows: Mapping[str, Lease], known: StreamOffset, worker: str, shards: Mapping[str, Shard]
+) -> dict[str, LeaseWrite]:
+    """Plan how leases go back to an offset that was restored from an older copy of the checkpoint location.
+
+    The copy does not know the batches that came after it, whose claims stand on the leases: everything behind the copy is
+    read again. Shards that have come since begin where their parents end, so they are read from their beginning. The claim of
+    the copy's last batch stands where it is still known: that batch is repeated if Spark does not know it as done.
+
+    Args:
+        rows: The lease table.
+        known: The last offset of the copy.
+        worker: The query's worker id.
+        shards: The stream's shards by id, as far as they are listed.
+
+    Returns:
+        Writes by shard: leases that another worker holds are left out, and so are shards that nothing is known of. The
+        last batch's come last, so that a restart in between still knows its number.
+    """
+    writes: dict[str, LeaseWrite] = {}
+    for key, position in known.shards.items():
+        shard = shards.get(key)
+        if key not in rows and shard is not None and not position.is_shard_end:
+            writes[key] = Create(starting_lease(key, position, shard.parents, shard.hash_range))
+    later = [
+        (claim.batch, row)
+        for row in find_later_claims(rows.values(), worker, known.batch)
+        if (claim := row.claim_of(worker)) is not None and (row.is_ended or _is_free_for(row, worker))
+    ]
+    for _, row in sorted(later, key=lambda found: found[0]):
+        position = known.shards.get(row.key, TRIM_HORIZON)
+        writes[row.key] = Reset(
+            row.key,
+            row.counter,
+            position,
+            forget=worker,
+            claim=_claim_of_last_batch(row, worker, known, position),
+        )
+    return writes
+
+
+def _claim_of_last_batch(
+    row: Lease, worker: str, known: StreamOffset, position: Position
+) -> BatchClaim | None:
+    """Return the claim of a copy's last batch, as far as the claim that came after it still knows its end."""
+    claim = row.claim_of(worker)
+    end = None if claim is None else claim.end_of(known.batch, position)
+    if claim is None or end is None:
+        return None
+    return BatchClaim(worker, known.batch, claim.run, position, end, made_ms=claim.made_ms)
+
+
+def _is_free_for(row: Lease, worker: str) -> bool:
+    return row.reader in (None, worker)
+
+
+class Surprise(Enum):
+    """What a user should hear of when a batch is settled."""
+
+    NOT_READ = "the batch did not read the shard to its end"
+    LEASE_GONE = "the lease was deleted"
+
+
+@dataclass(slots=True)
+class _Held:
+    """A shard that the coordinator gave to this query."""
+
+    epoch: int
+    position: Position
+    leaving: StopWhy | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """What a done batch came to.
+
+    Args:
+        record_count: User records of the batch, as its tasks told.
+        bytes_count: Bytes of user data.
+        claim_count: Shards whose end its tasks claimed.
+        kept_iterator_count: Of those, how many were begun with an iterator that was kept from an earlier batch.
+        surprises: Shards whose start is not simply the end of the batch before, and why.
+        progress: For the coordinator's watch and its balance by throughput.
+        queries: Spark's ids of the queries whose tasks made the claims of this worker.
+    """
+
+    record_count: int
+    bytes_count: int
+    claim_count: int
+    kept_iterator_count: int
+    surprises: tuple[tuple[str, Surprise], ...]
+    progress: tuple[ReaderProgress, ...]
+    queries: frozenset[str] = frozenset()
+
+
+class QueryShards:
+    """Which shards the query has, and where each stands. Not thread-safe.
+
+    `doubtful` holds shards of which it is not known whether the claim that was seen last still stands.
+
+    Args:
+        worker: The query's worker id.
+        last_batch: Batches up to this number were used already, whatever the offset says.
+    """
+
+    def __init__(self, worker: str, last_batch: int = 0) -> None:
+        self.worker = worker
+        self.states: dict[str, ShardState] = {}
+        self._held: dict[str, _Held] = {}
+        self._last = StreamOffset()
+        self._settled_batch: int | None = None
+        self._settled_s: float | None = None
+        self._promotions: dict[str, Promote] = {}
+        self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
+        self._seen: dict[str, tuple[int, str]] = {}
+        self.doubtful: set[str] = set()
+        self._last_batch = last_batch
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no batch is under way as far as this machine knows."""
+        return self._settled_batch is not None
+
+    def is_settled_for(self, batch: int) -> bool:
+        """Whether this batch was the one that was settled last."""
+        return self._settled_batch == batch
+
+    @property
+    def held(self) -> frozenset[str]:
+        """The shards that are the query's now, those on their way out included."""
+        return frozenset(self._held)
+
+    # --- the coordinator's word -----------------------------------------------------------------------
+
+    def start(self, effect: StartReader, now_ms: int) -> None:
+        """Take a shard in. It is read from the next batch on."""
+        held = self._held[effect.key] = _Held(effect.epoch, effect.position)
+        if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
+            self.doubtful.add(
+                effect.key
+            )  # an older row, or the claim was too old and is gone: only the table tells
+        self.see(effect.lease)
+        if self.is_settled:
+            state = self._begin_again(held, effect, now_ms)
+            if state is not None:
+                self.states[effect.key] = state
+
+    def _begin_again(self, held: _Held, effect: StartReader, now_ms: int) -> ShardState | None:
+        given = self._given_back.pop(effect.key, None)
+        if given is not None and not (held.position.is_record and given[0].position < held.position):
+            # It was this query's a moment ago. The row that came with the word can be older than its last claim.
+            if given[1] is not None:
+                self._promotions[effect.key] = given[1]
+            return given[0]
+        begin = (
+            Start(held.position, StartReason.CHECKPOINT)
+            if given is not None
+            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.batch)
+        )
+        if begin is None:
+            return None
+        state = state_after(begin, effect.lease, now_ms)
+        if may_promote(effect.lease, self.worker, self._last.batch, begin.position):
+            self._plan_promotion(effect.lease, state)
+        return state
+
+    def see(self, row: Lease) -> None:
+        """Remember a row's own claim: what a task of the next batch finds must be this one, or its own batch's.
+
+        A row can be older than one that was seen before; batches only grow, so the later one counts.
+        """
+        claim = row.claim_of(self.worker)
+        if claim is not None and claim.batch >= self._seen.get(row.key, (-1, ""))[0]:
+            self._seen[row.key] = claim.identity
+
+    def see_exactly(self, keys: Iterable[str], rows: Mapping[str, Lease]) -> None:
+        """Remember the own claims, or that there are none, of rows that were read just now."""
+        for key in keys:
+            self.doubtful.discard(key)
+            claim = rows[key].claim_of(self.worker) if key in rows else None
+            if claim is None:
+                self._seen.pop(key, None)
+            else:
+                self._seen[key] = claim.identity
+
+    def seen_claim(self, key: str) -> tuple[int, str] | None:
+        """Return a shard's own claim as it was seen last, as (batch, run), or None."""
+        return self._seen.get(key)
+
+    def to_look_at(self, start: StreamOffset) -> list[str]:
+        """Return the shards whose leases tell where a done batch ended: those that it read, and those that came since."""
+        return sorted({*start.shares(), *(key for key in self._held if key not in self.states)})
+
+    def unclaimed(self, start: StreamOffset, rows: Mapping[str, Lease]) -> list[str]:
+        """Return the shards of a done batch whose end nobody has fixed, although they are this query's.
+
+        Args:
+            start: The offset of the batch.
+            rows: Its shards' leases as they stand.
+        """
+        found = []
+        for key in start.shares():
+            row = rows.get(key)
+            if row is None or row.reader != self.worker:
+                continue
+            claim = row.claim_of(self.worker)
+            if claim is None or claim.batch != start.batch:
+                found.append(key)
+        return found
+
+    def stop(self, effect: StopReader) -> None:
+        """Note that a shard is to go; `hand_back` answers when no batch is under way."""
+        held = self._held.get(effect.key)
+        if held is not None and held.epoch == effect.epoch and held.leaving not in _GONE_BY_FORCE:
+            held.leaving = effect.why
+
+    # --- a batch is done ------------------------------------------------------------------------------
+
+    def settle(
+        self,
+        start: StreamOffset,
+        rows: Mapping[str, Lease],
+        now_ms: int,
+        now_s: float,
+        asked: Collection[str] | None = None,
+    ) -> Settlement:
+        """Resolve where every shard goes on, now that the batch of this offset is done.
+
+        Args:
+            start: The done batch's offset.
+            rows: Leases as they stand after the batch.
+            now_ms: Time of day.
+            now_s: Monotonic seconds.
+            asked: The shards that `rows` speaks of, at least `to_look_at(start)`; None for all.
+        """
+        before, self.states = self.states, {}
+        self._promotions = {}
+        self._given_back = {}
+        surprises: list[tuple[str, Surprise]] = []
+        progress: list[ReaderProgress] = []
+        elapsed_s = None if self._settled_s is None else now_s - self._settled_s
+        notes: list[ClaimNote] = []
+        shares = start.shares()
+        for key, held in sorted(self._held.items()):
+            if asked is not None and key not in asked and key in before:
+                self.states[key] = before[key]
+                progress.append(_progress(key, held.epoch, before[key], 0, elapsed_s))
+                continue
+            row = rows.get(key)
+            if row is not None:
+                self.see(row)
+                if row.reader != self.worker:
+                    held.leaving = StopWhy.LOST  # handed back with what its tasks have claimed, if anything
+            begin = self._begin(held, row, start.shards.get(key), start.batch)
+            if begin is None:
+                continue
+            is_read = key in shares
+            surprise = _surprise(begin.reason, is_read=is_read)
+            if surprise is not None:
+                surprises.append((key, surprise))
+            state = state_after(begin, row, now_ms)
+            kept = before.get(key)
+            if not is_read and kept is not None and kept.position == state.position and not kept.is_finished:
+                state = kept  # nothing was done in it: what its last probe told still holds
+            self.states[key] = state
+            if begin.note is not None and is_read:
+                notes.append(begin.note)
+            if row is not None and may_promote(row, self.worker, start.batch, state.position):
+                self._plan_promotion(row, state)
+            progress.append(_progress(key, held.epoch, state, state.bytes_count if is_read else 0, elapsed_s))
+        self._last_batch = max(start.batch, self._last_batch)
+        self._last, self._settled_batch, self._settled_s = start, start.batch, now_s
+        return Settlement(
+            record_count=sum(note.record_count for note in notes),
+            bytes_count=sum(note.bytes_count for note in notes),
+            claim_count=len(notes),
+            kept_iterator_count=sum(note.kept_iterator for note in notes),
+            surprises=tuple(surprises),
+            progress=tuple(progress),
+            queries=frozenset(note.query for note in notes if note.query is not None),
+        )
+
+    def _begin(self, held: _Held, row: Lease | None, planned: Position | None, batch: int) -> Start | None:
+        is_lost = row is not None and row.reader != self.worker
+        claim = None if row is None else row.claim_of(self.worker)
+        if (
+            row is not None
+            and is_lost
+            and (claim is None or claim.batch != batch or claim.end <= row.checkpoint)
+        ):
+            return None  # whoever has it goes on from its checkpoint
+        begin = resolve_start(row, self.worker, batch, planned)
+        if planned is not None:
+            return begin
+        # What the coordinator says can be ahead of the row (an earlier reader's last word) or be another beginning.
+        is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
+        if begin is not None and is_ahead and not begin.position < held.position:
+            return begin
+        return Start(held.position, StartReason.CHECKPOINT)
+
+    def _plan_promotion(self, row: Lease, state: ShardState) -> None:
+        claim = row.claim_of(self.worker)
+        if claim is not None and claim.end.is_record:  # the shard's end has a write of its own
+            tip_ms = state.tip_seen_ms if claim.end == state.position else None
+            self._promotions[row.key] = Promote(row.key, self.worker, claim.batch, claim.end, tip_ms)
+
+    def progress(self) -> list[ReaderProgress]:
+        """Return where idle shards stand, and when nothing was left to read there."""
+        idle = [(key, state) for key, state in sorted(self.states.items()) if key in self._held and state.tip]
+        return [_progress(key, self._held[key].epoch, state, 0, None) for key, state in idle]
+
+    # --- between batches ------------------------------------------------------------------------------
+
+    def drained(self) -> list[ShardDrained]:
+        """Give up the shards that are read to their end: children first, then the end, is the coordinator's."""
+        events = []
+        for key in sorted(key for key, state in self.states.items() if state.is_finished):
+            held = self._held.pop(key)
+            state = self.states.pop(key)
+            self._given_back[key] = (state, None)
+            events.append(ShardDrained(key, held.epoch, state.children))
+        return events
+
+    def hand_back(self) -> list[ReaderStopped]:
+        """Give up the shards that are to go, with what is done in them; nothing while a batch is under way."""
+        if not self.is_settled:
+            return []
+        leaving = [key for key, held in sorted(self._held.items()) if held.leaving is not None]
+        return [self._give_back(key) for key in leaving]
+
+    def hand_back_all(self) -> list[ReaderStopped]:
+        """Give up every shard: the query ends while no batch is under way."""
+        if not self.is_settled:
+            return []
+        return [self._give_back(key) for key in sorted(self._held)]
+
+    def _give_back(self, key: str) -> ReaderStopped:
+        held = self._held.pop(key)
+        state = self.states.pop(key, None)
+        promotion = self._promotions.pop(key, None)
+        if state is None or not state.position.is_record:
+            return ReaderStopped(key, held.epoch, None)
+        self._given_back[key] = (state, promotion)
+        return ReaderStopped(key, held.epoch, state.position, state.tip)
+
+    def promotions(self) -> list[Promote]:
+        """Give the claims of the done batch that may become checkpoints."""
+        return list(self._promotions.values())
+
+    def note_promoted(self, keys: Iterable[str]) -> None:
+        """Take in that promotions were written, or will never be."""
+        for key in keys:
+            self._promotions.pop(key, None)
+
+    # --- the next batch -------------------------------------------------------------------------------
+
+    def next_offset(
+        self,
+        start: StreamOffset,
+        wanted: Iterable[str],
+        *,
+        stream: StreamIdentity,
+        record_count_max: int | None,
+        bytes_max: int | None,
+        until_ms: int | None,
+        deaggregates: bool = True,
+    ) -> StreamOffset:
+        """Begin the next batch: it starts where every shard stands now.
+
+        Args:
+            start: The offset of the batch before, which is settled.
+            wanted: The shards that have something to read; at least one. The batch reads no other.
+            stream: The stream that is read.
+            record_count_max: User records in the batch, or None.
+            bytes_max: Bytes of user data in the batch, or None.
+            until_ms: Records that arrived at or after it stay for later, or None.
+            deaggregates: Whether KPL aggregates are taken apart.
+        """
+        batch = self._last_batch = max(self._last_batch, start.batch) + 1
+        ordered = sorted(wanted)
+        turn = batch % len(ordered)
+        tips = ((key, self.states[key].tip_seen_ms) for key in ordered)
+        return StreamOffset(
+            batch=batch,
+            worker=start.worker or self.worker,
+            stream_arn=stream.arn,
+            stream_created_ms=stream.created_ms,
+            shards={key: state.position for key, state in self.states.items()},
+            until_ms=until_ms,
+            limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),
+            tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
+            deaggregates=deaggregates,
+        )
+
+    def batch_begins(self) -> None:
+        """Take in that tasks were given out: nothing moves until the next `settle`."""
+        self._settled_batch = None
+
+
+def _surprise(reason: StartReason, *, is_read: bool) -> Surprise | None:
+    if reason is StartReason.LEASE_GONE:
+        return Surprise.LEASE_GONE
+    return Surprise.NOT_READ if reason is StartReason.NOT_READ and is_read else None
+
+
+def _progress(
+    key: str, epoch: int, state: ShardState, bytes_count: int, elapsed_s: float | None
+) -> ReaderProgress:
+    speed = None if not elapsed_s or elapsed_s <= 0 else bytes_count / 1024 / elapsed_s
+    return ReaderProgress(key, epoch, str(state.position), state.millis_behind_latest, speed, state.tip)

@@ -1,0 +1,110 @@
+"""The leases that this worker has asked for and that are not its own yet: looked at until they are given, or overdue."""
+
+from __future__ import annotations
+
+from collections.abc import Container
+from dataclasses import dataclass
+
+from penstock.core.leases.coordinator_events import CoordinatorOptions, FetchLease
+from penstock.core.leases.fleet_view import Reason
+from penstock.core.leases.lease import Lease, Release, Renew, Take
+from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.leases.pending_writes import Outbox
+from penstock.core.leases.stream_check import StreamCheck
+
+
+@dataclass(slots=True)
+class _Ask:
+    since_s: float
+    look_s: float
+    is_looking: bool = False
+
+
+class AwaitedLeases:
+    """One worker's asks. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        view: The coordinator's.
+        outbox: Where effects go.
+        stream_check: The coordinator's.
+    """
+
+    def __init__(
+        self,
+        me: str,
+        options: CoordinatorOptions,
+        view: LeaseView,
+        outbox: Outbox,
+        stream_check: StreamCheck,
+    ) -> None:
+        self.me = me
+        self.options = options
+        self.view = view
+        self.outbox = outbox
+        self.stream_check = stream_check
+        self.is_stopping = False
+        self._asks: dict[str, _Ask] = {}
+
+    def __len__(self) -> int:
+        return len(self._asks)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._asks
+
+    @property
+    def next_look_s(self) -> float:
+        """When the next look is due; infinity for never."""
+        return min((ask.look_s for ask in self._asks.values() if not ask.is_looking), default=float("inf"))
+
+    def add(self, key: str, now_s: float) -> None:
+        """Begin to look for an answer; does nothing where that is under way."""
+        if key not in self._asks:
+            self._asks[key] = _Ask(now_s, now_s + self._poll_s())
+
+    def drop(self, key: str) -> None:
+        """Forget an ask: the lease has come, or will not."""
+        self._asks.pop(key, None)
+
+    def look(self, now_s: float) -> None:
+        """Begin the looks that are due."""
+        for key, ask in self._asks.items():
+            if not ask.is_looking and now_s >= ask.look_s:
+                ask.is_looking = True
+                self.outbox.emit(FetchLease(key))
+
+    def on_answer(self, key: str, held: Container[str], now_s: float) -> None:
+        """Take in that a look has ended, with or without a row; the row is in the view."""
+        ask = self._asks.get(key)
+        if ask is None or not ask.is_looking:
+            return
+        ask.is_looking = False
+        ask.look_s = now_s + self._poll_s()
+        row = self.view.get(key)
+        if row is None or row.is_ended or row.owner != self.me or key in held:
+            del self._asks[key]
+        elif row.checkpoint_owner is None:
+            self._on_given(row)
+        elif not self.is_stopping and self._is_overdue(row, ask, now_s):
+            take = self.stream_check.prepared(Take(key, row.counter, self.me), now_s)
+            self.outbox.enqueue(take, ("gain", Reason.HANDOVER_OVERDUE))
+
+    def _on_given(self, row: Lease) -> None:
+        if self.is_stopping:
+            self.outbox.enqueue(Release(row.key, row.counter, self.me), ("gain", Reason.HANDED_OVER))
+            del self._asks[row.key]
+        else:
+            write = Renew(row.key, row.counter, self.me, stream=self.stream_check.unsaid(row))
+            self.outbox.enqueue(write, ("gain", Reason.HANDED_OVER))
+
+    def _is_overdue(self, row: Lease, ask: _Ask, now_s: float) -> bool:
+        if self.view.hold(row.key, now_s) is Hold.EXPIRED:
+            return True
+        is_overdue = now_s >= ask.since_s + self.options.handover_timeout_s
+        if is_overdue:
+            self.view.handovers.note_unanswered(row, now_s)
+        return is_overdue or self.view.handovers.is_deaf(row.checkpoint_owner, now_s)
+
+    def _poll_s(self) -> float:
+        return self.options.handover_poll_s * (0.5 + self.outbox.draw())

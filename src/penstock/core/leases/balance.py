@@ -1,0 +1,390 @@
+"""Who should hold which lease: pure policies over one view of the fleet, each move with its reason.
+
+There is no leader. Every worker computes the same target for everybody from what it has scanned, and carries out
+the part that concerns itself: the worker that gains a lease takes it. A worker takes its whole share in one
+round. Free leases are taken; live ones are asked for, and their owner finishes first (a hand-over).
+
+- `even`: everybody gets the whole part of leases/workers, and the remainder goes to those that have most already,
+  so that as few leases as possible move. Nothing is ever taken from a worker that has at most one lease more.
+- `by_zone`: every zone gets the same number (the remainder to the fullest), then even within each zone. A zone
+  is what stands before the first "/" of a worker id (`zone/name`); ids without one form a zone of their own. The
+  owner is an opaque text to Java KCL workers, so the convention costs them nothing and needs no attribute.
+- `by_throughput`: the same kilobytes per second for everybody, within a tenth, moving the fewest shards it can
+  find. A worker id that ends in `@8` says that it can do as much as eight others, and gets as much. Meant for a
+  fleet of Penstock workers: Java KCL 2.x workers balance counts and would work against it.
+- `kcl2`: see `penstock.core.leases.balance_kcl2`.
+
+Nobody knows another worker's `max_leases`, since KCL's rows have no place for it. It shows: whoever leaves a lease that
+was free for a round has no room for it, so what it has is its share, and the others share the rest. What is free for
+two rounds goes to anybody with room.
+
+Finished leases count for nothing. A lease that waits for its parents counts when somebody holds it, but nobody takes
+one before it can be read: whoever ends the last parent takes the children, since it loses a lease just then.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Container, Iterable, Mapping, Sequence
+from typing import Final
+
+from penstock.core.leases.balance_kcl2 import plan_kcl2
+from penstock.core.leases.coordinator_events import BalancePolicy
+from penstock.core.leases.fleet_view import (
+    DEFAULT_LIMITS,
+    BalanceLimits,
+    FleetLease,
+    Gain,
+    GiveUp,
+    Move,
+    Reason,
+    capacity_of,
+    live_workers,
+    tie,
+    zone_of,
+)
+from penstock.core.leases.lease import RequestHandover, Take
+from penstock.core.leases.lease_view import Hold
+
+OVERSHOOT: Final = 0.10
+"""Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""
+_PASSES_MAX: Final = 20
+_WEIGHT_FLOOR: Final = 0.05  # of the mean: an idle shard still costs calls and a lease
+
+
+def plan_balance(
+    fleet: Sequence[FleetLease],
+    me: str,
+    policy: BalancePolicy = BalancePolicy.EVEN,
+    limits: BalanceLimits = DEFAULT_LIMITS,
+    *,
+    workers: Iterable[str] = (),
+    lease_duration_s: float = 10.0,
+    chance: float = 0.5,
+) -> list[Move]:
+    """Say which leases this worker gains or gives up now.
+
+    Args:
+        fleet: Every unfinished lease as judged from here.
+        me: This worker's id.
+        policy: The rule.
+        limits: What bounds the plan.
+        workers: Workers known to live beside those that the leases show.
+        lease_duration_s: For `kcl2`, whose rule knows leases that are three times as old.
+        chance: In [0, 1), for `kcl2`, whose choices are random.
+
+    Returns:
+        Moves in the order in which they should be made: free leases first. With the same fleet, workers,
+        `max_leases` and policy the plans of all workers (but for `kcl2`) fit together: no lease is in two of them,
+        unless it was left over for long.
+    """
+    if policy is BalancePolicy.KCL2:
+        return list(plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance))
+    counts = dict.fromkeys(live_workers(fleet, me) | set(workers), 0)
+    for entry in fleet:
+        owner = entry.lease.owner
+        if entry.hold is Hold.ALIVE and owner is not None:
+            counts[owner] += 1
+    caps = dict.fromkeys(counts, limits.max_leases)
+    assigned = _assign(fleet, counts, policy, caps)
+    left_to = {
+        entry.lease.key: assigned[entry.lease.key]
+        for entry in fleet
+        if _is_takable(entry)
+        and entry.free_s >= limits.left_over_s
+        and assigned.get(entry.lease.key, me) != me
+    }
+    if left_to:
+        # They have had their round and left it: full, dead, or going by another rule. What they have is their share.
+        caps |= {worker: counts[worker] for worker in left_to.values()}
+        assigned = _assign(fleet, counts, policy, caps)
+    moves = _own_moves(fleet, me, assigned, left_to, limits)
+    return [*_within(moves, counts[me], limits), *_surplus(fleet, me, counts, limits)]
+
+
+def _within(moves: list[Gain], held_count: int, limits: BalanceLimits) -> list[Gain]:
+    """Keep what this worker may have, and may begin to get now."""
+    if limits.max_leases is not None:
+        moves = moves[: max(0, limits.max_leases - held_count)]
+    return moves[: limits.leases_to_acquire]
+
+
+# --- targets --------------------------------------------------------------------------------------------
+
+
+def plan_targets(
+    counts: Mapping[str, int], total: int, policy: BalancePolicy, caps: Mapping[str, int | None]
+) -> dict[str, int]:
+    """Give every worker's number of leases.
+
+    Args:
+        counts: What each live worker has now.
+        total: Leases to share, free ones included.
+        policy: EVEN or BY_ZONE.
+        caps: The most that each may have; None for no limit.
+    """
+    if policy is not BalancePolicy.BY_ZONE:
+        return _share(counts, total, caps)
+    members: dict[str, dict[str, int]] = {}
+    for worker, count in counts.items():
+        members.setdefault(zone_of(worker), {})[worker] = count
+    zone_counts = {zone: sum(found.values()) for zone, found in members.items()}
+    zone_caps = {zone: _sum_of_caps(caps[worker] for worker in found) for zone, found in members.items()}
+    quotas = _share(zone_counts, total, zone_caps)
+    targets: dict[str, int] = {}
+    for zone, found in members.items():
+        targets.update(_share(found, quotas[zone], caps))
+    return targets
+
+
+def _sum_of_caps(caps: Iterable[int | None]) -> int | None:
+    total = 0
+    for cap in caps:
+        if cap is None:
+            return None
+        total += cap
+    return total
+
+
+def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]) -> dict[str, int]:
+    """Share evenly, the remainder to the fullest; what is over for those that are full goes to the others."""
+    targets: dict[str, int] = {}
+    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
+    left = total
+    while fullest_first:  # each turn fills at least one
+        base, remainder = divmod(left, len(fullest_first))
+        shares = {
+            worker: base + (1 if place < remainder else 0) for place, worker in enumerate(fullest_first)
+        }
+        full = {}
+        for worker, share in shares.items():
+            cap = caps[worker]
+            if cap is not None and share >= cap:
+                full[worker] = cap
+        if not full:
+            return targets | shares
+        targets |= full
+        left -= sum(full.values())
+        fullest_first = [worker for worker in fullest_first if worker not in full]
+    return targets
+
+
+# --- who gets what --------------------------------------------------------------------------------------
+
+
+def _assign(
+    fleet: Sequence[FleetLease],
+    counts: Mapping[str, int],
+    policy: BalancePolicy,
+    caps: Mapping[str, int | None],
+) -> dict[str, str]:
+    """Give the new owner of every lease that moves."""
+    if policy is BalancePolicy.BY_THROUGHPUT:
+        return _assign_by_throughput(fleet, counts, caps)
+    offered = [entry.lease.key for entry in fleet if _is_takable(entry)]
+    # What waits for its parents counts from when somebody holds it.
+    targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
+    surplus = {worker: counts[worker] - target for worker, target in targets.items()}
+    wanting = {worker: -over for worker, over in surplus.items() if over < 0}
+    return _deal([*sorted(offered, key=tie), *_given_up_by_donors(fleet, surplus)], wanting)
+
+
+def _is_takable(entry: FleetLease) -> bool:
+    return entry.hold is not Hold.ALIVE and not entry.waits
+
+
+def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
+    by_donor: dict[str, list[FleetLease]] = {}
+    for entry in fleet:
+        owner = entry.lease.owner
+        if owner is not None and surplus.get(owner, 0) > 0 and _may_be_asked_for(entry):
+            by_donor.setdefault(owner, []).append(entry)
+    given = []
+    for donor, entries in by_donor.items():
+        # What nobody reads yet moves for nothing.
+        entries.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
+        given += [entry.lease.key for entry in entries[: surplus[donor]]]
+    return sorted(given, key=tie)
+
+
+def _may_be_asked_for(entry: FleetLease) -> bool:
+    return entry.hold is Hold.ALIVE and entry.lease.checkpoint_owner is None  # else it is under way already
+
+
+def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
+    """Give each lease to the next worker on a ring that still wants one.
+
+    Where views differ a little, only a little of the result differs: two workers seldom want the same lease.
+    """
+    left = dict(wanting)
+    ring = sorted((tie(worker), worker) for worker in left)
+    assigned: dict[str, str] = {}
+    for key in offered:
+        if not ring:
+            break
+        place = bisect_left(ring, (tie(key), "")) % len(ring)
+        worker = ring[place][1]
+        assigned[key] = worker
+        left[worker] -= 1
+        if not left[worker]:
+            del ring[place]
+    return assigned
+
+
+def _own_moves(
+    fleet: Sequence[FleetLease],
+    me: str,
+    assigned: Mapping[str, str],
+    left_over: Container[str],
+    limits: BalanceLimits,
+) -> list[Gain]:
+    """Plan this worker's gains: free leases first, and last of all those that nobody with a claim to them takes."""
+    entries = {entry.lease.key: entry for entry in fleet}
+    mine = [entries[key] for key, worker in assigned.items() if worker == me]
+    mine = [entry for entry in mine if entry.hold is not Hold.ALIVE or entry.lease.owner != me]
+    mine.sort(key=lambda entry: entry.hold is Hold.ALIVE)  # stable: free leases first
+    moves = [
+        _gain(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None) for entry in mine
+    ]
+    rest = [
+        entry
+        for entry in fleet
+        if _is_takable(entry)
+        and entry.free_s >= 2 * limits.left_over_s
+        and assigned.get(entry.lease.key) != me
+    ]
+    rest.sort(key=lambda entry: tie(me, entry.lease.key))
+    return [*moves, *(_gain(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
+
+
+def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Gain:
+    lease = entry.lease
+    if entry.hold is Hold.ALIVE:
+        if limits.handover and not entry.is_deaf and lease.owner is not None:
+            return Gain(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
+        return Gain(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
+    if reason is None:
+        reason = Reason.UNOWNED if entry.hold is Hold.UNOWNED else Reason.EXPIRED
+    return Gain(Take(lease.key, lease.counter, me), reason)
+
+
+def _surplus(
+    fleet: Sequence[FleetLease], me: str, counts: Mapping[str, int], limits: BalanceLimits
+) -> list[Move]:
+    if limits.max_leases is None or counts[me] <= limits.max_leases:
+        return []
+    held = [entry for entry in fleet if entry.lease.owner == me and _may_be_asked_for(entry)]
+    held.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
+    return [GiveUp(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
+
+
+# --- by throughput --------------------------------------------------------------------------------------
+
+
+def _assign_by_throughput(
+    fleet: Sequence[FleetLease], counts: Mapping[str, int], caps: Mapping[str, int | None]
+) -> dict[str, str]:
+    weights = _weights(fleet)
+    loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
+    capacity = {worker: capacity_of(worker) for worker in counts}
+    numbers = dict(counts)
+    movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}
+    for entry in fleet:
+        owner = entry.lease.owner
+        if owner in loads and entry.hold is Hold.ALIVE:
+            loads[owner] += weights[entry.lease.key] / capacity[owner]
+            if _may_be_asked_for(entry):
+                movable[owner].append((weights[entry.lease.key], entry.lease.key))
+    assigned: dict[str, str] = {}
+    idle_first = [(load, tie(worker), worker) for worker, load in loads.items()]
+    heapq.heapify(idle_first)
+    free = [entry.lease.key for entry in fleet if _is_takable(entry)]
+    for key in sorted(free, key=lambda key: (-weights[key], tie(key))):
+        while idle_first and _is_full(idle_first[0][2], numbers, caps):
+            heapq.heappop(idle_first)
+        if not idle_first:
+            break
+        load, order, worker = heapq.heappop(idle_first)
+        assigned[key] = worker
+        numbers[worker] += 1
+        loads[worker] = load + weights[key] / capacity[worker]
+        movable[worker].append((weights[key], key))
+        heapq.heappush(idle_first, (loads[worker], order, worker))
+    passes = 0
+    # Workers of unlike capacity: a move can make room for another that was of no use before.
+    while passes < _PASSES_MAX and _even_out(loads, numbers, movable, assigned, caps):
+        passes += 1
+    return assigned
+
+
+def _is_full(worker: str, numbers: Mapping[str, int], caps: Mapping[str, int | None]) -> bool:
+    cap = caps[worker]
+    return cap is not None and numbers[worker] >= cap
+
+
+def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
+    known = [entry.lease.throughput_kbps for entry in fleet if entry.lease.throughput_kbps is not None]
+    mean = sum(known) / len(known) if known else 1.0
+    floor = (mean or 1.0) * _WEIGHT_FLOOR
+    return {
+        entry.lease.key: floor
+        + (mean if entry.lease.throughput_kbps is None else entry.lease.throughput_kbps)
+        for entry in fleet
+    }
+
+
+def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:
+    """Choose the lease that narrows a gap between two loads best, if one does so clearly; else None.
+
+    Args:
+        leases: Weight and key, lightest first.
+        ideal: The weight that would close the gap.
+        useful_max: A lease of this weight or more leaves the receiver no clearly better off than the donor was.
+    """
+    place = bisect_left(leases, (min(ideal, useful_max), ""))
+    if place:
+        return place - 1
+    # None is lighter than the ideal: the lightest, if even that leaves both better off.
+    return 0 if leases and leases[0][0] < useful_max else None
+
+
+def _even_out(
+    loads: dict[str, float],
+    numbers: dict[str, int],
+    movable: dict[str, list[tuple[float, str]]],
+    assigned: dict[str, str],
+    caps: Mapping[str, int | None],
+) -> bool:
+    """Move leases from the most to the least loaded worker while that brings them clearly closer; True if any moved."""
+    has_moved = False
+    capacity = {worker: capacity_of(worker) for worker in loads}
+    mean = sum(load * capacity[worker] for worker, load in loads.items()) / sum(capacity.values())
+    for leases in movable.values():
+        leases.sort()
+    order = sorted((load, tie(worker), worker) for worker, load in loads.items())
+    while len(order) > 1:
+        high, _, donor = order[-1]
+        low, _, receiver = order[0]
+        if high <= mean * (1 + OVERSHOOT) and low >= mean * (1 - OVERSHOOT):
+            break
+        if _is_full(receiver, numbers, caps):
+            del order[0]
+            continue
+        gap, gives, gets = high - low, capacity[donor], capacity[receiver]
+        chosen = _choose(movable[donor], gap / (1 / gives + 1 / gets), (gap - mean * OVERSHOOT) * gets)
+        if chosen is None:
+            order.pop()  # nothing of the donor's would help, not even the least loaded worker
+            continue
+        weight, key = movable[donor].pop(chosen)
+        assigned[key] = receiver
+        insort(movable[receiver], (weight, key))
+        numbers[donor] -= 1
+        numbers[receiver] += 1
+        has_moved = True
+        loads[donor], loads[receiver] = high - weight / gives, low + weight / gets
+        order.pop()
+        del order[0]
+        insort(order, (loads[donor], tie(donor), donor))
+        insort(order, (loads[receiver], tie(receiver), receiver))
+    return has_moved

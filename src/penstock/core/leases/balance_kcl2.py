@@ -1,0 +1,85 @@
+"""The lease taker of Java KCL 2.x, for fleets that want its rule exactly.
+
+It differs from `even` in what makes it slow and uneven: one lease is stolen per round, and only when no lease is
+free; a lease that nobody has renewed for three lease durations is taken by anybody, whatever the share.
+
+Source:
+    The decision order of KCL 2.7.3's lease taker. Two differences: finished leases are left out here (Java counts
+    them until it deletes them), and a worker with as many leases as it may have takes none of the very old ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Reason, tie
+from penstock.core.leases.lease import Take
+from penstock.core.leases.lease_view import Hold
+
+VERY_OLD_DURATIONS = 3
+"""After so many lease durations without a renewal the share no longer counts."""
+
+
+def plan_kcl2(
+    fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
+) -> list[Gain]:
+    """Say which leases the Java taker would take now; at most one is stolen.
+
+    Args:
+        fleet: Every unfinished lease as judged from here.
+        me: This worker's id.
+        limits: `max_leases` and `leases_to_acquire` count; a steal never asks.
+        lease_duration_s: The failover time.
+        chance: In [0, 1): decides what Java shuffles.
+    """
+    gains = _plan(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance)
+    return gains[: limits.leases_to_acquire]
+
+
+def _plan(
+    fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
+) -> list[Gain]:
+    cap = limits.max_leases
+    counts = {me: 0}
+    for entry in fleet:
+        owner = entry.lease.owner
+        if entry.hold is Hold.ALIVE and owner is not None:
+            counts[owner] = counts.get(owner, 0) + 1
+    available = [entry for entry in fleet if entry.hold is not Hold.ALIVE]
+    seed = repr(chance)
+    available.sort(key=lambda entry: tie(seed, entry.lease.key))
+    very_old = [
+        entry
+        for entry in available
+        if entry.hold is Hold.UNOWNED or entry.unchanged_s > VERY_OLD_DURATIONS * lease_duration_s
+    ]
+    if very_old:
+        room = len(very_old) if cap is None else max(0, cap - counts[me])
+        return [_take(entry, me, Reason.VERY_OLD) for entry in very_old[:room]]
+    target = 1 if len(counts) >= len(fleet) else -(-len(fleet) // len(counts))
+    if cap is not None:
+        target = min(target, cap)
+    need = target - counts[me]
+    if need <= 0:
+        return []
+    if available:
+        return [_take(entry, me, Reason.EXPIRED) for entry in available[:need]]
+    return _steal(fleet, me, counts, target=target, need=need, seed=seed)
+
+
+def _steal(
+    fleet: Sequence[FleetLease], me: str, counts: dict[str, int], *, target: int, need: int, seed: str
+) -> list[Gain]:
+    others = {worker: count for worker, count in counts.items() if worker != me}
+    if not others:
+        return []
+    donor = max(others, key=lambda worker: (others[worker], tie(seed, worker)))
+    over = others[donor] - target
+    if over < 0 or (over == 0 and need <= 1):
+        return []
+    held = [entry for entry in fleet if entry.lease.owner == donor and entry.hold is Hold.ALIVE]
+    return [_take(min(held, key=lambda entry: tie(seed, entry.lease.key)), me, Reason.STEAL)]
+
+
+def _take(entry: FleetLease, me: str, reason: Reason) -> Gain:
+    return Gain(Take(entry.lease.key, entry.lease.counter, me), reason)

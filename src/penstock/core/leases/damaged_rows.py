@@ -1,0 +1,70 @@
+"""What people hear of rows of the lease table that are no leases, cannot be read, or cannot be right."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.core.leases.coordinator_events import Level, Topic
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.pending_writes import Outbox
+
+
+class OddRows:
+    """Reports odd rows, each once.
+
+    Args:
+        view: The coordinator's.
+        outbox: Where reports go.
+    """
+
+    def __init__(self, view: LeaseView, outbox: Outbox) -> None:
+        self.view = view
+        self.outbox = outbox
+        self._told: set[tuple[str, str]] = set()
+
+    def look(self, shard_ids: Iterable[str] = ()) -> None:
+        """Look at what the last scan found.
+
+        Args:
+            shard_ids: Shards that a listing has just shown, beside those whose leases are known.
+        """
+        listed = set(shard_ids)
+        for key, why in self.view.damaged.items():
+            if key in self.view or key in listed:
+                self._tell_damaged(key, why)
+            elif self._is_new(key, why):
+                self.outbox.report(
+                    Topic.ROW_SKIPPED,
+                    Level.WARNING,
+                    f"row {key!r} of the lease table is left alone: {why}",
+                    key,
+                )
+        for key in sorted(self.view.circular):
+            if self._is_new(key, "circular"):
+                row = self.view.get(key)
+                parents = "" if row is None else ", ".join(sorted(row.parents))
+                self.outbox.report(
+                    Topic.ROW_DAMAGED,
+                    Level.ERROR,
+                    f"lease {key} is said to descend from itself (parentShardId: {parents}): its row is damaged. The "
+                    "shard is read without waiting for these parents; put parentShardId right",
+                    key,
+                    "circular",
+                )
+
+    def _tell_damaged(self, key: str, why: str) -> None:
+        if self._is_new(key, f"damaged {why}"):
+            self.outbox.report(
+                Topic.ROW_DAMAGED,
+                Level.ERROR,
+                f"the row of lease {key} stands in the lease table and cannot be read as a lease: {why}. Nobody can take or "
+                "renew it, so the shard is not read until the row is put right; deleted, it is made again and the shard "
+                "read from its beginning",
+                key,
+                "unreadable",
+            )
+
+    def _is_new(self, key: str, why: str) -> bool:
+        is_new = (key, why) not in self._told
+        self._told.add((key, why))
+        return is_new

@@ -1,0 +1,167 @@
+"""The fleet as one worker sees it, and what a plan for it is made of: judged leases, living workers, moves, reasons.
+
+The policies (`penstock.core.leases.balance`, `balance_kcl2`) decide on these; a worker's id may name its zone and how much it can do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import Enum
+from hashlib import blake2b
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.core.leases.lease import Lease, RequestHandover, Take
+from penstock.core.leases.lease_view import Hold, LeaseView
+
+
+class Reason(Enum):
+    """Why a lease moves."""
+
+    UNOWNED = "unowned"
+    EXPIRED = "expired"
+    OWN = "own"  # it bears this worker's name from before a restart
+    CHILD = "child"  # this worker ended its parent
+    SHARE = "share"  # this worker has fewer than its share
+    LEFT_OVER = "left_over"  # free for long: whoever should take it does not
+    HANDED_OVER = "handed_over"
+    HANDOVER_OVERDUE = "handover_overdue"
+    STEAL = "steal"  # kcl2: from the most loaded worker
+    VERY_OLD = "very_old"  # kcl2: nobody has renewed it for three lease durations
+    SURPLUS = "surplus"  # more leases than max_leases
+
+
+class FleetLease(NamedTuple):
+    """One unfinished lease, judged.
+
+    Args:
+        lease: The row. A hand-over that will not be answered does not show in it: the owner is who counts as such.
+        hold: What may be said about the owner.
+        unchanged_s: How long the row has stood unchanged.
+        waits: Whether its parents are unfinished.
+        free_s: How long it has been free for anybody.
+        is_deaf: Whether asking the owner is of no use.
+    """
+
+    lease: Lease
+    hold: Hold
+    unchanged_s: float = 0.0
+    waits: bool = False
+    free_s: float = 0.0
+    is_deaf: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Write this to get the lease: a `Take`, or a `RequestHandover` where somebody reads it who would answer.
+
+    Args:
+        is_live: Somebody holds the lease.
+    """
+
+    write: Take | RequestHandover
+    reason: Reason
+    is_live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GiveUp:
+    """Finish, checkpoint and free this lease."""
+
+    key: str
+    reason: Reason
+
+
+Move: TypeAlias = Gain | GiveUp
+
+
+@dataclass(frozen=True, slots=True)
+class BalanceLimits:
+    """What bounds a plan.
+
+    Args:
+        max_leases: This worker never has more; the others' is not known, and taken to be the same.
+        leases_to_acquire: At most so many gains at a time.
+        handover: False takes live leases without asking.
+        left_over_s: Who has not taken a lease that was free for so long has no room for it; after twice the time
+            anybody with room takes it.
+    """
+
+    max_leases: int | None = None
+    leases_to_acquire: int | None = None
+    handover: bool = True
+    left_over_s: float = 20.0
+
+
+DEFAULT_LIMITS: Final = BalanceLimits()
+
+
+def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
+    """Judge every unfinished lease of a view.
+
+    A hand-over that will not be answered is no hand-over: its lease counts for the one of its two workers that is
+    known to live by another lease, and for the reader when neither is. So a worker that died while it asked a Java
+    2.x worker, and the name that such a worker leaves in the reader's field, count for nothing.
+
+    Args:
+        view: What was seen.
+        now_s: Monotonic seconds.
+        me: This worker, which lives.
+    """
+    handovers = view.handovers
+    fleet = [
+        FleetLease(
+            lease,
+            hold,
+            unchanged_s,
+            view.waits_for_parents(lease),
+            unchanged_s if hold is Hold.UNOWNED else max(0.0, unchanged_s - view.lease_duration_s),
+            handovers.is_deaf(lease.owner, now_s),
+        )
+        for lease, hold, unchanged_s in view.holds(now_s)
+        if hold is not Hold.ENDED and view.is_usable(lease.key)
+    ]
+    overdue = [
+        place
+        for place, entry in enumerate(fleet)
+        if entry.hold is Hold.ALIVE and handovers.is_overdue(entry.lease, now_s)
+    ]
+    if overdue:
+        left_out = set(overdue)
+        living = live_workers((entry for place, entry in enumerate(fleet) if place not in left_out), me)
+        for place in sorted(overdue, key=lambda place: fleet[place].lease.key):
+            lease = fleet[place].lease
+            handovers.note_unanswered(lease, now_s)
+            owner = handovers.holder(lease, living)
+            if owner is not None:
+                living.add(owner)
+            plain = replace(lease, owner=owner, checkpoint_owner=None)
+            fleet[place] = fleet[place]._replace(lease=plain, is_deaf=True)
+    return fleet
+
+
+def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
+    """Give everybody who renews a lease or has asked for one, and this worker."""
+    workers = {me}
+    for entry in fleet:
+        if entry.hold is Hold.ALIVE:
+            named = (entry.lease.owner, entry.lease.checkpoint_owner)
+            workers.update(worker for worker in named if worker is not None)
+    return workers
+
+
+def zone_of(worker: str) -> str:
+    """Give the zone that a worker id names: what stands before the first "/", or nothing."""
+    zone, slash, _ = worker.partition("/")
+    return zone if slash else ""
+
+
+def capacity_of(worker: str) -> int:
+    """Give how much a worker can do beside others: the number after the last "@" of its id, or 1."""
+    number = worker.rpartition("@")[2] if "@" in worker else ""
+    return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
+
+
+def tie(*parts: str) -> int:
+    """Order what is otherwise equal: the same on every worker, unlike for every lease."""
+    return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")

@@ -1,0 +1,163 @@
+"""What one observer has seen of leases that are asked for: who answers, who does not, and what has lasted too long.
+
+During a hand-over the lease names two workers: the one that still reads (`checkpoint_owner`) and the next owner
+(`owner`). A counter that moves proves that the reader lives, not the one that asked. So an ask counts for its asker
+until the hand-over time is over, and not for longer.
+
+A Java KCL 2.x worker knows nothing of hand-overs: it renews through the whole hand-over time, and when it takes a
+lease it leaves the reader's field as it was. Either shows that asking it is of no use. So do rows that it renews and that
+carry nothing of what Penstock and KCL 3 write with a renewal (the stream, the throughput). A worker that was seen to ask,
+to answer, to claim, or to write a throughput or a moment at the tip knows hand-overs and is always asked, however slow it is.
+
+Source:
+    KCL 2.x renews and takes by the counter alone; `checkpointOwner` is a field of KCL 3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Container, Iterable
+from typing import Final
+
+from penstock.core.leases.lease import Lease
+
+_BARE_RENEWALS: Final = 2
+"""So many renewals that leave a row bare show who renews: a Penstock worker names its stream with the first."""
+_DEAF_TIMES: Final = 20
+"""So many hand-over times after it did not answer, a worker is asked again: it may be a newer one of the same name."""
+
+
+class Handovers:
+    """The hand-overs of one table as one observer sees them. Not thread-safe.
+
+    Args:
+        bound_s: A hand-over that has lasted for longer, as seen from here, will not be answered.
+        names_streams: Whether Penstock workers of this application name the stream on leases that they renew.
+    """
+
+    def __init__(self, bound_s: float, *, names_streams: bool = False) -> None:
+        self.bound_s = bound_s
+        self.names_streams = names_streams
+        self._bare: dict[str, int] = {}  # lease -> renewals by its reader that left it bare
+        self._since_s: dict[
+            str, float
+        ] = {}  # lease -> since when its owner and reader have been seen together
+        self._left_over: set[str] = (
+            set()
+        )  # leases whose reader's field an owner left standing when it took them
+        self._hears: set[str] = set()
+        self._deaf_s: dict[str, float] = {}
+
+    def see(self, before: Lease | None, now: Lease, now_s: float) -> None:
+        """Learn from a row that was read, and from what was known of it before."""
+        key = now.key
+        reader = now.reader
+        if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
+            self._note_hears(reader)
+        if self.names_streams:
+            self._count_bare(before, now, now_s)
+        if before is not None and (before.owner, before.checkpoint_owner) == (
+            now.owner,
+            now.checkpoint_owner,
+        ):
+            return
+        self._left_over.discard(key)
+        if before is not None:
+            self._learn(before, now, now_s)
+        if now.checkpoint_owner is None:
+            self._since_s.pop(key, None)
+        else:
+            self._since_s[key] = now_s
+
+    def _count_bare(self, before: Lease | None, now: Lease, now_s: float) -> None:
+        reader = now.reader
+        is_bare = now.stream is None and now.throughput_kbps is None
+        if reader is None or before is None or before.reader != reader or not is_bare or now.is_ended:
+            self._bare.pop(now.key, None)
+            return
+        self._bare[now.key] = self._bare.get(now.key, 0) + max(0, now.counter - before.counter)
+        if self._bare[now.key] >= _BARE_RENEWALS and reader not in self._deaf_s:
+            self._note_deaf(reader, now_s)
+
+    def _learn(self, before: Lease, now: Lease, now_s: float) -> None:
+        reader = before.checkpoint_owner
+        if reader is None:
+            if now.checkpoint_owner == before.owner and now.owner is not None:
+                self._note_hears(now.owner)  # it has just asked
+        elif now.checkpoint_owner == reader:
+            if now.owner is not None and now.counter != before.counter:
+                # A take that leaves the reader's field standing: only who does not know the field writes that.
+                self._left_over.add(now.key)
+                self._note_deaf(now.owner, now_s)
+        elif (now.owner, now.checkpoint_owner) == (before.owner, None) and _is_release(before, now):
+            self._note_hears(reader)
+
+    def _note_hears(self, worker: str) -> None:
+        self._hears.add(worker)
+        self._deaf_s.pop(worker, None)
+
+    def _note_deaf(self, worker: str, now_s: float) -> None:
+        if worker not in self._hears:
+            self._deaf_s[worker] = now_s
+
+    def forget(self, key: str) -> None:
+        """Forget a lease that does not exist any more."""
+        self._since_s.pop(key, None)
+        self._bare.pop(key, None)
+        self._left_over.discard(key)
+
+    def keep_only(self, leases: Iterable[Lease]) -> None:
+        """Forget workers that no lease names."""
+        named = {name for lease in leases for name in (lease.owner, lease.checkpoint_owner)}
+        self._hears &= named
+        self._deaf_s = {worker: at_s for worker, at_s in self._deaf_s.items() if worker in named}
+
+    def is_overdue(self, lease: Lease, now_s: float) -> bool:
+        """Whether this hand-over will not be answered: it has lasted too long, or is none."""
+        if lease.checkpoint_owner is None:
+            return False
+        return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
+
+    def holder(self, lease: Lease, living: Container[str]) -> str | None:
+        """Give the worker that an overdue hand-over's lease counts for.
+
+        Args:
+            lease: Its row.
+            living: Workers that are known to live by other leases.
+        """
+        is_owners = lease.key in self._left_over or (lease.owner is not None and lease.owner in living)
+        return lease.owner if is_owners else lease.checkpoint_owner
+
+    def next_overdue_s(self, now_s: float) -> float:
+        """Give the next moment at which a hand-over will have lasted too long; infinity for none."""
+        moments = (since_s + self.bound_s for since_s in self._since_s.values())
+        return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
+
+    def note_unanswered(self, lease: Lease, now_s: float) -> None:
+        """Learn that the reader of this lease has renewed through a whole hand-over time."""
+        if lease.key not in self._left_over and lease.checkpoint_owner is not None:
+            self._note_deaf(lease.checkpoint_owner, now_s)
+
+    def is_deaf(self, worker: str | None, now_s: float) -> bool:
+        """Whether asking this worker is of no use, as far as was seen."""
+        if worker is None or worker not in self._deaf_s:
+            return False
+        return now_s - self._deaf_s[worker] < _DEAF_TIMES * self.bound_s
+
+
+def _is_release(before: Lease, now: Lease) -> bool:
+    # A release counts an owner switch; a take by the asker, which is the owner by name, does not. A checkpoint sets the
+    # count back, so a release followed by one cannot be told from a take: then nothing is learnt.
+    return now.owner_switches > 0 and (
+        now.owner_switches != before.owner_switches or now.checkpoint != before.checkpoint
+    )
+
+
+def _shows_news(before: Lease | None, now: Lease) -> bool:
+    """Whether the reader, the same as before, has written what no KCL 2.x worker writes."""
+    if before is None or before.reader != now.reader:
+        return False
+    tips = [None if row.mark is None else row.mark.tip_ms for row in (before, now)]
+    is_new_tip = tips[1] is not None and tips[0] != tips[1]
+    is_new_rate = now.throughput_kbps is not None and now.throughput_kbps != before.throughput_kbps
+    return is_new_tip or is_new_rate

@@ -1,0 +1,245 @@
+"""What one observer knows of the lease table, and since when: the ground of every decision about others' leases.
+
+Expiry is the observer's own judgement, on its own monotonic clock: a lease whose counter and owner have not
+changed for the lease duration, as seen from here, is free. No clock is compared with another one. A row seen for
+the first time counts as alive, whoever is said to own it; a row without an owner is free at once.
+
+A row that looks unchanged may have been renewed since it was read; the write that takes it has the counter as
+read for its condition, so such a take is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.core.leases.handovers import Handovers
+from penstock.core.leases.lease import Lease
+from penstock.core.shard_graph import find_cycles
+
+STALE_READ_S: Final = 2.0
+"""A scan may miss what was written so shortly before it (eventually consistent reads)."""
+
+
+class Hold(Enum):
+    """What an observer may say about a lease's owner."""
+
+    ALIVE = "the owner renews"
+    UNOWNED = "nobody owns it"
+    EXPIRED = "the owner has not renewed for the lease duration"
+    ENDED = "everything in the shard is done"
+
+
+@dataclass(slots=True)
+class _Sighting:
+    lease: Lease
+    changed_s: float
+    unchanged_scans: int = 0
+
+
+class LeaseView:
+    """The last known row of every lease, with the moment it was last seen to change. Not thread-safe.
+
+    Args:
+        lease_duration_s: A counter that stands still for so long means a dead owner.
+        handover_bound_s: A hand-over that lasts for longer will not be answered.
+        names_streams: Whether Penstock workers name the stream on leases that they renew.
+    """
+
+    def __init__(
+        self, lease_duration_s: float, handover_bound_s: float = 30.0, *, names_streams: bool = False
+    ) -> None:
+        self.lease_duration_s = lease_duration_s
+        self.handovers = Handovers(handover_bound_s, names_streams=names_streams)
+        self.gone: set[str] = set()
+        """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
+        self.damaged: dict[str, str] = {}
+        """Rows that stand and cannot be read as leases, or are no leases; each with why."""
+        self.set_aside: frozenset[str] = frozenset()
+        """Rows of which it is not known yet whether they belong to this stream."""
+        self.circular: frozenset[str] = frozenset()
+        """Leases that are said to descend from themselves: they do not wait for each other."""
+        self._rows: dict[str, _Sighting] = {}
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __iter__(self) -> Iterator[Lease]:
+        return (sighting.lease for sighting in self._rows.values())
+
+    def get(self, key: str) -> Lease | None:
+        """Give the last known row, or None."""
+        sighting = self._rows.get(key)
+        return None if sighting is None else sighting.lease
+
+    def rows(self) -> Mapping[str, Lease]:
+        """Give every last known row by key."""
+        return {key: sighting.lease for key, sighting in self._rows.items()}
+
+    def observe_scan(
+        self,
+        leases: Iterable[Lease],
+        now_s: float,
+        began_s: float | None = None,
+        held: Container[str] = (),
+        skipped: Iterable[tuple[str, str]] = (),
+    ) -> list[str]:
+        """Take in a whole scan.
+
+        Args:
+            leases: Every row of the table.
+            now_s: Monotonic seconds at which the scan was complete: ages count from here.
+            began_s: When it began: rows that were seen by other means since then may be newer than the scan's and
+                stay.
+            held: Leases of this worker: they are forgotten only when a write or a read of their own says so.
+            skipped: Rows that could not be read as leases, with why. What was known of them stays.
+
+        Returns:
+            Keys of rows that were known and were not among the scan's.
+        """
+        rows = self._rows
+        gone = dict.fromkeys(rows)
+        for lease in leases:
+            key = lease.key
+            gone.pop(key, None)
+            known = rows.get(key)
+            if (
+                known is not None
+                and began_s is not None
+                and known.changed_s > began_s
+                and known.lease.counter >= lease.counter
+            ):
+                continue  # an answer to a write or a read that began later than this scan
+            if self._note(lease, now_s):
+                rows[key].unchanged_scans += 1
+        self.damaged = dict(skipped)
+        missing = []
+        for key in gone:
+            if key in self.damaged:
+                continue
+            if began_s is not None and rows[key].changed_s > began_s - STALE_READ_S:
+                continue  # created while the scan was under way, or a moment before it
+            if key not in held:
+                self.forget(key)
+            missing.append(key)
+        self.handovers.keep_only(self)
+        unfinished = {key: row.lease.parents for key, row in rows.items() if not row.lease.is_ended}
+        self.circular = find_cycles({key: parents for key, parents in unfinished.items() if parents})
+        return missing
+
+    def _note(self, lease: Lease, now_s: float) -> bool:
+        """Keep a row that was read; True when it stands as it stood before."""
+        known = self._rows.get(lease.key)
+        self.handovers.see(None if known is None else known.lease, lease, now_s)
+        if known is not None and _stands_still(known.lease, lease):
+            known.lease = lease
+            return True
+        self._rows[lease.key] = _Sighting(lease, now_s)
+        return False
+
+    def observe(self, lease: Lease, now_s: float) -> None:
+        """Take in one row, from a write's answer or a read."""
+        self._note(lease, now_s)
+
+    def is_usable(self, key: str) -> bool:
+        """Whether a row may be taken, asked for or renewed, as far as it can be read and belongs to this stream."""
+        return key not in self.damaged and key not in self.set_aside
+
+    def forget(self, key: str) -> None:
+        """Take in that a row does not exist."""
+        self._rows.pop(key, None)
+        self.handovers.forget(key)
+
+    def hold(self, key: str, now_s: float) -> Hold:
+        """Judge one known lease.
+
+        Raises:
+            KeyError: No such row is known.
+        """
+        sighting = self._rows[key]
+        return self._hold(sighting, now_s)
+
+    def unchanged_s(self, key: str, now_s: float) -> float:
+        """Give how long the row has stood unchanged, as seen from here; seconds.
+
+        Raises:
+            KeyError: No such row is known.
+        """
+        return now_s - self._rows[key].changed_s
+
+    def holds(self, now_s: float) -> Iterator[tuple[Lease, Hold, float]]:
+        """Judge every lease: the row, the judgement, and the seconds it has stood unchanged."""
+        for sighting in self._rows.values():
+            yield sighting.lease, self._hold(sighting, now_s), now_s - sighting.changed_s
+
+    def next_expiry_s(self, me: str) -> float | None:
+        """Give the earliest moment at which a lease that looks left will have expired.
+
+        A live owner renews several times per lease duration, so a row of another worker that two scans have
+        found the same is suspect: a scan at its expiry finds a dead owner sooner than the regular round.
+        """
+        moments = [
+            sighting.changed_s + self.lease_duration_s
+            for sighting in self._rows.values()
+            if sighting.unchanged_scans
+            and sighting.lease.owner is not None
+            and sighting.lease.owner != me
+            and not sighting.lease.is_ended
+        ]
+        return min(moments, default=None)
+
+    def waits_for_parents(self, lease: Lease) -> bool:
+        """Whether this shard may not be read yet: a parent is unfinished, or its lease should be here and is not.
+
+        A parent's lease is deleted only after every child is past its start. So a lease at its start that has one
+        parent's row and lacks the other's does not follow a finished shard: that row is still to come, or was
+        deleted by hand.
+        """
+        found = lacking = 0
+        for parent in lease.parents:
+            row = self._rows.get(parent)
+            if row is None:
+                lacking += parent not in self.gone
+            elif row.lease.is_ended:
+                found += 1
+            elif lease.key not in self.circular or parent not in self.circular:
+                return True
+        return bool(found and lacking) and not lease.checkpoint.is_record
+
+    def lacking_parents(self) -> set[str]:
+        """Give the parents whose missing rows keep leases from being read."""
+        lacking: set[str] = set()
+        for sighting in self._rows.values():
+            lease = sighting.lease
+            if len(lease.parents) < 2 or lease.checkpoint.is_record or lease.is_ended:
+                continue
+            missing = {
+                parent for parent in lease.parents if parent not in self._rows and parent not in self.gone
+            }
+            if missing and len(missing) < len(lease.parents):
+                lacking |= missing
+        return lacking
+
+    def has_parent(self, lease: Lease) -> bool:
+        """Whether a parent's lease stands in the table, finished or not."""
+        return any(parent in self._rows for parent in lease.parents)
+
+    def _hold(self, sighting: _Sighting, now_s: float) -> Hold:
+        lease = sighting.lease
+        if lease.is_ended:
+            return Hold.ENDED
+        if lease.reader is None:
+            return Hold.UNOWNED
+        if now_s - sighting.changed_s >= self.lease_duration_s:
+            return Hold.EXPIRED
+        return Hold.ALIVE
+
+
+def _stands_still(before: Lease, now: Lease) -> bool:
+    # The checkpoint too: a row that was deleted and made again may come to the counter that it had.
+    return before.counter == now.counter and before.owner == now.owner and before.checkpoint == now.checkpoint

@@ -1,0 +1,85 @@
+"""What one worker does about the balance now: the policy's plan, less what should wait for the fleet to settle."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.core.leases.balance import plan_balance
+from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Move, live_workers, tie
+from penstock.core.leases.lease_view import Hold
+from penstock.core.leases.settling import Settling
+
+_LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
+
+
+class MovePlanner:
+    """Plans one worker's moves, round after round. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+    """
+
+    def __init__(self, me: str, options: CoordinatorOptions) -> None:
+        self.me = me
+        self.options = options
+        self.settling = Settling()
+        self.look_s = math.inf
+        """When a look at the table will find something to do; infinity where the regular round is soon enough."""
+
+    def plan(
+        self, fleet: Sequence[FleetLease], now_s: float, *, round_s: float, held_count: int, chance: float
+    ) -> list[Move]:
+        """Plan this round's moves.
+
+        Args:
+            fleet: Every unfinished lease as judged from here.
+            now_s: Monotonic seconds.
+            round_s: Mean time between two rounds.
+            held_count: Leases in this worker's hands.
+            chance: In [0, 1), for policies whose choices are random.
+        """
+        options = self.options
+        self.settling.observe(live_workers(fleet, self.me), now_s, round_s)
+        left_over_s = _LEFT_OVER_ROUNDS * round_s
+        moves = plan_balance(
+            fleet,
+            self.me,
+            options.policy,
+            BalanceLimits(options.max_leases, options.leases_to_acquire, options.handover, left_over_s),
+            lease_duration_s=options.lease_duration_s,
+            chance=chance,
+        )
+        self.look_s = math.inf
+        if options.max_leases is None or held_count < options.max_leases:
+            self.look_s = _left_over_look_s(fleet, left_over_s, now_s)
+        if options.policy is not BalancePolicy.KCL2 and not self.settling.is_settled(now_s):
+            moves = self._hold_back(moves, fleet)
+        return moves
+
+    def _hold_back(self, moves: list[Move], fleet: Sequence[FleetLease]) -> list[Move]:
+        """Keep what need not wait for the fleet to settle: free leases, and one ask of a worker that has nothing."""
+        live = [move for move in moves if isinstance(move, Gain) and move.is_live]
+        if not live:
+            return moves
+        self.look_s = min(self.look_s, self.settling.due_s)
+        rest = [move for move in moves if not (isinstance(move, Gain) and move.is_live)]
+        is_seen = any(entry.lease.owner == self.me and entry.hold is Hold.ALIVE for entry in fleet)
+        if is_seen or rest:
+            return rest
+        # Not the first one: other newcomers that see the same would choose it too.
+        return [min(live, key=lambda move: tie(self.me, move.write.key))]
+
+
+def _left_over_look_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
+    """Say when a free lease will have been left for long enough to be anybody's; infinity for never."""
+    moments = (
+        now_s + step * left_over_s - entry.free_s
+        for entry in fleet
+        if entry.hold is not Hold.ALIVE and not entry.waits
+        for step in (1, 2)
+    )
+    return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)

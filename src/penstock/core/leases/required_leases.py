@@ -1,0 +1,357 @@
+"""Which leases must exist: the first ones, children, what is missing, and what may go. All pure.
+
+- An empty table gets one snapshot of the stream at the starting position (`penstock.core.leases.starting_per_shard` where the user
+  names shards). It must cover the whole hash range exactly once, else nothing is created. LATEST is pinned to the
+  moment of the snapshot, in the row.
+- Afterwards only children are created, at TRIM_HORIZON, by whoever has read their parent to its end.
+- The safety net: where no unfinished lease covers a part of the hash range, round after round, a listing shows
+  what is missing. Children of finished shards start at TRIM_HORIZON. What no lease explains starts at the moment
+  that the application started (if any row still tells it), else at TRIM_HORIZON: reading too much is allowed,
+  missing something is not. A descendant of a known shard never starts at LATEST.
+- A finished lease goes when every child is past its start and its own parents' leases are gone, or when the
+  stream has forgotten its shard.
+
+Source:
+    Where KCL's synchroniser differs: it creates leases for open shards without a leased ancestor at the initial
+    position on every synchronisation, which under LATEST starts shards at LATEST that another worker's view has
+    as descendants; here only an empty table is ever started from the initial position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+from penstock.core.hash_key import HashRange
+from penstock.core.leases.lease import Delete, Lease, starting_lease
+from penstock.core.leases.starting_per_shard import plan_named_leases
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
+from penstock.core.shard import ChildShard, Shard
+from penstock.core.shard_graph import Cover, ShardGraph, cover_of
+from penstock.core.starting import StartingPosition, pin_latest
+
+_NO_SHARDS: Final[frozenset[str]] = frozenset()
+
+# --- the first leases -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BadSnapshot:
+    """A listing that does not cover the hash range exactly once; nothing may be created from it."""
+
+    detail: str
+
+
+def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
+    """Give the shard filter of the first listing: its type, and the moment for a timestamp.
+
+    With names every shard that could be meant is asked for, and the snapshot is chosen from the listing.
+    """
+    sentinel = start.default.sentinel
+    if sentinel is Sentinel.AT_TIMESTAMP:
+        return ("FROM_TIMESTAMP" if start.by_shard else "AT_TIMESTAMP", start.default.timestamp_ms)
+    if start.by_shard:
+        return (None, None)
+    return ("AT_LATEST", None) if sentinel is Sentinel.LATEST else ("AT_TRIM_HORIZON", None)
+
+
+def plan_first_leases(
+    shards: Sequence[Shard], start: StartingPosition, moment_ms: int
+) -> list[Lease] | BadSnapshot:
+    """Say which leases an empty table gets.
+
+    Args:
+        shards: The stream at the starting position, as `first_filter` asks.
+        start: Where shards start.
+        moment_ms: When the listing was answered, by the service's clock; what LATEST means from now on.
+
+    Returns:
+        Leases in the order of their hash ranges, the same for every worker: the first one decides who starts
+        the application when several try. Or the reason why the listing cannot be used.
+    """
+    if start.by_shard:
+        graph = ShardGraph(shards)
+        return _find_fault(graph.open_cover()) or plan_named_leases(graph, start, moment_ms)
+    position = pin_latest(start.default, moment_ms)
+    return _find_fault(cover_of(shard.hash_range for shard in shards)) or [
+        starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
+        for shard in sorted(shards, key=lambda shard: shard.hash_range)
+    ]
+
+
+def _find_fault(cover: Cover) -> BadSnapshot | None:
+    for kind, spans in (("a hole", cover.holes), ("an overlap", cover.overlaps)):
+        if spans:
+            return BadSnapshot(f"{kind} at hash keys {spans[0].start}..{spans[0].end}")
+    return None
+
+
+def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
+    """Say which leases a finished shard leaves behind: its children, always from TRIM_HORIZON."""
+    return [
+        starting_lease(child.shard_id, TRIM_HORIZON, child.parents, child.hash_range) for child in children
+    ]
+
+
+def start_reading_at(lease: Lease, has_parent: bool) -> Position:
+    """Say where reading starts when a lease is acquired.
+
+    Args:
+        lease: The row.
+        has_parent: Whether a lease of one of its parents stands in the table.
+
+    Returns:
+        The checkpoint; TRIM_HORIZON where the row says LATEST or a moment although a parent is (or was) read by
+        this application. Two workers that start an application while its stream splits can leave such a row,
+        and starting it later than its beginning would lose records.
+    """
+    starts_late = lease.checkpoint.sentinel in (Sentinel.LATEST, Sentinel.AT_TIMESTAMP)
+    return TRIM_HORIZON if starts_late and has_parent else lease.checkpoint
+
+
+def known_moment(leases: Iterable[Lease]) -> Position | None:
+    """Give the starting position of the application, if a row that nobody has read yet still tells it."""
+    pinned = [
+        lease.checkpoint
+        for lease in leases
+        if lease.checkpoint.timestamp_ms is not None and lease.checkpoint.sentinel is not None
+    ]
+    return min(pinned, key=lambda position: position.timestamp_ms or 0, default=None)
+
+
+# --- holes ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How the unfinished leases cover the hash range.
+
+    Args:
+        holes: What no unfinished lease covers.
+        unknown: Unfinished leases whose range nobody knows (rows of old writers); holes mean nothing then.
+    """
+
+    holes: tuple[HashRange, ...]
+    unknown: tuple[str, ...] = ()
+
+
+def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Coverage:
+    """Find the parts of the hash range that no unfinished lease covers.
+
+    Args:
+        leases: Every row.
+        ranges: Ranges learnt from a listing, for rows without one.
+    """
+    covered: list[HashRange] = []
+    unknown: list[str] = []
+    for lease in leases:
+        if lease.is_ended:
+            continue
+        known = lease.hash_range or ranges.get(lease.key)
+        if known is None:
+            unknown.append(lease.key)
+        else:
+            covered.append(known)
+    return Coverage(cover_of(covered).holes, tuple(sorted(unknown)))
+
+
+@dataclass(slots=True)
+class HoleWatch:
+    """Counts how many rounds in a row a hole has been there; holes that move or shrink keep their count."""
+
+    confidence_rounds: int
+    _seen: dict[HashRange, int] = field(default_factory=dict)
+
+    def observe(self, holes: Iterable[HashRange]) -> list[HashRange]:
+        """Take in one round's holes; give those that are confirmed."""
+        seen = {}
+        for hole in holes:
+            before = [count for old, count in self._seen.items() if _overlap(old, hole)]
+            seen[hole] = 1 + max(before, default=0)
+        self._seen = seen
+        return [hole for hole, count in seen.items() if count >= self.confidence_rounds]
+
+
+def _overlap(one: HashRange, other: HashRange) -> bool:
+    return one.start <= other.end and other.start <= one.end
+
+
+class Missing(Enum):
+    """Why a lease is missing."""
+
+    CHILD = "a child of a finished shard"
+    UNEXPLAINED = "no lease explains it: it starts where the application started, or at its beginning"
+
+
+@dataclass(frozen=True, slots=True)
+class MissingLease:
+    """A lease to create."""
+
+    lease: Lease
+    why: Missing
+
+
+def fill_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
+    """Give the shard filter of the listing that fills a hole: everything since the application started."""
+    moment = known_moment(leases) or start.default
+    if moment.timestamp_ms is not None:
+        return ("FROM_TIMESTAMP", moment.timestamp_ms)
+    return (None, None)
+
+
+def plan_missing(
+    leases: Mapping[str, Lease],
+    shards: Sequence[Shard],
+    holes: Sequence[HashRange],
+    start: StartingPosition,
+    lacking: AbstractSet[str] = _NO_SHARDS,
+) -> list[MissingLease]:
+    """Say which leases fill confirmed holes.
+
+    Args:
+        leases: Every row, by shard id.
+        shards: The listing that `fill_filter` asks for.
+        holes: What no unfinished lease covers.
+        start: Where shards start.
+        lacking: Shards that must have a lease although others cover their range: unfinished parents of shards
+            whose leases stand already.
+
+    Returns:
+        Leases to create one after the other, parents before children. Only what nothing else brings: a shard
+        whose parent is unfinished, or missing itself, comes at its parent's end.
+    """
+    by_id = {shard.shard_id: shard for shard in shards}
+    finished_before = _with_leased_descendants(leases, by_id)
+    wanted: dict[str, Missing] = {}
+    for shard in shards:
+        if shard.shard_id in leases:
+            continue
+        if shard.shard_id not in lacking and (
+            shard.shard_id in finished_before or not any(_overlap(shard.hash_range, hole) for hole in holes)
+        ):
+            continue
+        why = _why_missing(shard, leases, by_id, finished_before)
+        if why is not None:
+            wanted[shard.shard_id] = why
+    position = known_moment(leases.values()) or start.default
+    if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
+        position = TRIM_HORIZON  # when the application started is not known any more
+    plan = []
+    for shard_id in sorted(wanted, key=lambda key: (int(by_id[key].starting_sequence_number), key)):
+        shard = by_id[shard_id]
+        at = TRIM_HORIZON if wanted[shard_id] is Missing.CHILD else _named(start, shard_id, position)
+        plan.append(
+            MissingLease(starting_lease(shard_id, at, shard.parents, shard.hash_range), wanted[shard_id])
+        )
+    return plan
+
+
+def _named(start: StartingPosition, shard_id: str, position: Position) -> Position:
+    return start.by_shard.get(shard_id, position)
+
+
+def _why_missing(
+    shard: Shard, leases: Mapping[str, Lease], by_id: Mapping[str, Shard], finished_before: set[str]
+) -> Missing | None:
+    rows = [leases[parent] for parent in shard.parents if parent in leases]
+    if any(row.is_ended for row in rows):
+        return Missing.CHILD
+    if rows:
+        return None  # comes at the parent's end
+    unleased = [parent for parent in shard.parents if parent in by_id and parent not in finished_before]
+    if unleased:
+        return None  # the parent is missing too and goes first
+    if any(parent in finished_before for parent in shard.parents):
+        return Missing.CHILD  # a sibling is known, so the parent was read before
+    return Missing.UNEXPLAINED
+
+
+def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
+    """Give the unleased shards from which a leased one descends: they were read before, or never needed."""
+    found: set[str] = set()
+    # Rows know their parents too: a listing may have lost what lies between.
+    stack = [parent for lease in leases.values() for parent in lease.parents]
+    while stack:
+        shard_id = stack.pop()
+        if shard_id in found or shard_id in leases or shard_id not in by_id:
+            continue
+        found.add(shard_id)
+        stack.extend(by_id[shard_id].parents)
+    return found
+
+
+# --- what may go ----------------------------------------------------------------------------------------
+
+
+class Gone(Enum):
+    """Why a finished lease may be deleted."""
+
+    CHILDREN_UNDER_WAY = "every child is past its start"
+    VANISHED = "the stream has forgotten the shard"
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """A lease to delete, as it was read."""
+
+    write: Delete
+    why: Gone
+
+
+def plan_deletions(leases: Mapping[str, Lease], vanished: frozenset[str] = _NO_SHARDS) -> list[Deletion]:
+    """Plan which finished leases go.
+
+    A lease with a query's claim stays until its shard has left the stream: the batch that the claim belongs to may be
+    repeated as long as its records are there.
+
+    Args:
+        leases: Every row.
+        vanished: Shards that no listing knows any more, as confirmed by `find_vanished`.
+    """
+    children_of: dict[str, set[str]] = {}
+    for lease in leases.values():
+        for parent in lease.parents:
+            children_of.setdefault(parent, set()).add(lease.key)
+    plan = []
+    for lease in leases.values():
+        if not lease.is_ended or any(parent in leases for parent in lease.parents):
+            continue  # grandparents go first: a gap in the lineage would look like a missing shard
+        delete = Delete(lease.key, lease.counter, lease.checkpoint)
+        children = lease.children | children_of.get(lease.key, set())
+        rows = [leases.get(child) for child in children]
+        if rows and not lease.claims and all(row is not None and _is_past_start(row) for row in rows):
+            plan.append(Deletion(delete, Gone.CHILDREN_UNDER_WAY))
+        elif lease.key in vanished and all(row is not None for row in rows):
+            plan.append(Deletion(delete, Gone.VANISHED))
+    return plan
+
+
+def _is_past_start(lease: Lease) -> bool:
+    return lease.checkpoint.is_record or lease.checkpoint.is_shard_end
+
+
+def find_vanished(
+    leases: Mapping[str, Lease], shards: Sequence[Shard], before: frozenset[str] | None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Find finished leases whose shards a complete listing does not know.
+
+    Args:
+        leases: Every row.
+        shards: A listing without a filter.
+        before: What the listing before found, or None.
+
+    Returns:
+        What this listing finds, and what both listings found: only that may be acted on, since one listing can
+        be incomplete. A shard whose listed children have no leases is never among them.
+    """
+    listed = {shard.shard_id for shard in shards}
+    needed = {parent for shard in shards if shard.shard_id not in leases for parent in shard.parents}
+    now = frozenset(
+        lease.key
+        for lease in leases.values()
+        if lease.is_ended and lease.key not in listed and lease.key not in needed
+    )
+    return now, now & before if before is not None else _NO_SHARDS

@@ -1,0 +1,81 @@
+"""Whether a worker that holds leases can still move any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.leases.held_lease import Holding, Phase
+from penstock.errors import (
+    AccessDenied,
+    DataLossError,
+    HandlerFailed,
+    NotFound,
+    PenstockError,
+    StreamChanged,
+)
+
+_REASONS: Final[tuple[tuple[type[PenstockError], str], ...]] = (
+    (HandlerFailed, "handler_failed"),
+    (DataLossError, "data_loss"),
+    (StreamChanged, "stream_changed"),
+    (NotFound, "not_found"),
+    (AccessDenied, "access_denied"),
+)
+_TEXT_MAX: Final = 200  # a row is read by every worker in every round
+
+
+def stop_reason(error: PenstockError) -> str:
+    """Return why a shard has stopped, as one of few words: for metrics."""
+    return next((word for kind, word in _REASONS if isinstance(error, kind)), "read_failed")
+
+
+def describe_stop(error: PenstockError) -> str:
+    """Return why a shard has stopped, short enough for its lease: in a few words, and with the failure behind it."""
+    cause = error.__cause__
+    what = str(error) if cause is None else f"{type(cause).__name__}: {cause}"
+    text = f"{stop_reason(error)}: {what}"
+    return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
+
+
+@dataclass(frozen=True, slots=True)
+class HeldLease:
+    """One lease in a worker's hands, as others may look at it.
+
+    Args:
+        key: The shard's id.
+        epoch: Names this ownership.
+        phase: Where it stands.
+        renewed_s: When the last write that kept it was sent, monotonic.
+        parents: Shards that must be finished before this one is read.
+    """
+
+    key: str
+    epoch: int
+    phase: Phase
+    renewed_s: float
+    parents: frozenset[str] = frozenset()
+
+
+def look_at(holdings: Iterable[Holding]) -> tuple[HeldLease, ...]:
+    """Return what is held, as a value."""
+    return tuple(
+        HeldLease(held.key, held.epoch, held.phase, held.renewed_s, held.lease.parents) for held in holdings
+    )
+
+
+def is_standstill(held: Iterable[HeldLease]) -> bool:
+    """Whether some leases have stopped for a failure, and every other one waits for those."""
+    leases = tuple(held)
+    still = {lease.key for lease in leases if lease.phase is Phase.PARKED}
+    if not still:
+        return False
+    waiting = [lease for lease in leases if lease.phase is not Phase.PARKED]
+    while waiting:
+        blocked = [lease for lease in waiting if lease.phase is Phase.WAITING and lease.parents & still]
+        if not blocked:
+            return False
+        still.update(lease.key for lease in blocked)
+        waiting = [lease for lease in waiting if lease.key not in still]
+    return True

@@ -1,0 +1,542 @@
+"""The delivery of one shard's records to user code, as a machine: what is called next, and what that settles.
+
+The shell feeds it the records that were read, asks `take_call` for the next call of user code, runs it on a pool
+and answers with `on_returned` or `on_raised`. Records get ordinals in stream order; the checkpoint is the *low
+water*: the highest position below which everything is acknowledged, whatever ran ahead of it.
+
+Order: with `concurrency=1` the shard is one lane, and one call is under way at a time. With more, each partition
+key is a lane of its own: a call holds records of one key, and a key is never in two calls at once.
+
+A record that fails is never passed over: its call is repeated with a growing pause, and then the failure policy
+decides. With `dead_letter` the failing call is first halved until the record that fails stands alone, so that its
+neighbours are not lost with it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Final, Generic, Literal
+
+from penstock.core.backoff import Backoff
+from penstock.core.position import Position, at_record
+from penstock.core.reading.delivery_calls import (
+    LANE_MEMORY_BYTES,
+    Call,
+    CallKind,
+    DeliveryOptions,
+    Halve,
+    Phase,
+    R,
+    Repeat,
+    SendToDeadLetter,
+    StopDelivery,
+    Verdict,
+)
+from penstock.core.reading.low_watermark import LowWater
+from penstock.core.shard import ChildShard
+from penstock.errors import HandlerFailed, UsageError
+
+_WHOLE_SHARD: Final = "the one lane of a shard that is delivered in order"
+
+
+@dataclass(slots=True)
+class _Piece(Generic[R]):
+    kind: CallKind
+    lane: Hashable
+    records: Sequence[R]
+    ordinals: Sequence[int]
+    attempt: int = 1
+    error: BaseException | None = None
+
+
+@dataclass(slots=True)
+class _Lane(Generic[R]):
+    # Pieces come again before anything new of the lane. A lane is busy while a piece of it is under way or waits.
+    again: deque[_Piece[R]] = field(default_factory=deque)
+    fresh: deque[tuple[int, R]] = field(default_factory=deque)
+    is_busy: bool = False
+
+
+class ShardDelivery(Generic[R]):
+    """The machine. Not thread-safe: one caller at a time.
+
+    Args:
+        shard_id: For messages.
+        start: The checkpoint at which the shard was taken.
+        options: How to deliver.
+    """
+
+    def __init__(self, shard_id: str, start: Position, options: DeliveryOptions) -> None:
+        self.shard_id = shard_id
+        self.options = options
+        self.phase = Phase.RUNNING
+        self.failure: HandlerFailed | None = None
+        self.waiting_bytes = 0
+        self.millis_behind_latest = 0
+        self.children: tuple[ChildShard, ...] | None = None
+        self._start = start
+        self._ids = count(1)
+        self._under_way: dict[int, _Piece[R]] = {}
+        self._lanes: dict[Hashable, _Lane[R]] = {}
+        self._lane_bytes = LANE_MEMORY_BYTES if options.concurrency > 1 else 0
+        self._ready: deque[Hashable] = deque()
+        self._paused: list[tuple[float, int, Hashable]] = []
+        self._lifecycle: dict[CallKind, Literal["due", "under way", "done"]] = {}
+        self._lifecycle_at_s: dict[CallKind, float] = {}
+        self._lifecycle_attempt: dict[CallKind, int] = {}
+        self._added = 0
+        self._taken = 0
+        self._newest_taken = -1
+        self._water = LowWater(start)
+        self._last_taken: Position = start
+        self._stored = start
+        self._stored_s = float("-inf")
+        self._due_since_s: float | None = None
+
+    # --- what stands ---
+
+    @property
+    def low_water(self) -> Position:
+        """Everything up to and including this is acknowledged."""
+        return self._water.position
+
+    @property
+    def last_taken(self) -> Position:
+        """The newest record that user code was given."""
+        return self._last_taken
+
+    @property
+    def done_count(self) -> int:
+        """Records, counted from the first, below which everything is acknowledged."""
+        return self._water.ordinal
+
+    @property
+    def unacknowledged_count(self) -> int:
+        """Records that were read and are not acknowledged."""
+        return self._added - self._water.ordinal - self._water.ahead_count
+
+    @property
+    def call_count(self) -> int:
+        """Calls of user code under way."""
+        return len(self._under_way)
+
+    @property
+    def is_acknowledged(self) -> bool:
+        """Whether every record that was read is acknowledged."""
+        return self._water.ordinal == self._added
+
+    @property
+    def is_idle(self) -> bool:
+        """Whether no record waits for a call, is in one, or comes again."""
+        return not self._under_way and not self._is_waiting()
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the shard is read to its end, delivered and acknowledged: SHARD_END may be written."""
+        return (
+            self.children is not None
+            and self.phase in (Phase.RUNNING, Phase.STOPPING)
+            and self.is_acknowledged
+            and not self._under_way
+            and (not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.END) == "done")
+        )
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether no call is under way and, when stopping, failed or lost, none will come."""
+        if self._under_way:
+            return False
+        if self.phase is Phase.STOPPING:
+            return not self._owes(CallKind.STOP)
+        if self.phase is Phase.LOST:
+            return not self._owes(CallKind.LOST)
+        return self.phase is Phase.FAILED
+
+    # --- feeding ---
+
+    def add(self, records: Sequence[R], millis_behind_latest: int) -> None:
+        """Take in records that were read, in order.
+
+        Args:
+            records: Each after everything added before.
+            millis_behind_latest: Of their page.
+        """
+        self.millis_behind_latest = millis_behind_latest
+        if self.phase is not Phase.RUNNING or not records:
+            return
+        keyed = self.options.concurrency > 1
+        for record in records:
+            ordinal = self._added
+            self._added += 1
+            self.waiting_bytes += record.memory_bytes
+            key: Hashable = _WHOLE_SHARD
+            if keyed:  # a record without a key has no order to keep: a lane of its own
+                key = record.partition_key if record.partition_key is not None else ordinal
+            lane = self._lanes.get(key)
+            if lane is None:
+                lane = self._lanes[key] = _Lane()
+                self.waiting_bytes += self._lane_bytes
+            if not (lane.is_busy or lane.fresh or lane.again):
+                self._ready.append(key)
+            lane.fresh.append((ordinal, record))
+
+    def on_shard_end(self, children: tuple[ChildShard, ...]) -> None:
+        """Take in that nothing will be added any more."""
+        self.children = children
+
+    # --- calling ---
+
+    def take_call(self, now_s: float) -> Call[R] | None:
+        """Give the next call of user code, which is under way from now on; None when there is none now."""
+        lifecycle = self._next_lifecycle()
+        if lifecycle is not None:
+            return self._take_lifecycle(lifecycle, now_s)
+        if self.phase is not Phase.RUNNING or len(self._under_way) >= self.options.concurrency:
+            return None
+        if not self._is_started:
+            return None  # no record before START is back, also with keys in parallel
+        while self._paused and self._paused[0][0] <= now_s:
+            self._ready.append(heapq.heappop(self._paused)[2])
+        if not self._ready:
+            return None
+        if self._newest_taken + 1 - self._water.ordinal >= self.options.window_records_max:
+            return self._take_lowest()
+        return self._take_from(self._ready.popleft())
+
+    def next_wake_s(self) -> float | None:
+        """Say when asking again may give something by the passing of time alone; None: only by events."""
+        times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING else []
+        owed = self._next_lifecycle()
+        if owed is not None and owed in self._lifecycle_at_s:
+            times.append(self._lifecycle_at_s[owed])
+        if self._due_since_s is not None:
+            times.append(max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s))
+        return min(times, default=None)
+
+    def on_returned(self, call_id: int, now_s: float) -> Verdict | None:
+        """Take in that a call came back.
+
+        Returns:
+            A `StopDelivery` when END came back and something is still unacknowledged; else None.
+        """
+        piece = self._under_way.pop(call_id)
+        if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
+            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+            if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
+                self._acknowledge(piece.records, piece.ordinals, now_s)
+            self._free_lane(piece.lane)
+            return None
+        self._lifecycle[piece.kind] = "done"
+        if piece.kind is CallKind.END and not self.is_acknowledged:
+            return self._stop(
+                f"shard {self.shard_id}: the end of the shard was delivered and {self.unacknowledged_count} records are "
+                f"not checkpointed (the checkpoint stands at {self.low_water}); checkpoint when the shard ends, "
+                "else its children can never start",
+                None,
+            )
+        return None
+
+    def on_not_begun(self, call_id: int) -> None:
+        """Take in that a call was taken and never begun: it comes again first of all, as if not taken."""
+        piece = self._under_way.pop(call_id)
+        if piece.lane is None:
+            self._lifecycle[piece.kind] = "due"
+            return
+        if self.phase is not Phase.RUNNING:
+            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+            return
+        self._lanes[piece.lane].again.appendleft(piece)
+        self._ready.appendleft(piece.lane)
+
+    def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
+        """Take in that a call failed.
+
+        Args:
+            call_id: Of the call.
+            error: What user code raised.
+            now_s: Monotonic seconds.
+            chance: In [0, 1), for full jitter.
+
+        Returns:
+            What follows; None when the shard is not delivered any more, and nothing does.
+        """
+        piece = self._under_way.pop(call_id)
+        if piece.records and self.phase is not Phase.RUNNING:
+            # Not acknowledged, so the next reader of the shard gets the records again.
+            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+            return None
+        if self.phase is Phase.LOST:
+            # LOST is told once. Whatever else failed was not heard: LOST follows a STOP or an END, nothing a START.
+            self._lifecycle[piece.kind] = "done" if piece.kind is CallKind.LOST else "due"
+            return None
+        piece = self._without_done(piece)
+        if piece.kind is CallKind.BATCH and not piece.records:
+            self._free_lane(piece.lane)  # everything was acknowledged before the failure
+            return None
+        if piece.attempt <= self.options.retries_max:
+            return self._repeat(piece, now_s, chance)
+        if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
+            return self._give_up(piece, error)
+        self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+        return self._stop(self._describe(piece, error), error)
+
+    # --- acknowledging ---
+
+    def acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
+        """Say that single records of a call are done, in any order, during the call or after it."""
+        self._acknowledge(records, ordinals, now_s)
+
+    def acknowledge_through(self, position: Position, now_s: float, ordinal: int | None = None) -> None:
+        """Say that everything up to and including a position is done. Only for shards delivered in one lane.
+
+        Args:
+            position: From the present low water to the newest delivered record.
+            now_s: Monotonic seconds.
+            ordinal: Of the record at the position, where it is known.
+
+        Raises:
+            UsageError: The position lies before the checkpoint, or after what was delivered. Nothing changed.
+        """
+        if self.options.concurrency > 1:
+            raise UsageError("with concurrency > 1 acknowledge the records of each batch, not a position")
+        if position > self._last_taken:
+            raise UsageError(
+                f"shard {self.shard_id}: cannot checkpoint {position}: delivered is only what ends at {self._last_taken}"
+            )
+        if position < self.low_water:
+            raise UsageError(
+                f"shard {self.shard_id}: cannot checkpoint {position}: the checkpoint stands at {self.low_water} already"
+            )
+        self._water.acknowledge_through(position, ordinal)
+        self._note_due(now_s)
+
+    # --- checkpoints ---
+
+    def plan_checkpoint(self, now_s: float, is_forced: bool = False) -> Position | None:
+        """Give the position to store now, or None.
+
+        Args:
+            now_s: Monotonic seconds.
+            is_forced: Whether the interval between automatic checkpoints is passed over.
+        """
+        if self.low_water == self._stored or not self.low_water.is_record:
+            return None
+        if not is_forced and now_s < self._stored_s + self.options.checkpoint_interval_s:
+            return None
+        return self._water.position
+
+    def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
+        """Take in that a checkpoint is on its way to the table: the next one keeps the interval."""
+        self._stored_s = now_s
+        self._stored = position
+        self._due_since_s = None if position == self.low_water else now_s
+
+    # --- ending ---
+
+    def stop(self) -> None:
+        """No record follows; calls under way finish, then STOP is called. What waits is given up unacknowledged."""
+        if self.phase is Phase.RUNNING:
+            self.phase = Phase.STOPPING
+            self._drop_waiting()
+
+    def lose(self) -> None:
+        """The shard is not ours any more: after the calls under way only LOST is called."""
+        self.phase = Phase.LOST
+        self._drop_waiting()
+
+    # --- inside: calls ---
+
+    @property
+    def _is_started(self) -> bool:
+        """Whether START came back, where it is called at all."""
+        return not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.START) == "done"
+
+    def _owes(self, kind: CallKind) -> bool:
+        """Whether user code that was started is to be told of this."""
+        return (
+            self.options.is_lifecycle_called
+            and self._is_started
+            and self._lifecycle.get(kind) != "done"
+            and self._lifecycle.get(CallKind.END) != "done"
+        )
+
+    def _next_lifecycle(self) -> CallKind | None:
+        if not self.options.is_lifecycle_called or self._under_way:
+            return None
+        owed: CallKind | None = None
+        if self.phase is Phase.LOST:
+            owed = CallKind.LOST
+        elif self.phase is Phase.STOPPING:
+            owed = CallKind.STOP
+        elif self.phase is Phase.RUNNING and not self._is_started:
+            return CallKind.START
+        elif self.phase is Phase.RUNNING and self._is_delivered():
+            owed = CallKind.END
+        return owed if owed is not None and self._owes(owed) else None
+
+    def _is_waiting(self) -> bool:
+        return self._taken < self._added or bool(self._paused) or bool(self._ready)
+
+    def _is_delivered(self) -> bool:
+        return self.children is not None and not self._is_waiting()
+
+    def _take_lifecycle(self, kind: CallKind, now_s: float) -> Call[R] | None:
+        if now_s < self._lifecycle_at_s.get(kind, float("-inf")):
+            return None
+        self._lifecycle_at_s.pop(kind, None)
+        self._lifecycle[kind] = "under way"
+        attempt = self._lifecycle_attempt.get(kind, 1)
+        return self._begin(_Piece(kind, None, (), (), attempt))
+
+    def _take_lowest(self) -> Call[R] | None:
+        # With the window full, only what the low water may wait for goes on: a piece that comes again, or the
+        # lane that holds the very next record. Else one slow key could shut the window on itself.
+        for index, key in enumerate(self._ready):
+            lane = self._lanes[key]
+            if lane.again or lane.fresh[0][0] == self._water.ordinal:
+                del self._ready[index]
+                return self._take_from(key)
+        return None
+
+    def _take_from(self, key: Hashable) -> Call[R]:
+        lane = self._lanes[key]
+        lane.is_busy = True
+        if lane.again:
+            return self._begin(lane.again.popleft())
+        size = min(len(lane.fresh), self.options.batch_records_max)
+        taken = [lane.fresh.popleft() for _ in range(size)]
+        self._taken += size
+        self._newest_taken = max(self._newest_taken, taken[-1][0])
+        last = taken[-1][1]
+        end = at_record(last.sequence_number, last.sub_sequence_number)
+        self._last_taken = max(self._last_taken, end)
+        if self.options.concurrency == 1:
+            self._water.on_run_taken(taken[-1][0], end)
+        records = tuple(record for _, record in taken)
+        return self._begin(_Piece(CallKind.BATCH, key, records, tuple(ordinal for ordinal, _ in taken)))
+
+    def _begin(self, piece: _Piece[R]) -> Call[R]:
+        call_id = next(self._ids)
+        self._under_way[call_id] = piece
+        return Call(
+            id=call_id,
+            kind=piece.kind,
+            records=piece.records,
+            ordinals=piece.ordinals,
+            attempt=piece.attempt,
+            millis_behind_latest=self.millis_behind_latest,
+            position=self._start if piece.kind is CallKind.START else self.low_water,
+            error=piece.error,
+        )
+
+    def _free_lane(self, key: Hashable) -> None:
+        if self.phase is not Phase.RUNNING:
+            return  # the lanes are gone
+        lane = self._lanes[key]
+        lane.is_busy = False
+        if lane.again or lane.fresh:
+            self._ready.append(key)
+        else:
+            del self._lanes[key]
+            self.waiting_bytes -= self._lane_bytes
+
+    def _drop_waiting(self) -> None:
+        self._ready.clear()
+        self._paused.clear()
+        for lane in self._lanes.values():
+            self.waiting_bytes -= sum(record.memory_bytes for _, record in lane.fresh)
+            self.waiting_bytes -= sum(record.memory_bytes for piece in lane.again for record in piece.records)
+        self.waiting_bytes -= self._lane_bytes * len(self._lanes)
+        self._lanes.clear()
+
+    # --- inside: failures ---
+
+    def _repeat(self, piece: _Piece[R], now_s: float, chance: float) -> Repeat:
+        backoff = Backoff(self.options.backoff_min_s, self.options.backoff_max_s)
+        at_s = now_s + backoff.delay_s(piece.attempt, chance)
+        piece.attempt += 1
+        if piece.lane is None:
+            self._lifecycle[piece.kind] = "due"
+            self._lifecycle_at_s[piece.kind] = at_s
+            self._lifecycle_attempt[piece.kind] = piece.attempt
+        else:
+            self._lanes[piece.lane].again.appendleft(piece)
+            heapq.heappush(self._paused, (at_s, next(self._ids), piece.lane))
+        return Repeat(at_s, piece.attempt)
+
+    def _give_up(self, piece: _Piece[R], error: BaseException) -> Halve | SendToDeadLetter:
+        lane = self._lanes[piece.lane]
+        size = len(piece.records)
+        self._ready.append(piece.lane)
+        if size == 1:
+            lane.again.appendleft(
+                _Piece(CallKind.DEAD_LETTER, piece.lane, piece.records, piece.ordinals, error=error)
+            )
+            return SendToDeadLetter(1)
+        half = size // 2
+        for part in (slice(half, size), slice(0, half)):
+            records = piece.records[part]
+            # A part gets one attempt, a record that stands alone all of them.
+            attempt = 1 if len(records) == 1 else self.options.retries_max + 1
+            lane.again.appendleft(_Piece(CallKind.BATCH, piece.lane, records, piece.ordinals[part], attempt))
+        return Halve(size)
+
+    def _stop(self, message: str, cause: BaseException | None) -> StopDelivery:
+        self.phase = Phase.FAILED
+        self._drop_waiting()
+        self.failure = HandlerFailed(message)
+        self.failure.__cause__ = cause
+        return StopDelivery("worker" if self.options.on_failure == "stop_worker" else "shard", self.failure)
+
+    def _describe(self, piece: _Piece[R], error: BaseException) -> str:
+        what = f"being told that {piece.kind.value}"
+        if piece.records:
+            first, last = piece.records[0], piece.records[-1]
+            what = (
+                f"{len(piece.records)} records from {first.sequence_number}.{first.sub_sequence_number} "
+                f"to {last.sequence_number}.{last.sub_sequence_number}"
+            )
+            if piece.kind is CallKind.DEAD_LETTER:
+                what = f"the dead letter of {what}"
+        return (
+            f"shard {self.shard_id}: user code failed {piece.attempt} times on {what}: {type(error).__name__}: {error}; "
+            f"nothing after {self.low_water} is acknowledged"
+        )
+
+    def _without_done(self, piece: _Piece[R]) -> _Piece[R]:
+        if piece.kind is not CallKind.BATCH:
+            return piece
+        left: list[tuple[R, int]] = []
+        for record, ordinal in zip(piece.records, piece.ordinals, strict=True):
+            if self._is_done(record, ordinal):
+                # Known by its position alone, perhaps: from now on by its number too, since it will not return.
+                self._water.acknowledge(((ordinal, record.sequence_number, record.sub_sequence_number),))
+                self.waiting_bytes -= record.memory_bytes
+            else:
+                left.append((record, ordinal))
+        kept = tuple(record for record, _ in left)
+        return _Piece(piece.kind, piece.lane, kept, tuple(ordinal for _, ordinal in left), piece.attempt)
+
+    def _is_done(self, record: R, ordinal: int) -> bool:
+        if self._water.is_done(ordinal):
+            return True
+        if not self.low_water.is_record or self.options.concurrency > 1:
+            return False
+        return at_record(record.sequence_number, record.sub_sequence_number) <= self.low_water
+
+    # --- inside: the low water ---
+
+    def _acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
+        self._water.acknowledge(
+            (ordinal, record.sequence_number, record.sub_sequence_number)
+            for record, ordinal in zip(records, ordinals, strict=True)
+        )
+        self._note_due(now_s)
+
+    def _note_due(self, now_s: float) -> None:
+        if self.low_water != self._stored and self._due_since_s is None:
+            self._due_since_s = now_s

@@ -1,0 +1,177 @@
+"""The words of delivery: its options, the calls of user code, and what follows a call that failed.
+
+The machine that uses them is `penstock.core.reading.delivery`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from penstock.core.position import Position
+from penstock.errors import HandlerFailed, OptionError
+
+FailurePolicy: TypeAlias = Literal["stop_shard", "stop_worker", "dead_letter"]
+RECORD_MEMORY_BYTES: Final = 400
+"""What a record costs in memory besides its payload and key, from the page to the call's return: its tuple, numbers and
+moment, its place in a queue. Measured: 235 bytes in an aggregate that shares keys, 320 with keys of its own, 440 plain."""
+LANE_MEMORY_BYTES: Final = 1_600
+"""What a partition key with a queue of its own costs, where keys run in parallel; measured."""
+
+
+class DeliveredRecord(Protocol):
+    """What the machine needs to know of a user record."""
+
+    @property
+    def sequence_number(self) -> str:
+        """The service's text."""
+
+    @property
+    def sub_sequence_number(self) -> int:
+        """Place inside its aggregate."""
+
+    @property
+    def partition_key(self) -> str | None:
+        """None on streams that place records themselves: such records have no order to keep."""
+
+    @property
+    def memory_bytes(self) -> int:
+        """What the record counts against the limits on memory: not only its payload."""
+
+
+R = TypeVar("R", bound=DeliveredRecord)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryOptions:
+    """How records reach user code.
+
+    Args:
+        concurrency: Calls under way at once for one shard; more than 1 means that order holds per partition key.
+        batch_records_max: Records per call.
+        retries_max: Repetitions of a failing call before `on_failure` decides.
+        backoff_min_s: Upper bound of the first pause; it doubles.
+        backoff_max_s: Largest upper bound.
+        on_failure: `stop_shard`, `stop_worker`, or `dead_letter`.
+        checkpointing: `auto`: a returned call acknowledges its records. `manual`: only user code does.
+        checkpoint_interval_s: Smallest time between two automatic checkpoints; 0 is after every call.
+        window_records_max: No further call while this many records lie between the low water and the newest
+            delivered one: bounds what a crash repeats and what acknowledgements are remembered.
+        is_lifecycle_called: Whether user code is also told of start, end, stop and loss.
+
+    Raises:
+        OptionError: A value is out of its range; the message names it.
+    """
+
+    concurrency: int = 1
+    batch_records_max: int = 10_000
+    retries_max: int = 5
+    backoff_min_s: float = 0.2
+    backoff_max_s: float = 30.0
+    on_failure: FailurePolicy = "stop_shard"
+    checkpointing: Literal["auto", "manual"] = "auto"
+    checkpoint_interval_s: float = 5.0
+    window_records_max: int = 1_000_000
+    is_lifecycle_called: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("concurrency", "batch_records_max", "window_records_max"):
+            if getattr(self, name) < 1:
+                raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
+        for name in ("retries_max", "checkpoint_interval_s"):
+            if getattr(self, name) < 0:
+                raise OptionError(f"{name}={getattr(self, name)}: expected 0 or more")
+        if not 0 < self.backoff_min_s <= self.backoff_max_s:
+            raise OptionError(
+                f"handler back-off: backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: "
+                "expected 0 < backoff_min_s <= backoff_max_s"
+            )
+        if self.on_failure not in ("stop_shard", "stop_worker", "dead_letter"):
+            raise OptionError(
+                f"on_failure={self.on_failure!r}: expected 'stop_shard', 'stop_worker' or 'dead_letter'"
+            )
+        if self.checkpointing not in ("auto", "manual"):
+            raise OptionError(f"checkpointing={self.checkpointing!r}: expected 'auto' or 'manual'")
+
+
+# --- calls and verdicts ---------------------------------------------------------------------------------
+
+
+class CallKind(Enum):
+    """What user code is called for."""
+
+    START = "a shard begins"
+    BATCH = "records"
+    DEAD_LETTER = "records that failed for good"
+    END = "the shard is delivered to its end"
+    STOP = "the worker stops, or hands the shard over"
+    LOST = "the shard is another worker's, or was given up"
+
+
+@dataclass(frozen=True, slots=True)
+class Call(Generic[R]):
+    """One call of user code.
+
+    Args:
+        id: Names the call in the answers.
+        kind: What for.
+        records: In stream order; empty for all but BATCH and DEAD_LETTER.
+        ordinals: The place of each record in what was added.
+        attempt: 1 for the first time.
+        millis_behind_latest: Of the page that was read last.
+        error: DEAD_LETTER: why the records failed.
+        position: START: where the shard begins. Else the low water.
+    """
+
+    id: int
+    kind: CallKind
+    records: Sequence[R]
+    ordinals: Sequence[int]
+    attempt: int
+    millis_behind_latest: int
+    position: Position
+    error: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """The call comes again at a moment."""
+
+    at_s: float
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Halve:
+    """The call comes again in two parts, to find the record that fails."""
+
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SendToDeadLetter:
+    """The records go to the dead-letter handler next."""
+
+    record_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class StopDelivery:
+    """The policy says stop: the shard, or the whole worker."""
+
+    scope: Literal["shard", "worker"]
+    error: HandlerFailed
+
+
+Verdict: TypeAlias = Repeat | Halve | SendToDeadLetter | StopDelivery
+
+
+class Phase(Enum):
+    """Where the shard stands."""
+
+    RUNNING = "records are delivered"
+    STOPPING = "calls under way finish, no record follows"
+    FAILED = "user code failed for good"
+    LOST = "the shard is not ours any more"

@@ -1,0 +1,110 @@
+"""How far behind a reader is: the age of the oldest record that is not done.
+
+The service's MillisBehindLatest is another figure: what is left behind the page that it comes with. It is 0 for a page
+that reaches the tip, however old and however unread the records in that page are.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+from typing import Final, Protocol
+
+from penstock.core.aggregation import deaggregate
+from penstock.core.position import Position
+from penstock.core.reading.resume import is_record_done
+
+_SHARED_S: Final = 1.0
+_CLOCKS_AGREE_MS: Final = 2_000  # the service's clock comes in whole seconds, and has been on its way
+
+
+class ArrivedRecord(Protocol):
+    """What must be known of a Kinesis record."""
+
+    @property
+    def sequence_number(self) -> str:
+        """The service's text."""
+
+    @property
+    def data(self) -> bytes:
+        """The blob; perhaps an aggregate."""
+
+    @property
+    def arrival_s(self) -> float:
+        """When the service took it in: seconds since the epoch, UTC."""
+
+
+def service_now_ms(local_ms: int, server_ms: int | None) -> int:
+    """Return the moment by the service's clock, by which records are dated.
+
+    Args:
+        local_ms: This machine's clock: fine, and perhaps wrong.
+        server_ms: The service's at its last answer: right, in whole seconds; None when unknown.
+    """
+    if server_ms is None or abs(local_ms - server_ms) <= _CLOCKS_AGREE_MS:
+        return local_ms
+    return server_ms
+
+
+def age_ms(arrival_s: float, now_ms: int) -> int:
+    """Return how old a record is; never less than 1, since 0 is kept for "nothing is unread"."""
+    return max(1, now_ms - round(arrival_s * 1000))
+
+
+def find_oldest_unread(records: Sequence[ArrivedRecord], position: Position) -> ArrivedRecord | None:
+    """Return the first record of a page that is not done, or None.
+
+    Args:
+        records: As GetRecords gave them, from an iterator at or behind the position.
+        position: Everything up to and including it is done. An aggregate that it lies inside is not.
+    """
+    done = None if position.sequence_number is None else int(position.sequence_number)
+    for record in records:
+        if done is None or int(record.sequence_number) > done:
+            return record
+        if int(record.sequence_number) < done:
+            continue
+        user_records = deaggregate(record.data)
+        count = 1 if user_records is None else len(user_records)
+        if not is_record_done(position, record.sequence_number, count):
+            return record
+    return None
+
+
+class ArrivalMarks:
+    """When the records that are not done yet arrived, to the second. Not thread-safe.
+
+    Records are counted in the order in which they were read. Those that arrived within a second of each other share a
+    mark, so that a long queue of small records costs little.
+    """
+
+    def __init__(self) -> None:
+        self._marks: deque[tuple[int, float]] = (
+            deque()
+        )  # counts of records, each behind its last one; and a moment
+        self._count = 0
+
+    def add(self, count: int, arrival_s: float) -> None:
+        """Take in records that follow those before.
+
+        Args:
+            count: How many; they arrived together.
+            arrival_s: Seconds since the epoch.
+        """
+        if count == 0:
+            return
+        self._count += count
+        if self._marks and abs(arrival_s - self._marks[-1][1]) < _SHARED_S:
+            self._marks[-1] = (self._count, self._marks[-1][1])
+        else:
+            self._marks.append((self._count, arrival_s))
+
+    def oldest_s(self, done_count: int) -> float | None:
+        """Return when the oldest record that is not done arrived; None when all are.
+
+        Args:
+            done_count: So many records, from the first one on, are done. Never less than before.
+        """
+        while self._marks and self._marks[0][0] <= done_count:
+            self._marks.popleft()
+        return self._marks[0][1] if self._marks else None

@@ -1,0 +1,1 @@
+"""Writing to a stream: packing, batching, order per shard and flow control."""

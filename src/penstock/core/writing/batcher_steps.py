@@ -1,0 +1,145 @@
+"""What the put machine is told and what it says: its settings, its steps, and what answers meant. Plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple, Protocol, TypeAlias
+
+from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
+from penstock.core.writing.packing import Parcel
+
+
+@dataclass(frozen=True, slots=True)
+class PutSettings:
+    """How a machine works; every value is checked by the options that it comes from.
+
+    Args:
+        aggregates: Pack user records into KPL aggregates.
+        keeps_key_order: Keep the order of each partition key.
+        rate_max: Share of each shard's capacity to use at most; None for no limit set in advance.
+        request_record_count_max: Kinesis records in one request.
+        aggregate_bytes_max: Size of one aggregate.
+        aggregate_count_max: User records in one aggregate.
+        linger_s: A record waits at most so long for company.
+        map_age_max_s: After so long the shard map is fetched again.
+        no_progress_deadline_s: A lane in which nothing was acknowledged for so long has failed.
+    """
+
+    aggregates: bool = False
+    keeps_key_order: bool = True
+    rate_max: float | None = None
+    request_record_count_max: int = PUT_RECORDS_COUNT_MAX
+    request_bytes_max: int = PUT_RECORDS_BYTES_MAX
+    aggregate_bytes_max: int = 51_200
+    aggregate_count_max: int = 2**32 - 1
+    linger_s: float = 0.1
+    map_age_max_s: float = 300.0
+    no_progress_deadline_s: float = 600.0
+
+
+class Answer(Protocol):
+    """The service's word on one entry: acknowledged (both texts set), or an error."""
+
+    @property
+    def sequence_number(self) -> str | None:
+        """Set when acknowledged."""
+
+    @property
+    def shard_id(self) -> str | None:
+        """Set when acknowledged."""
+
+    @property
+    def error_code(self) -> str | None:
+        """Set when refused."""
+
+    @property
+    def error_message(self) -> str:
+        """What the service says about it."""
+
+
+# --- what to do -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """Send these, in one PutRecords, and tell the machine what came of it."""
+
+    parcels: list[Parcel]
+    is_settled: bool = False
+
+    @property
+    def user_record_count(self) -> int:
+        """User records in it."""
+        return sum(len(parcel.records) for parcel in self.parcels)
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMap:
+    """Fetch the shards (with `is_whole`, the closed ones too), then call `learn_shards` or `note_map_failure`."""
+
+    why: str
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing can be done before this moment (None: before an answer or a new record comes)."""
+
+    until_s: float | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stuck:
+    """A lane made no progress for too long; the machine is of no use any more."""
+
+    why: str
+
+
+Step: TypeAlias = Request | FetchMap | Wait | Stuck
+
+
+class Failure(Enum):
+    """How a whole request failed."""
+
+    THROTTLED = "refused for the rate"
+    UNAVAILABLE = "not taken: nothing happened"
+    UNKNOWN = "sent, no answer"
+
+
+# --- what came of it ------------------------------------------------------------------------------------------
+
+
+class Delivered(NamedTuple):
+    """A Kinesis record that the service acknowledged."""
+
+    parcel: Parcel
+    shard_id: str
+    sequence_number: str
+
+
+class Refused(NamedTuple):
+    """A Kinesis record that the service refused for good."""
+
+    parcel: Parcel
+    why: str
+
+
+@dataclass(slots=True)
+class Settled:
+    """What answers meant.
+
+    Args:
+        delivered: Acknowledged, and where the readers find them.
+        refused: Refused for good; not sent again.
+        retried: How many entries are sent again, by reason.
+        pauses: The pause of each shard that refused, seconds.
+        possible_duplicate_count: User records that may be in the stream twice.
+    """
+
+    delivered: list[Delivered] = field(default_factory=list)
+    refused: list[Refused] = field(default_factory=list)
+    retried: dict[str, int] = field(default_factory=dict)
+    pauses: dict[str, float] = field(default_factory=dict)
+    possible_duplicate_count: int = 0

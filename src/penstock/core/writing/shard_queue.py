@@ -1,0 +1,205 @@
+"""What waits for one predicted shard, in an order that refusals cannot break. Pure; part of `put_machine`."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+from penstock.core.writing.flow_control import ShardFlow
+from penstock.core.writing.packing import Parcel, Waiting, pack_one, take_aggregate
+
+
+class Lane:
+    """The records of one shard.
+
+    In order per key and without aggregates, the records of each key are linked to one another and `_ready` names the keys
+    whose head may go into the next request: a queue for each key would cost more than the records of most. Otherwise there is one queue. `_returned` holds what was refused; it goes first.
+
+    Args:
+        shard_id: The predicted shard; empty where there is no prediction.
+        flow: How fast it may be written.
+        aggregates: Whether records are packed into aggregates.
+        keeps_key_order: Whether a request takes only what may be accepted in any order.
+        aggregate_bytes_max: Size of one aggregate.
+        aggregate_count_max: User records in one aggregate.
+    """
+
+    __slots__ = (
+        "_aggregate_bytes_max",
+        "_aggregate_count_max",
+        "_heads",
+        "_keeps_key_order",
+        "_queue",
+        "_ready",
+        "_returned",
+        "_tails",
+        "aggregates",
+        "count",
+        "flow",
+        "in_flight",
+        "progress_s",
+        "shard_id",
+        "size_bytes",
+        "waits_since_s",
+    )
+
+    def __init__(
+        self,
+        shard_id: str,
+        flow: ShardFlow,
+        *,
+        aggregates: bool,
+        keeps_key_order: bool,
+        aggregate_bytes_max: int,
+        aggregate_count_max: int,
+    ) -> None:
+        self.shard_id = shard_id
+        self.flow = flow
+        self.aggregates = aggregates
+        self.in_flight = 0
+        self.progress_s = float("-inf")
+        self.waits_since_s = float("-inf")
+        self.size_bytes = 0
+        self.count = 0
+        self._keeps_key_order = keeps_key_order
+        self._aggregate_bytes_max = aggregate_bytes_max
+        self._aggregate_count_max = aggregate_count_max
+        self._queue: deque[Waiting] = deque()
+        self._heads: dict[str, Waiting] = {}
+        self._tails: dict[str, Waiting] = {}
+        self._ready: deque[str] = deque()
+        self._returned: deque[Parcel] = deque()
+
+    def __bool__(self) -> bool:
+        """Whether anything waits (what is in flight does not)."""
+        return self.count > 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a whole aggregate is there; without aggregation, anything."""
+        if not self.aggregates:
+            return self.count > 0
+        return self.size_bytes >= self._aggregate_bytes_max or self.count >= self._aggregate_count_max
+
+    @property
+    def ready_count(self) -> int:
+        """Records that a request could take now; only for lanes without aggregation."""
+        if self.in_flight and self._keeps_key_order:
+            return 0
+        return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
+
+    def due_s(self, now_s: float, linger_s: float, *, takes_all: bool) -> float:
+        """Give the moment from which it may be taken from; `now_s` or earlier is now."""
+        is_waiting = not takes_all and not self._returned and not (self.aggregates and self.is_full)
+        company_s = self.waits_since_s + linger_s if is_waiting else now_s
+        return max(self.flow.ready_s, company_s)
+
+    # --- in -----------------------------------------------------------------------------------------------
+
+    def add(self, record: Waiting) -> None:
+        """Put a record behind the others."""
+        self.size_bytes += record.size_bytes
+        self.count += 1
+        if self.aggregates or not self._keeps_key_order:
+            self._queue.append(record)
+            return
+        key = record.partition_key
+        tail = self._tails.get(key)
+        if tail is None:
+            self._heads[key] = record
+            self._ready.append(key)
+        else:
+            tail.following = record
+        self._tails[key] = record
+
+    def put_back(self, parcels: Iterable[Parcel]) -> None:
+        """Put refused parcels to the front, in their order."""
+        listed = list(parcels)
+        self._returned.extendleft(reversed(listed))
+        for parcel in listed:
+            self.count += len(parcel.records)
+            self.size_bytes += parcel.waiting_bytes
+
+    # --- out ----------------------------------------------------------------------------------------------
+
+    def take(self, count_max: int, bytes_max: int) -> list[Parcel]:
+        """Take what the next request may hold of this shard, refused parcels first.
+
+        Args:
+            count_max: Kinesis records that the request has room for.
+            bytes_max: Bytes that it has room for.
+        """
+        taken: list[Parcel] = []
+        taken_keys: set[str] = set()
+        cost_max_s = self.flow.request_cost_max_s
+        cost_s = 0.0
+        size_bytes = 0
+        while len(taken) < count_max:
+            parcel = self._next(taken_keys)
+            if parcel is None:
+                break
+            if size_bytes + parcel.size_bytes > bytes_max or (taken and cost_s + parcel.cost_s > cost_max_s):
+                self._unread(parcel)
+                break
+            parcel.attempt_count += 1
+            taken.append(parcel)
+            taken_keys.add(parcel.packed.partition_key)
+            cost_s += parcel.cost_s
+            size_bytes += parcel.size_bytes
+            self.count -= len(parcel.records)
+            self.size_bytes -= parcel.waiting_bytes
+            if self.aggregates and (self._keeps_key_order or not (self.is_full or self._returned)):
+                break
+        return taken
+
+    def _next(self, taken_keys: set[str]) -> Parcel | None:
+        if self._returned:
+            return self._returned.popleft()
+        if self._keeps_key_order and not self.aggregates:
+            return self._next_of_ready(taken_keys)
+        if not self._queue:
+            return None
+        if self.aggregates:
+            return take_aggregate(
+                self._queue, self.shard_id, self._aggregate_bytes_max, self._aggregate_count_max
+            )
+        return pack_one(self._queue.popleft(), self.shard_id)
+
+    def _next_of_ready(self, taken_keys: set[str]) -> Parcel | None:
+        """Take the head of the next key; a key whose record is in this request already waits for the next one."""
+        for _ in range(len(self._ready)):
+            key = self._ready.popleft()
+            if key in taken_keys:
+                self._ready.append(key)
+                continue
+            record = self._heads[key]
+            if record.following is not None:
+                self._heads[key] = record.following
+                record.following = None
+                self._ready.append(key)
+            else:
+                del self._heads[key], self._tails[key]
+            return pack_one(record, self.shard_id)
+        return None
+
+    def _unread(self, parcel: Parcel) -> None:
+        """Put a parcel that did not fit back to the front; it was not sent."""
+        self._returned.appendleft(parcel)
+
+    def drain(self) -> list[Waiting]:
+        """Give up all that waits, in no order."""
+        records = [record for parcel in self._returned for record in parcel.records]
+        records += self._queue
+        for head in self._heads.values():
+            record: Waiting | None = head
+            while record is not None:
+                records.append(record)
+                record.following, record = None, record.following
+        self._returned.clear()
+        self._queue.clear()
+        self._heads.clear()
+        self._tails.clear()
+        self._ready.clear()
+        self.count = 0
+        self.size_bytes = 0
+        return records

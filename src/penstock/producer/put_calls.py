@@ -1,0 +1,27 @@
+"""Between the put machine and the port: requests as entries, errors as what the machine makes of them."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.writing.batcher_steps import Failure, Request
+from penstock.errors import ResourceBusy, ServiceError, Throttled, Unavailable, UnknownOutcome
+from penstock.ports.kinesis import PutEntry
+
+RETRIED_ERRORS: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome)
+"""After these a request is sent again; every other error of the service is final."""
+
+
+def failure_of(error: ServiceError) -> Failure:
+    """Give what one of `RETRIED_ERRORS` means to the machine."""
+    if isinstance(error, UnknownOutcome):
+        return Failure.UNKNOWN
+    return Failure.THROTTLED if isinstance(error, Throttled) else Failure.UNAVAILABLE
+
+
+def entries_of(request: Request) -> list[PutEntry]:
+    """Give the entries of a request as the port takes them."""
+    return [
+        PutEntry(each.packed.data, each.packed.partition_key, each.packed.explicit_hash_key)
+        for each in request.parcels
+    ]

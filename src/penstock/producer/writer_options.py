@@ -1,0 +1,64 @@
+"""What the options of a writer and of a producer have in common: their checks."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX, RECORD_BYTES_MAX
+from penstock.core.writing.batcher_steps import PutSettings
+from penstock.errors import OptionError
+
+ORDERINGS: Final = ("key", "none")
+_AGGREGATE_BYTES_MIN: Final = 64
+AGGREGATE_BYTES_DEFAULT: Final = 51_200
+AGGREGATE_COUNT_DEFAULT: Final = 2**32 - 1
+
+
+def check_common(options: Any) -> None:
+    """Check what every kind of options has.
+
+    Raises:
+        OptionError: A value is out of its range; names it and the range.
+    """
+    if options.ordering not in ORDERINGS:
+        raise OptionError(f"ordering is {options.ordering!r}; use 'key' or 'none'")
+    check_range("request_record_count_max", options.request_record_count_max, 1, PUT_RECORDS_COUNT_MAX)
+    check_range(
+        "aggregate_bytes_max", options.aggregate_bytes_max, _AGGREGATE_BYTES_MIN, RECORD_BYTES_MAX - 1
+    )
+    check_range("aggregate_count_max", options.aggregate_count_max, 1, AGGREGATE_COUNT_DEFAULT)
+    for name in ("buffer_bytes_max", "no_progress_deadline_s"):
+        value = getattr(options, name)
+        if not 0 < value < float("inf"):
+            raise OptionError(f"{name} is {value}; it must be above 0, and finite")
+    if options.rate_limit_percent is not None and options.rate_limit_percent < 1:
+        raise OptionError(f"rate_limit_percent is {options.rate_limit_percent}; it must be at least 1")
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Check that a number lies between two, both included.
+
+    Raises:
+        OptionError: It does not.
+    """
+    if not low <= value <= high:
+        raise OptionError(f"{name} is {value}; {low} to {high} are allowed")
+
+
+def settings_of(
+    options: Any, *, aggregates: bool, linger_s: float, map_age_max_s: float = 300.0
+) -> PutSettings:
+    """Give the machine's settings for checked options."""
+    percent = options.rate_limit_percent
+    return PutSettings(
+        aggregates=aggregates,
+        keeps_key_order=options.ordering == "key",
+        rate_max=None if percent is None else percent / 100,
+        request_record_count_max=options.request_record_count_max,
+        request_bytes_max=PUT_RECORDS_BYTES_MAX,
+        aggregate_bytes_max=options.aggregate_bytes_max,
+        aggregate_count_max=options.aggregate_count_max,
+        linger_s=linger_s,
+        map_age_max_s=map_age_max_s,
+        no_progress_deadline_s=options.no_progress_deadline_s,
+    )

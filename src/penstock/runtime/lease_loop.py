@@ -1,0 +1,345 @@
+"""The shell of the lease coordinator: does what the machine says, and tells it what came of it.
+
+The machine decides (`penstock.core.leases.coordinator`); this loop owns it. Renewals run on threads of their own, before
+everything else, so that neither user code nor a long scan can hold them up. Readers are started and stopped
+through `Readers`, which the delivery loop implements.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias, assert_never
+
+from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.lease import Checkpoint, End, LateCheckpoint, Release
+from penstock.core.leases.standstill import HeldLease, look_at
+from penstock.core.position import Position
+from penstock.core.stream_identity import ForeignLease, describe_foreign_table
+from penstock.errors import (
+    AccessDenied,
+    NotFound,
+    OptionError,
+    PenstockError,
+    Rejected,
+    ServiceError,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+)
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import Metrics
+from penstock.runtime.loop import Loop, Pool
+
+log = logging.getLogger("penstock.leases")
+
+_LEVELS = {
+    c.Level.INFO: logging.INFO,
+    c.Level.WARNING: logging.WARNING,
+    c.Level.ERROR: logging.ERROR,
+}
+
+
+class Readers(Protocol):
+    """Who reads shards. Every method returns at once and may be called from the lease loop's thread."""
+
+    def start_reader(self, effect: c.StartReader) -> None:
+        """Read a shard and deliver its records."""
+
+    def extend_delivery(self, effect: c.ExtendDelivery) -> None:
+        """Move the moment at which delivery must end."""
+
+    def stop_reader(self, effect: c.StopReader) -> None:
+        """Stop; the answer is an event."""
+
+    def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
+        """A checkpoint is durable."""
+
+    def alive(self) -> frozenset[tuple[str, int]]:
+        """Give (key, epoch) of every reader that has not posted its last event yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLook:
+    """What the coordinator holds at a moment.
+
+    Args:
+        held: Every lease in this worker's hands.
+        table_looked_s: When the whole table was last seen, monotonic; None before the first time.
+        round_s: Time between two such looks.
+    """
+
+    held: tuple[HeldLease, ...]
+    table_looked_s: float | None
+    round_s: float
+
+
+_LAST_WORDS = (c.ShardDrained, c.ReaderStopped, c.ReaderFailed)
+
+Answer: TypeAlias = Callable[[], c.Event]
+
+
+class LeaseLoop(Loop[c.Event]):
+    """Owns the coordinator machine.
+
+    Args:
+        coordinator: The machine.
+        stream: Name or ARN.
+        table: The application's leases.
+        kinesis: For listings.
+        clock: Time.
+        chance: Jitter.
+        metrics: Where figures go.
+        heartbeat_pool: For renewals and nothing else.
+        call_pool: For every other call.
+        table_option: What names the lease table where the user configures it.
+    """
+
+    def __init__(
+        self,
+        coordinator: Coordinator,
+        *,
+        stream: str,
+        table: LeaseTable,
+        kinesis: Kinesis,
+        clock: Clock,
+        chance: Chance,
+        metrics: Metrics,
+        heartbeat_pool: Pool,
+        call_pool: Pool,
+        table_option: str = "application",
+    ) -> None:
+        super().__init__()
+        self._coordinator = coordinator
+        self._stream = stream
+        self._table = table
+        self._kinesis = kinesis
+        self._clock = clock
+        self._chance = chance
+        self._metrics = metrics
+        self._heartbeat_pool = heartbeat_pool
+        self._call_pool = call_pool
+        self._table_option = table_option
+        self._takes_counted: dict[str, int] = {}
+        self._lost_counted = 0
+        self._waiting_answers: set[tuple[str, int]] = set()
+        self._machine_lock = threading.RLock()  # held while events are handled, and for a look from outside
+        self._table_looked_s: float | None = None
+        self.readers: Readers | None = None
+        self.on_unusable_table: Callable[[PenstockError], None] | None = None
+        """Called when the table is none of ours, belongs to another stream, or is denied before it was ever seen."""
+
+    # --- the loop ---
+
+    def handle_events(self, events: list[c.Event], now_s: float) -> None:
+        """Give events to the machine, and begin what it answers."""
+        with self._machine_lock:
+            for event in events:
+                self._handle(event)
+                if isinstance(event, c.ScanDone):
+                    self._table_looked_s = now_s
+                    self._measure()
+            wake_s = self._coordinator.next_wake_s
+            if not events or (wake_s is not None and wake_s <= now_s):
+                self._handle(c.Tick())
+
+    def look(self) -> LeaseLook:
+        """Return what is held; from any thread."""
+        with self._machine_lock:
+            machine, stats = self._coordinator, self._coordinator.stats
+            rows = stats.total_leases + stats.ended_leases
+            stretched_s = rows * stats.worker_count / machine.options.scanned_rows_per_s_max
+            return LeaseLook(
+                look_at(machine.holdings),
+                self._table_looked_s,
+                max(machine.options.interval_s, stretched_s),
+            )
+
+    def next_wake_s(self) -> float | None:
+        """Say when the machine wants a tick."""
+        return self._coordinator.next_wake_s
+
+    def _handle(self, event: c.Event) -> None:
+        if isinstance(event, _LAST_WORDS):
+            self._waiting_answers.discard((event.key, event.epoch))
+        is_audit = False
+        for effect in self._coordinator.handle(event, self._clock.monotonic_s(), self._chance.random()):
+            if isinstance(effect, c.AuditReaders):
+                is_audit = True
+            else:
+                self._begin(effect)
+        if is_audit and self.readers is not None:
+            # A reader whose last event waits in the inbox has not stopped as far as the machine can know.
+            alive = self.readers.alive()
+            with self._condition:
+                alive |= self._waiting_answers
+            self._handle(c.ReadersFound(alive))
+
+    def post(self, event: c.Event) -> None:
+        """Bring an event, from any thread."""
+        if isinstance(event, _LAST_WORDS):
+            with self._condition:
+                self._waiting_answers.add((event.key, event.epoch))
+        super().post(event)
+
+    def _begin(self, effect: c.Effect) -> None:
+        match effect:
+            case c.AuditReaders():
+                raise AssertionError("an audit is answered at once, by the caller")
+            case c.EnsureTable():
+                self._call(self._ensure_table)
+            case c.ScanTable():
+                self._call(self._scan)
+            case c.WriteLease():
+                pool = self._heartbeat_pool if effect.is_heartbeat else self._call_pool
+                self._call(lambda: self._write(effect), pool)
+            case c.FetchLease():
+                self._call(lambda: self._fetch(effect))
+            case c.ListShards():
+                self._call(lambda: self._list(effect))
+            case c.Report():
+                self._report(effect)
+            case c.TableRefused(foreign):
+                self._refuse(foreign)
+            case c.Stopped():
+                self.is_finished = True
+            case _:
+                self._tell_readers(effect)
+
+    def _refuse(self, foreign: ForeignLease) -> None:
+        error = OptionError(
+            describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
+        )
+        log.error("%s", error)
+        if self.on_unusable_table is not None:
+            self.on_unusable_table(error)
+
+    def _tell_readers(
+        self, effect: c.StartReader | c.ExtendDelivery | c.StopReader | c.CheckpointStands
+    ) -> None:
+        if self.readers is None:
+            raise RuntimeError("the lease loop was started without readers")
+        match effect:
+            case c.StartReader():
+                self.readers.start_reader(effect)
+            case c.ExtendDelivery():
+                self.readers.extend_delivery(effect)
+            case c.StopReader():
+                self.readers.stop_reader(effect)
+            case c.CheckpointStands():
+                self.readers.on_checkpoint_stands(effect.key, effect.epoch, effect.position)
+            case _:
+                assert_never(effect)
+
+    def _call(self, answer: Answer, pool: Pool | None = None) -> None:
+        (pool or self._call_pool).submit(lambda: self.post(answer()))
+
+    # --- the calls: each gives exactly one event, however it ends ---
+
+    def _ensure_table(self) -> c.Event:
+        try:
+            if self._table.ensure_exists():
+                log.info("lease table %s was created", self._table.name)
+        except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
+            log.warning("lease table %s is not ready: %s", self._table.name, error)
+            if (
+                isinstance(error, Rejected | AccessDenied)
+                and self._table_looked_s is None
+                and self.on_unusable_table is not None
+            ):
+                self.on_unusable_table(error)
+            return c.TableFailed(str(error))
+        return c.TableReady()
+
+    def _scan(self) -> c.Event:
+        began_s = self._clock.monotonic_s()
+        try:
+            scan = self._table.scan()
+        except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
+            return c.ScanFailed(_problem(error), _detail(error))
+        self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
+        return c.ScanDone(scan.leases, tuple((row.key, row.reason) for row in scan.skipped), began_s)
+
+    def _write(self, effect: c.WriteLease) -> c.Event:
+        began_s = self._clock.monotonic_s()
+        if effect.give_up_s is not None and began_s >= effect.give_up_s:
+            # It waited too long for a thread: sending it now could only do harm or nothing.
+            late = c.NotDone(c.Problem.UNAVAILABLE, "it waited too long to be sent")
+            return c.WriteDone(effect.write_id, effect.write, late)
+        try:
+            outcome = self._table.write(effect.write)
+        except UnknownOutcome:
+            return c.WriteDone(effect.write_id, effect.write, c.UNKNOWN)
+        except PenstockError as error:
+            return c.WriteDone(effect.write_id, effect.write, c.NotDone(_problem(error), _detail(error)))
+        except Exception:
+            # Not one of the port's errors: nobody can say whether the write happened.
+            log.exception("a lease write failed in an unexpected way: %r", effect.write)
+            return c.WriteDone(effect.write_id, effect.write, c.UNKNOWN)
+        name = "renewal_latency_s" if effect.is_heartbeat else "lease_write_latency_s"
+        if isinstance(effect.write, Checkpoint | LateCheckpoint | End | Release):
+            name = "checkpoint_latency_s"
+        self._metrics.observe(name, self._clock.monotonic_s() - began_s)
+        return c.WriteDone(effect.write_id, effect.write, outcome)
+
+    def _fetch(self, effect: c.FetchLease) -> c.Event:
+        try:
+            return c.LeaseFetched(effect.key, self._table.fetch(effect.key))
+        except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
+            return c.FetchFailed(effect.key, _problem(error), _detail(error))
+
+    def _list(self, effect: c.ListShards) -> c.Event:
+        shard_filter = (
+            None if effect.filter_type is None else ShardFilter(effect.filter_type, effect.timestamp_ms)
+        )
+        try:
+            listing = self._kinesis.fetch_shards(self._stream, shard_filter)
+        except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
+            return c.ListingFailed(effect.purpose, _problem(error), _detail(error))
+        moment_ms = self._clock.wall_ms() if listing.server_ms is None else listing.server_ms
+        return c.ListingDone(effect.purpose, listing.shards, moment_ms)
+
+    # --- what is seen from outside ---
+
+    def _report(self, report: c.Report) -> None:
+        log.log(_LEVELS[report.level], "%s", report.message)
+        if report.level is not c.Level.INFO:
+            self._metrics.count("reports", 1, {"topic": report.topic.name.lower()})
+
+    def _measure(self) -> None:
+        stats = self._coordinator.stats
+        self._metrics.gauge("total_leases", stats.total_leases)
+        self._metrics.gauge("ended_leases", stats.ended_leases)
+        self._metrics.gauge("unclaimed_leases", stats.unclaimed_leases)
+        self._metrics.gauge("worker_leases", stats.held_leases)
+        self._metrics.gauge("workers", stats.worker_count)
+        for reason, total in stats.takes:
+            new = total - self._takes_counted.get(reason, 0)
+            if new:
+                self._metrics.count("takes", new, {"reason": reason})
+                self._takes_counted[reason] = total
+        if stats.lost_leases > self._lost_counted:
+            self._metrics.count("lost_leases", stats.lost_leases - self._lost_counted)
+            self._lost_counted = stats.lost_leases
+
+
+def _problem(error: Exception) -> c.Problem:
+    if isinstance(error, Throttled):
+        return c.Problem.THROTTLED
+    if isinstance(error, NotFound):
+        return c.Problem.TABLE_MISSING
+    if isinstance(error, Unavailable | UnknownOutcome):
+        return c.Problem.UNAVAILABLE
+    if isinstance(error, ServiceError):
+        return c.Problem.REFUSED
+    log.error("a call failed in an unexpected way", exc_info=error)
+    return c.Problem.UNAVAILABLE
+
+
+def _detail(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

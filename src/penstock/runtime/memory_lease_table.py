@@ -1,0 +1,53 @@
+"""A lease table in this process alone: for reading a stream without leaving a trace, as `penstock tail` does."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Collection
+
+from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Outcome, apply_write
+from penstock.ports.lease_table import LeaseScan
+
+
+class MemoryLeaseTable:
+    """Implements `penstock.ports.lease_table.LeaseTable`: exists always, forgets everything with the process."""
+
+    def __init__(self, name: str = "in memory") -> None:
+        self._name = name
+        self._rows: dict[str, Lease] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """For messages."""
+        return self._name
+
+    def ensure_exists(self) -> bool:
+        """It does."""
+        return False
+
+    def scan(self) -> LeaseScan:
+        """Give every row."""
+        with self._lock:
+            return LeaseScan(tuple(self._rows.values()))
+
+    def fetch(self, key: str) -> Lease | None:
+        """Give one row."""
+        with self._lock:
+            return self._rows.get(key)
+
+    def fetch_many(self, keys: Collection[str]) -> LeaseScan:
+        """Give the rows of these keys."""
+        with self._lock:
+            return LeaseScan(tuple(row for key, row in self._rows.items() if key in keys))
+
+    def write(self, write: LeaseWrite) -> Outcome:
+        """Do one write by the rules of `penstock.core.leases.lease`."""
+        with self._lock:
+            outcome = apply_write(self._rows.get(write.key), write)
+            if isinstance(outcome, Applied):
+                if outcome.lease is None:
+                    del self._rows[write.key]
+                else:
+                    self._rows[write.key] = outcome.lease
+            return outcome

@@ -1,0 +1,234 @@
+"""What a simulated process sees: time, chance, the stream, the lease table, and what goes wrong on the way to them.
+
+Everything that happens is noted in the history, in order; the checkers read nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, Unknown
+from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Refused
+from penstock.core.position import Position
+from penstock.core.reading.shard_reader import ListedShard, Page
+from penstock.core.shard import Shard
+from penstock.errors import ExpiredIterator, PenstockError, Throttled, UnknownOutcome
+from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
+from penstock.sim.stream import SimRecord, SimStream
+from penstock.sim.table import SimTable
+
+HistoryEntry = tuple[Any, ...]
+_RECORD_BYTES: Final = 200
+
+
+class Surroundings:
+    """The services and the time of one run.
+
+    Args:
+        scenario: What the seed decides.
+        listener: Called with every history entry: (seconds, kind, ...).
+    """
+
+    def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
+        self.scenario = scenario
+        self.faults: FaultPlan = scenario.faults
+        self.chance = random.Random(scenario.seed * 2_654_435_761 + 1)
+        self.now = 0.0
+        self.history: list[HistoryEntry] = []
+        self.is_healed = False
+        self.throttled_until = 0.0
+        self.wall_offset_ms = 0
+        self._listener = listener
+        self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._count = 0
+        self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
+        for shard in self.stream.shards.values():
+            self.note("shard", shard.shard_id, shard.parents)
+        self.table = SimTable(lambda who, write, before, after: self.note("write", who, write, before, after))
+
+    # --- time and history -----------------------------------------------------------------------------
+
+    def now_ms(self) -> int:
+        """Give the service's clock."""
+        return EPOCH_MS + int(self.now * 1000)
+
+    def wall_ms(self) -> int:
+        """Give a worker's wall clock, which may be an hour off."""
+        return self.now_ms() + self.wall_offset_ms
+
+    def schedule(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
+        """Have something happen."""
+        self._count += 1
+        heapq.heappush(self._heap, (at_s, self._count, action, args))
+
+    def note(self, kind: str, *what: Any) -> None:
+        """Write one line of history and let the checkers see it."""
+        entry = (round(self.now, 6), kind, *what)
+        self.history.append(entry)
+        self._listener(entry)
+
+    def run_until(self, until_s: float) -> None:
+        """Let time pass."""
+        heap = self._heap
+        while heap and heap[0][0] <= until_s:
+            at_s, _, action, args = heapq.heappop(heap)
+            self.now = max(self.now, at_s)
+            action(*args)
+        self.now = until_s
+
+    def digest(self) -> str:
+        """Give a hash of the whole history: the same for the same seed."""
+        hasher = hashlib.blake2b(digest_size=8)
+        for entry in self.history:
+            hasher.update(show_entry(entry).encode())
+        return hasher.hexdigest()
+
+    def latency_s(self) -> float:
+        """Draw the time that one way to a server takes."""
+        return 0.002 + self.faults.latency_max_s * self.chance.random() ** 3
+
+    def handling_s(self) -> float:
+        """Draw the time that the handler takes for a batch."""
+        if not self.is_healed and self.chance.random() < self.faults.slow_handler:
+            return self.chance.uniform(1.0, 25.0)
+        return 0.01 + 0.2 * self.chance.random()
+
+    # --- servers --------------------------------------------------------------------------------------
+
+    def _luck(self, rate: float) -> bool:
+        return rate > 0 and self.chance.random() < rate
+
+    def table_problem(self) -> Problem | None:
+        """Draw what keeps a call to the lease table from being served, or None."""
+        if self.now < self.throttled_until and self.chance.random() < 0.8:
+            return Problem.THROTTLED
+        if self._luck(self.faults.table_error):
+            return Problem.UNAVAILABLE
+        return None if self.table.exists else Problem.TABLE_MISSING
+
+    def serve_write(self, who: str, write: LeaseWrite) -> Applied | Refused | NotDone | Unknown:
+        """Do a write, or fail on the way there or back."""
+        problem = self.table_problem()
+        if problem is not None:
+            return NotDone(problem)
+        faults = self.faults
+        if self._luck(faults.unknown_late):
+            self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, who, write)
+            return UNKNOWN
+        if self._luck(faults.unknown_lost):
+            return UNKNOWN
+        return self._write(who, write)
+
+    def _write(self, who: str, write: LeaseWrite) -> Applied | Refused | NotDone | Unknown:
+        faults = self.faults
+        if self._luck(faults.spurious_refusal) and write.key in self.table.rows:
+            return self.table.refuse(write)
+        if faults.stale_scan:
+            self.table.remember(self.now)
+        outcome = self.table.write(who, write)
+        if self._luck(faults.unknown_applied):
+            return UNKNOWN
+        if isinstance(outcome, Applied) and self._luck(faults.answer_replaced):
+            return self.table.write(who, write)  # the SDK's own retry meets what its first try did
+        return outcome
+
+    def _write_late(self, who: str, write: LeaseWrite) -> None:
+        if self.table.exists:
+            self.table.write(who, write)
+
+    def serve_scan(self) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
+        """Give every row; now and then as they were a moment ago."""
+        problem = self.table_problem()
+        if problem is not None:
+            return problem
+        if self._luck(self.faults.stale_scan):
+            rows = self.table.stale_rows(self.now, self.chance.random())
+        else:
+            rows = tuple(self.table.rows.values())
+            self.table.remember(self.now)
+        skipped = (("leader", "entityType LEADER"),) if self.faults.foreign_rows else ()
+        return rows, skipped
+
+    def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
+        """Give one row."""
+        problem = self.table_problem()
+        return problem if problem is not None else (self.table.rows.get(key),)
+
+    def serve_ensure(self) -> None:
+        """Create the table."""
+        self.table.exists = True
+
+    def serve_listing(
+        self, filter_type: str | None, timestamp_ms: int | None
+    ) -> Problem | tuple[tuple[Shard, ...], int]:
+        """Answer ListShards: in any order, now and then incomplete."""
+        if self._luck(self.faults.stream_throttle):
+            return Problem.THROTTLED
+        shards = self.stream.list_shards(filter_type, timestamp_ms)
+        self.chance.shuffle(shards)
+        if self._luck(self.faults.bad_listing) and len(shards) > 1:
+            shards = shards[: -self.chance.randint(1, max(1, len(shards) // 3))]
+        return tuple(shards), self.now_ms()
+
+    def _stream_error(self) -> PenstockError | None:
+        if self._luck(self.faults.stream_throttle):
+            return Throttled("throttled")
+        if self._luck(self.faults.broken_connection):
+            return UnknownOutcome("connection reset")
+        return None
+
+    def serve_iterator(self, key: str, position: Position) -> str | PenstockError:
+        """Answer GetShardIterator."""
+        error = self._stream_error()
+        if error is not None:
+            return error
+        return f"{key}:{self.stream.seek(self.stream.shards[key], position)}:{self.now:.3f}"
+
+    def serve_page(self, iterator: str, record_count_max: int) -> Page[SimRecord] | PenstockError:
+        """Answer GetRecords."""
+        error = self._stream_error()
+        if error is not None:
+            return error
+        key, index_text, born_text = iterator.split(":")
+        if self.now - float(born_text) > 300 or self._luck(self.faults.expired_iterator):
+            return ExpiredIterator("expired")
+        shard = self.stream.shards[key]
+        index = int(index_text)
+        count = 0 if self._luck(self.faults.empty_page) else record_count_max
+        sequences = shard.sequences[index : index + count]
+        records = [SimRecord(str(sequence)) for sequence in sequences]
+        after = index + len(records)
+        is_end = shard.closed_ms is not None and after >= len(shard.sequences)
+        behind_ms = 0
+        if after < len(shard.sequences):
+            behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
+        return Page(
+            records,
+            records[0].sequence_number if records else None,
+            records[-1].sequence_number if records else None,
+            len(records) * _RECORD_BYTES,
+            None if is_end else f"{key}:{after}:{self.now:.3f}",
+            behind_ms,
+            self.stream.children_of(shard) if is_end else (),
+            self.now_ms(),
+        )
+
+    def serve_shard(self, key: str) -> ListedShard:
+        """Answer a reader's question about its own shard."""
+        shard = self.stream.shards[key]
+        return ListedShard(shard.closed_ms is None, self.stream.children_of(shard))
+
+
+def show_entry(entry: HistoryEntry) -> str:
+    """Show one line of history."""
+    if entry[1] != "write":
+        return "|".join(map(str, entry))
+    _, _, who, write, _, after = entry
+    state = (
+        "" if after is None else f"{after.owner} {after.checkpoint_owner} {after.counter} {after.checkpoint}"
+    )
+    return f"{entry[0]}|write|{who}|{type(write).__name__}|{write.key}|{state}"

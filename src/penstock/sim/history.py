@@ -1,0 +1,194 @@
+"""What a history says happened, and nothing else: the ground that the checkers stand on.
+
+No part of the checked code is asked. Positions are taken apart here once more, sequence numbers compared as
+integers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.core.leases.lease import Create, Lease
+from penstock.core.position import Position, Sentinel
+
+HistoryEntry = tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class ShardFacts:
+    """One shard: lineage, records, and how far they are done."""
+
+    parents: tuple[str, ...]
+    is_closed: bool = False
+    children: list[str] = field(default_factory=list)
+    sequences: list[int] = field(default_factory=list)
+    arrivals_ms: list[int] = field(default_factory=list)
+    done: set[int] = field(default_factory=set)
+    verified: int = 0  # so many records from the first are known to be done, or out of scope
+
+
+@dataclass(slots=True)
+class ReaderFacts:
+    """One reader between its start and its end."""
+
+    who: str
+    key: str
+    start_index: int
+    next_index: int
+    done_index: int
+    deliveries: int = 0
+
+
+@dataclass(slots=True)
+class Facts:
+    """Everything known at one moment of a history.
+
+    Args:
+        start: Where the application is configured to start.
+    """
+
+    start: Position
+    now: float = 0.0
+    shards: dict[str, ShardFacts] = field(default_factory=dict)
+    rows: dict[str, Lease] = field(default_factory=dict)
+    changed_s: dict[str, float] = field(default_factory=dict)
+    asked_s: dict[str, float] = field(default_factory=dict)
+    owner_write_s: dict[tuple[str, str], float] = field(default_factory=dict)
+    created: set[str] = field(default_factory=set)
+    disturbed: set[str] = field(default_factory=set)
+    was_table_dropped: bool = False
+    readers: dict[tuple[str, str, int], ReaderFacts] = field(default_factory=dict)
+    alive: set[str] = field(default_factory=set)
+    healed_s: float | None = None
+    start_ms: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.start.sentinel is Sentinel.TRIM_HORIZON:
+            self.start_ms = 0
+        elif self.start.sentinel is Sentinel.AT_TIMESTAMP:
+            self.start_ms = self.start.timestamp_ms
+
+    # --- reading positions ----------------------------------------------------------------------------
+
+    def index_after(self, key: str, position: Position) -> int:
+        """Give the index of the first record that a position leaves to be read."""
+        shard = self.shards[key]
+        if position.sequence_number is not None:
+            return bisect_right(shard.sequences, int(position.sequence_number))
+        if position.sentinel is Sentinel.SHARD_END:
+            return len(shard.sequences)
+        if position.timestamp_ms is not None:
+            return bisect_left(shard.arrivals_ms, position.timestamp_ms)
+        return len(shard.sequences) if position.sentinel is Sentinel.LATEST else 0
+
+    def first_undone(self, key: str, before_index: int) -> int | None:
+        """Give the first record in scope before an index that is not done; None when all are."""
+        shard = self.shards[key]
+        start_ms = self.start_ms
+        if start_ms is None:
+            return None
+        index = shard.verified
+        while index < before_index:
+            if shard.arrivals_ms[index] >= start_ms and shard.sequences[index] not in shard.done:
+                return shard.sequences[index]
+            index += 1
+        shard.verified = max(shard.verified, index)
+        return None
+
+    def now_s_since(self, moment_s: float | None) -> float:
+        """Give the seconds since a moment; infinity when it never came."""
+        return float("inf") if moment_s is None else self.now - moment_s
+
+    def is_forgiven(self, key: str) -> bool:
+        """Whether the fault plan itself damaged this lease: order and duplicates are not owed then."""
+        return self.was_table_dropped or key in self.disturbed
+
+    # --- taking history in ----------------------------------------------------------------------------
+
+    def take_in(self, entry: HistoryEntry) -> None:
+        """Learn one line, after the checkers have judged it."""
+        self.now = entry[0]
+        handler = getattr(self, f"_on_{entry[1]}", None)
+        if handler is not None:
+            handler(*entry[2:])
+
+    def _on_shard(self, key: str, parents: tuple[str, ...]) -> None:
+        self.shards[key] = ShardFacts(parents)
+        for parent in parents:
+            self.shards[parent].children.append(key)
+
+    def _on_closed(self, key: str) -> None:
+        self.shards[key].is_closed = True
+
+    def _on_put(self, key: str, sequence: int, arrival_ms: int) -> None:
+        self.shards[key].sequences.append(sequence)
+        self.shards[key].arrivals_ms.append(arrival_ms)
+
+    def _on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        key = write.key
+        if after is None:
+            self.rows.pop(key, None)
+            return
+        self.rows[key] = after
+        if isinstance(write, Create):
+            self.created.add(key)
+            moment = after.checkpoint.timestamp_ms
+            if moment is not None and (self.start_ms is None or moment < self.start_ms):
+                self.start_ms = moment
+        if before is None or before.counter != after.counter:
+            self.changed_s[key] = self.now
+            self.owner_write_s[who, key] = self.now
+        if after.checkpoint_owner is not None and (before is None or before.checkpoint_owner is None):
+            self.asked_s[key] = self.now
+
+    def _on_row_deleted(self, key: str, _reader: str | None) -> None:
+        self.rows.pop(key, None)
+        self.disturb(key)
+
+    def disturb(self, key: str) -> None:
+        """Forgive a shard and everything that descends from it."""
+        if key not in self.disturbed and key in self.shards:
+            self.disturbed.add(key)
+            for child in self.shards[key].children:
+                self.disturb(child)
+
+    def _on_table_dropped(self) -> None:
+        self.rows.clear()
+        self.was_table_dropped = True
+
+    def _on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
+        index = self.index_after(key, position)
+        self.readers[who, key, epoch] = ReaderFacts(who, key, index, index, index)
+
+    def _on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        reader = self.readers.get((who, key, epoch))
+        if reader is not None:
+            reader.next_index += len(sequences)
+            reader.deliveries += 1
+
+    def _on_done(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        self.shards[key].done.update(sequences)
+        reader = self.readers.get((who, key, epoch))
+        if reader is not None:
+            reader.done_index += len(sequences)
+
+    def _on_gone(self, who: str, key: str, epoch: int) -> None:
+        self.readers.pop((who, key, epoch), None)
+
+    def _on_up(self, who: str) -> None:
+        self.alive.add(who)
+
+    def _on_down(self, who: str, _how: str) -> None:
+        self.alive.discard(who)
+        for found in [reader for reader in self.readers if reader[0] == who]:
+            del self.readers[found]
+
+    def _on_healed(self) -> None:
+        self.healed_s = self.now
+
+
+def name_of(who: str) -> str:
+    """Give the worker id of an incarnation."""
+    return who.partition("#")[0]

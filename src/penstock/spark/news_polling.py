@@ -1,0 +1,285 @@
+"""Is there news? The driver's look at idle shards: at most one small read per shard and interval.
+
+A shard whose last batch ended before the tip is known to have more and is never probed. The others are asked with a
+`GetRecords` of one record, by an iterator that is kept from probe to probe.
+
+A probe is sent once. One that fails postpones its shard and no other; a shard that stays without an answer for longer than
+the deadline ends the query, with an error that names it. What only a task can find out (a shard that is gone, a position
+that the service refuses) counts as news: the task that is planned for it says what it means.
+"""
+
+from __future__ import annotations
+
+import queue
+import random
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from penstock.core.aggregation import deaggregate
+from penstock.core.backoff import Backoff
+from penstock.core.batches.query_shards import ShardState
+from penstock.core.reading.lag import age_ms, service_now_ms
+from penstock.core.reading.resume import plan_iterator
+from penstock.errors import (
+    AccessDenied,
+    ExpiredIterator,
+    NotFound,
+    Rejected,
+    ResourceBusy,
+    ServiceError,
+    Throttled,
+    Unavailable,
+)
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
+from penstock.runtime.loop import ThreadPool
+
+_THREADS_MAX: Final = 16
+_BACKOFF: Final = Backoff(0.1, 5.0)
+_DEADLINE_S: Final = 60.0
+_WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
+_NAMED_MAX: Final = 5
+_EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Answer:
+    """What came of one probe: a page, or why there is none."""
+
+    shard_id: str
+    state: ShardState
+    iterator: str | None
+    page: RecordPage | None = None
+    error: Exception | None = None
+
+
+@dataclass(slots=True)
+class _Failing:
+    """A shard that gives no answer."""
+
+    since_s: float
+    error: ServiceError | None = None
+    count: int = 0
+
+
+_States: TypeAlias = dict[str, ShardState]
+
+
+class Prober:
+    """Asks shards for news. Used by one thread; asks several shards at once.
+
+    Args:
+        kinesis: The service.
+        stream: Name or ARN.
+        interval_s: Between two probes of one shard.
+        monotonic_s: The process's clock.
+        wall_ms: The time of day.
+        backoff: How much later than usual a shard is asked again that failed.
+        deadline_s: A shard that gives no answer for longer ends the query.
+        check_stream: Called when the service does not know a shard; raises when it is the stream that is gone.
+    """
+
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        stream: str,
+        interval_s: float,
+        monotonic_s: Callable[[], float],
+        wall_ms: Callable[[], int],
+        *,
+        backoff: Backoff = _BACKOFF,
+        deadline_s: float = _DEADLINE_S,
+        check_stream: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._kinesis = kinesis.without_retries()
+        self._stream = stream
+        self._interval_s = interval_s
+        self._monotonic_s = monotonic_s
+        self._wall_ms = wall_ms
+        self._backoff = backoff
+        self._deadline_s = deadline_s
+        self._check_stream = check_stream
+        self._pool = ThreadPool("penstock-probe", _THREADS_MAX)
+        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._asked: dict[str, float] = {}  # shards whose probe is under way, and since when
+        self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
+        self._failing: dict[str, _Failing] = {}
+        self._ahead_ms = 0  # of the service's clock, where it differs from this machine's
+        self.probe_count = 0
+
+    def probe_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
+        """Probe every shard that is not known to have news and whose time has come.
+
+        Returns when all have answered, or after an interval (a second at most): an answer that takes longer counts at the
+        next call.
+
+        Raises:
+            Unavailable: A shard gave no answer for longer than the deadline.
+            ServiceError: A probe failed for good.
+        """
+        current: _States = dict(states)
+        now_s = self._monotonic_s()
+        due = [
+            (key, state)
+            for key, state in current.items()
+            if not state.has_news
+            and not state.is_finished
+            and state.due_s <= now_s
+            and key not in self._asked
+        ]
+        for key, state in due:
+            state.due_s = now_s + self._interval_s
+            self._asked[key] = now_s
+            self._submit(key, state)
+        self.probe_count += len(due)
+        self._take_answers(current, {key for key, _ in due})
+        self._raise_overdue(current)
+
+    def next_due_s(self, states: Iterable[ShardState]) -> float:
+        """Return the moment of the next probe."""
+        return min((state.due_s for state in states), default=self._monotonic_s() + self._interval_s)
+
+    def service_now_ms(self) -> int:
+        """Return the moment by the service's clock, as the last answer told it."""
+        return self._wall_ms() + self._ahead_ms
+
+    def close(self) -> None:
+        """End the threads, each after its call."""
+        self._pool.close()
+
+    # --- asking, on the pool's threads --------------------------------------------------------------------
+
+    def _submit(self, key: str, state: ShardState) -> None:
+        iterator, start = state.iterator, _start_of(state)
+        self._pool.submit(lambda: self._answers.put(self._ask(key, state, iterator, start)))
+
+    def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
+        self._begun[key] = self._monotonic_s()  # waiting for a thread is not the service's silence
+        try:
+            if iterator is None:
+                iterator = self._kinesis.fetch_iterator(self._stream, key, start)
+            page = self._kinesis.fetch_records(self._stream, iterator, 1)
+        except Exception as error:  # noqa: BLE001 - raised again, or judged, by the thread that asked
+            return _Answer(key, state, iterator, error=error)
+        return _Answer(key, state, iterator, page=page)
+
+    # --- what came of it ----------------------------------------------------------------------------------
+
+    def _take_answers(self, current: _States, awaited: set[str]) -> None:
+        give_up_s = time.monotonic() + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
+        while True:
+            left_s = give_up_s - time.monotonic() if awaited & self._asked.keys() else 0.0
+            try:
+                answer = self._answers.get(timeout=left_s) if left_s > 0 else self._answers.get_nowait()
+            except queue.Empty:
+                break
+            self._asked.pop(answer.shard_id, None)
+            self._begun.pop(answer.shard_id, None)
+            self._judge(answer, current)
+        for key in self._asked.keys() & current.keys():
+            current[key].due_s = self._monotonic_s() + self._interval_s
+
+    def _judge(self, answer: _Answer, current: _States) -> None:
+        key, state = answer.shard_id, answer.state
+        if answer.error is None:
+            self._failing.pop(key, None)
+        if current.get(key) is not state:
+            return  # a batch came in between, and the answer is about what was before it
+        if answer.page is not None:
+            self._learn(state, answer.page)
+        elif answer.error is not None:
+            self._on_failure(answer, answer.error)
+
+    def _on_failure(self, answer: _Answer, error: Exception) -> None:
+        key, state = answer.shard_id, answer.state
+        if isinstance(error, NotFound) or (isinstance(error, Rejected) and answer.iterator is None):
+            # The task that reads it finds out what became of the shard, or of the position.
+            self._check_stream()
+            state.iterator, state.has_news = None, True
+            self._failing.pop(key, None)
+            return
+        if not _may_pass(error):
+            raise error
+        failing = self._failing.setdefault(key, _Failing(self._monotonic_s()))
+        failing.count += 1
+        if isinstance(error, ServiceError):
+            failing.error = error
+        delay_s = max(self._interval_s, self._backoff.delay_s(failing.count, random.random()))
+        if isinstance(error, ExpiredIterator | Rejected):
+            state.iterator = None
+            if failing.count == 1:
+                delay_s = 0.0
+        state.due_s = self._monotonic_s() + delay_s
+
+    def _raise_overdue(self, current: _States) -> None:
+        now_s = self._monotonic_s()
+        for key in self._failing.keys() - current.keys():
+            del self._failing[key]
+        since = {key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news}
+        for key in self._asked.keys() & current.keys():
+            begun_s = self._begun.get(key)
+            if begun_s is not None:
+                since[key] = min(since.get(key, begun_s), begun_s)
+        overdue = sorted(key for key, since_s in since.items() if now_s - since_s > self._deadline_s)
+        if not overdue:
+            return
+        named = ", ".join(overdue[:_NAMED_MAX]) + (" ..." if len(overdue) > _NAMED_MAX else "")
+        longest_s = now_s - min(since[key] for key in overdue)
+        last = next((self._failing[key].error for key in overdue if key in self._failing), None)
+        raise Unavailable(
+            f"stream {self._stream}: {named} gave no answer for {longest_s:.0f} s, longer than option retryDeadline allows; "
+            f"last: {'a call that is still under way' if last is None else last}. What was read is done: start the query "
+            "again when the service answers",
+            operation="GetRecords",
+            code="" if last is None else last.code,
+            resource=self._stream,
+        ) from last
+
+    def _learn(self, state: ShardState, page: RecordPage) -> None:
+        local_ms = self._wall_ms()
+        now_ms = service_now_ms(local_ms, page.server_ms)
+        self._ahead_ms = now_ms - local_ms
+        state.is_answered = True
+        state.millis_behind_latest = page.millis_behind_latest
+        if page.records:
+            first = page.records[0]
+            if not state.is_whole and first.sequence_number == state.position.sequence_number:
+                inner = deaggregate(first.data)
+                if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
+                    # It is the record of the position itself, with nothing behind: look behind it next time.
+                    state.is_whole = True
+                    state.iterator = page.next_iterator
+                    state.due_s = self._monotonic_s()
+                    if page.next_iterator is None:
+                        state.is_finished = True
+                        state.children = page.child_shards
+                    return
+            state.has_news = True
+            state.arrival_ms = round(first.arrival_s * 1000)
+            state.millis_behind_latest = age_ms(first.arrival_s, now_ms)
+            return
+        state.iterator = page.next_iterator
+        if page.next_iterator is None and page.child_shards:
+            state.is_finished = True
+            state.children = page.child_shards
+        elif page.millis_behind_latest > 0:
+            # Empty pages on the way to records: a task goes through them at full speed.
+            state.has_news = True
+        else:
+            state.tip_seen_ms = now_ms if page.server_ms is None else page.server_ms
+
+
+def _start_of(state: ShardState) -> IteratorStart:
+    if state.is_whole and state.position.sequence_number is not None:
+        return IteratorStart(
+            IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=state.position.sequence_number
+        )
+    return plan_iterator(state.position)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a later probe may succeed where this one failed."""
+    if isinstance(error, AccessDenied):
+        return error.code in _EXPIRED_CREDENTIALS  # new ones may be on their way
+    return isinstance(error, Throttled | Unavailable | ResourceBusy | ExpiredIterator | Rejected)

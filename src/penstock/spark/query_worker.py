@@ -1,0 +1,220 @@
+"""The query's place in the fleet: the consumer's lease loop, run in the process beside the driver.
+
+The loop and its threads are the plain consumer's (`penstock.runtime.lease_loop`), so renewals go on however long a
+batch takes. Instead of reading shards, this end keeps the coordinator's words about them until the planner, on Spark's
+thread, asks for them between two batches.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
+
+from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.position import Position
+from penstock.errors import PenstockError
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import Metrics
+from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.loop import LoopThread, ThreadPool
+
+_HEARTBEAT_THREADS: Final = 4
+_CALL_THREADS: Final = 8
+
+
+class Fleet:
+    """One query among the workers of its application.
+
+    Args:
+        worker: The query's worker id.
+        options: As for every worker.
+        stream: Name or ARN.
+        table: The application's leases.
+        kinesis: For listings.
+        clock: Time.
+        metrics: Where figures go; the same names as the consumer's.
+    """
+
+    def __init__(
+        self,
+        worker: str,
+        options: c.CoordinatorOptions,
+        *,
+        stream: str,
+        table: LeaseTable,
+        kinesis: Kinesis,
+        clock: Clock,
+        metrics: Metrics,
+    ) -> None:
+        self.worker = worker
+        self._clock = clock
+        self._changed = threading.Condition()
+        self._words: deque[c.StartReader | c.StopReader] = deque()
+        self._alive: set[tuple[str, int]] = set()
+        self._is_at_rest = False
+        self._failure: BaseException | None = None
+        self._refusal: PenstockError | None = None  # the lease table is not one for this query
+        self._pools = (
+            ThreadPool("penstock-renew", _HEARTBEAT_THREADS),
+            ThreadPool("penstock-lease", _CALL_THREADS),
+        )
+        self._loop = _WatchedLoop(
+            Coordinator(worker, options),
+            stream=stream,
+            table=table,
+            kinesis=kinesis,
+            clock=clock,
+            chance=random.SystemRandom(),
+            metrics=metrics,
+            heartbeat_pool=self._pools[0],
+            call_pool=self._pools[1],
+            table_option="applicationName (or leaseTable)",
+        )
+        self._loop.on_unusable_table = self._refuse
+        self._loop.readers = self
+        self._loop.after_turn = self._after_turn
+        self._thread = LoopThread("penstock-leases", self._loop, clock, self._crash)
+        self._thread.start()
+
+    # --- the planner's side -----------------------------------------------------------------------------
+
+    def take_words(self) -> Iterator[c.StartReader | c.StopReader]:
+        """Yield what the coordinator has said since the last time; a word is gone when the next one is asked for.
+
+        So a word that was not heard to its end, because the process was told to exit meanwhile, is said again to whoever
+        asks on the way out.
+
+        Raises:
+            PenstockError: The coordinator itself failed, which is a defect; the query must not go on without it.
+        """
+        while True:
+            with self._changed:
+                self._raise_failure()
+                if not self._words:
+                    return
+                word = self._words[0]
+            yield word
+            with self._changed:
+                self._words.popleft()
+
+    def tell(self, events: Sequence[c.Event]) -> None:
+        """Give the coordinator the readers' words."""
+        with self._changed:
+            for event in events:
+                self._is_at_rest = False
+                if isinstance(event, c.ShardDrained | c.ReaderStopped):
+                    self._alive.discard((event.key, event.epoch))
+                self._loop.post(event)
+
+    def wait(self, timeout_s: float) -> None:
+        """Wait until the coordinator says something, or the time is over."""
+        self._wait_for(lambda: bool(self._words), timeout_s)
+
+    @property
+    def stats(self) -> c.CoordinatorStats:
+        """How the leases stand, as of the last look at the table."""
+        return self._loop.stats
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether this query has every lease that it can have for now."""
+        with self._changed:
+            return self._is_at_rest
+
+    def wait_until_at_rest(self, timeout_s: float) -> bool:
+        """Wait until this query has every lease that it can have for now; False when the time is over before."""
+        return self._wait_for(lambda: self._is_at_rest, timeout_s)
+
+    def stop(self, timeout_s: float) -> bool:
+        """Release every lease whose shard was handed back, and end; False when that took too long."""
+        self._loop.post(c.StopRequested())
+        self._thread.join(timeout_s)
+        is_done = not self._thread.is_alive()
+        self.abandon()
+        return is_done
+
+    def abandon(self) -> None:
+        """End without a word: the leases stay in this worker's name until they expire or it comes back."""
+        self._loop.finish()
+        for pool in self._pools:
+            pool.close()
+
+    def _wait_for(self, condition: Callable[[], bool], timeout_s: float) -> bool:
+        with self._changed:
+            is_met = self._changed.wait_for(
+                lambda: condition() or self._failure is not None or self._refusal is not None, timeout_s
+            )
+            self._raise_failure()
+        return is_met
+
+    def _raise_failure(self) -> None:
+        if self._refusal is not None:
+            raise self._refusal
+        if self._failure is not None:
+            raise PenstockError(
+                f"the lease coordinator of worker {self.worker} failed, and the query must not go on without it: "
+                f"{self._failure!r}"
+            ) from self._failure
+
+    # --- the coordinator's side (`penstock.runtime.lease_loop.Readers`), on its thread -------------------
+
+    def start_reader(self, effect: c.StartReader) -> None:
+        """Keep the word for the planner."""
+        with self._changed:
+            self._alive.add((effect.key, effect.epoch))
+            self._words.append(effect)
+            self._changed.notify_all()
+
+    def stop_reader(self, effect: c.StopReader) -> None:
+        """Keep the word for the planner."""
+        with self._changed:
+            self._words.append(effect)
+            self._changed.notify_all()
+
+    def extend_delivery(self, effect: c.ExtendDelivery) -> None:
+        """Nothing to do: a task's claim is refused when the lease is another's, whatever the clocks say."""
+
+    def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
+        """Nothing to do: promotions are the planner's own writes."""
+
+    def alive(self) -> frozenset[tuple[str, int]]:
+        """Give the shards that the planner has not given back."""
+        with self._changed:
+            return frozenset(self._alive)
+
+    def _after_turn(self, *, is_at_rest: bool) -> None:
+        with self._changed:
+            is_at_rest = is_at_rest and not self._loop.has_events  # `tell` posts under this lock
+            if is_at_rest != self._is_at_rest:
+                self._is_at_rest = is_at_rest
+                self._changed.notify_all()
+
+    def _refuse(self, error: PenstockError) -> None:
+        with self._changed:
+            self._refusal = self._refusal or error
+            self._changed.notify_all()
+
+    def _crash(self, error: BaseException) -> None:
+        with self._changed:
+            self._failure = error
+            self._changed.notify_all()
+
+
+class _WatchedLoop(LeaseLoop):
+    """Tells after each turn whether anything is under way."""
+
+    after_turn: Callable[..., None]
+
+    @property
+    def stats(self) -> c.CoordinatorStats:
+        return self._coordinator.stats
+
+    def handle_events(self, events: list[c.Event], now_s: float) -> None:
+        super().handle_events(events, now_s)
+        self.after_turn(is_at_rest=self._coordinator.is_at_rest)

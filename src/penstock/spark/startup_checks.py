@@ -1,0 +1,323 @@
+"""What a query looks at once, before it joins its application: the stream it is, who reads there, what is missing."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Mapping
+from typing import Final
+
+from penstock.core.batches.claims import find_later_claims, last_claimed_batch, parse_note
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.query_shards import find_passed_over, plan_recreation, plan_rewind
+from penstock.core.leases.lease import Applied, Create, Lease, starting_lease
+from penstock.core.leases.required_leases import find_holes, first_filter
+from penstock.core.leases.starting_per_shard import unknown_names
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.shard import Shard, StreamSummary
+from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity, describe_foreign_table, find_foreign_lease
+from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, OptionError, StreamChanged
+from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.lease_table import LeaseTable
+from penstock.spark.spark_options import SourceOptions
+
+_log: Final = logging.getLogger("penstock.spark")
+
+
+def check_stream(stream: str, summary: StreamSummary, known: StreamOffset) -> None:
+    """Refuse to go on from a checkpoint that was written for another stream.
+
+    Raises:
+        StreamChanged: The stream was deleted and made again, or the option names another one.
+    """
+    if known.stream_arn and (known.stream_arn, known.stream_created_ms) != (summary.arn, summary.created_ms):
+        raise StreamChanged(
+            f"stream {stream} is not the one that the checkpoint was written for ({known.stream_arn}, created "
+            f"{known.stream_created_ms}; now {summary.arn}, created {summary.created_ms}): it was deleted and created "
+            "again, or the option names another stream. Start with a new checkpoint location and a new applicationName"
+        )
+
+
+def scan_leases(table: LeaseTable) -> dict[str, Lease]:
+    """Read every lease; a table that was deleted is made again, empty."""
+    try:
+        scan = table.scan()
+    except NotFound:
+        _log.warning("lease table %s was deleted; it is made again from the query's offset", table.name)
+        table.ensure_exists()
+        scan = table.scan()
+    for row in scan.skipped:
+        _log.warning("lease table %s: row %r is skipped: %s", table.name, row.key, row.reason)
+    return {lease.key: lease for lease in scan.leases}
+
+
+def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions) -> None:
+    """Make sure that nobody else reads under an application name that nobody chose.
+
+    Waits until other workers' leases show that nobody is behind them, at most one and a half lease durations.
+
+    Raises:
+        OptionError: Somebody lives there.
+    """
+    if not options.application_is_default:
+        return
+    deadline_s = time.monotonic() + 1.5 * options.lease_duration_s
+    seen: dict[str, tuple[int, str | None, float]] = {}
+    while True:
+        rows, now_s = scan_leases(table), time.monotonic()
+        others = set()
+        for key, row in rows.items():
+            mark = (row.counter, row.owner)
+            since_s = seen[key][2] if key in seen and seen[key][:2] == mark else now_s
+            seen[key] = (*mark, since_s)
+            if row.reader not in (None, worker) and now_s - since_s <= options.lease_duration_s:
+                others.add(str(row.reader))
+        if not others:
+            return
+        if now_s > deadline_s:
+            raise OptionError(
+                f"stream {options.stream}: {', '.join(sorted(others))} reads it under the default application name "
+                f"{options.application}. Give this query an applicationName of its own to read the whole stream, or set "
+                "the same applicationName in both to share the shards"
+            )
+        time.sleep(min(1.0, options.lease_duration_s / 4))
+
+
+def warn_of_leases_that_win(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
+    """Say that a starting position counts for no shard that the application has read already."""
+    read = sorted(key for key, row in rows.items() if row.checkpoint.is_in_shard)
+    if not read or not options.starting_is_given:
+        return
+    _log.warning(
+        "application %s has read %d shards before (%s%s in lease table %s): there the query goes on where the application "
+        "stood, and option startingPosition counts for the other shards only. To start anew, take another applicationName or "
+        "reset its leases (penstock leases %s --reset-to ...)",
+        options.application,
+        len(read),
+        ", ".join(read[:3]),
+        ", ..." if len(read) > 3 else "",
+        table.name,
+        options.application,
+    )
+
+
+def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
+    """Make sure that the stream has the shards that the starting position names.
+
+    Raises:
+        OptionError: One is not listed, and failOnDataLoss is on.
+    """
+    kind, moment_ms = first_filter(options.starting)
+    listing = kinesis.fetch_shards(options.stream, None if kind is None else ShardFilter(kind, moment_ms))
+    refuse_unknown_shards(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
+
+
+def refuse_unknown_shards(
+    stream: str,
+    shards: Collection[Shard],
+    starting: StartingPosition,
+    *,
+    fails: bool,
+    option: str = "startingPosition",
+) -> None:
+    """Stop (or warn) where an option names shards that a listing does not have.
+
+    Raises:
+        OptionError: There are some, and `fails` is set.
+    """
+    unknown = unknown_names(shards, starting)
+    if not unknown:
+        return
+    text = (
+        f"option {option}: stream {stream} does not list {', '.join(unknown[:5])}{' ...' if len(unknown) > 5 else ''}: "
+        "misspelt, or gone from the stream with every record in it (retention)"
+    )
+    if fails:
+        raise OptionError(f"{text}. Leave these names out, or set option failOnDataLoss=false")
+    _log.warning("%s; going on without (failOnDataLoss=false)", text)
+
+
+def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what should be
+    kinesis: Kinesis,
+    table: LeaseTable,
+    options: SourceOptions,
+    rows: Mapping[str, Lease],
+    start: StreamOffset,
+    stream: StreamIdentity,
+) -> bool:
+    """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any.
+
+    Raises:
+        DataLossError: One of the shards has left the stream before it was read to its end, and failOnDataLoss is on.
+    """
+    if not plan_recreation(rows, start, {}):
+        return False
+    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
+    lineage = {key: shard.parents for key, shard in shards.items()}
+    missing = plan_recreation(rows, start, lineage)
+    children = {key for key, parents in lineage.items() if not missing.keys().isdisjoint(parents)}
+    coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
+    is_followed = bool(rows) and not coverage.holes and not coverage.unknown
+    for key, position in missing.items():
+        shard = shards.get(key)
+        if shard is None:
+            # Where leases cover every hash key, somebody has read on to shards that follow this one.
+            _warn_of_vanished(options, table, key, position, is_followed=is_followed)
+            continue
+        _log.warning("the lease of shard %s was deleted from table %s: it is made again at %s, and the records of the last batch are given out once more", key, table.name, position)  # fmt: skip
+        lease = starting_lease(key, position, shard.parents, shard.hash_range, stream)
+        table.write(Create(lease))
+    for key in sorted(children - rows.keys() - missing.keys()):
+        # What follows a shard that is gone is read from its beginning: it holds nothing that was read before.
+        if missing.keys().isdisjoint(shards.keys() & set(lineage[key])):
+            lease = starting_lease(key, TRIM_HORIZON, shards[key].parents, shards[key].hash_range, stream)
+            table.write(Create(lease))
+    return True
+
+
+def warn_of_passed_over(
+    options: SourceOptions, table: LeaseTable, rows: Mapping[str, Lease], known: StreamOffset
+) -> None:
+    """Name the shards that an offset knows as unfinished and that count as done, since others cleared them away."""
+    for key, position in find_passed_over(rows, known).items():
+        _log.warning(
+            "stream %s: the lease of shard %s is gone from table %s, and the shards that follow it have theirs, so it counts as "
+            "done. This query's checkpoint location knows it up to %s only: what came behind that was read by another worker, or "
+            "by a run that this location does not know (a copy was restored?). It is not read here; a batch read of the shard "
+            "from there gives it (spark.read with startingPosition)",
+            options.stream,
+            key,
+            table.name,
+            position,
+        )
+
+
+def _warn_of_vanished(
+    options: SourceOptions, table: LeaseTable, key: str, position: Position, *, is_followed: bool
+) -> None:
+    text = (
+        f"stream {options.stream}: shard {key} has left the stream (retention) and its lease is gone from table {table.name}; "
+        f"the query had read it up to {position}"
+    )
+    if is_followed:
+        _log.warning(
+            "%s. The leases of the table cover all hash keys: the shards that follow it are read", text
+        )
+        return
+    text += ", and what followed it there is lost"
+    if options.fail_on_data_loss and not position.is_shard_end:
+        raise DataLossError(
+            f"{text}. To go on with the shards that are left, from their beginning, set option failOnDataLoss=false"
+        )
+    _log.warning("%s; going on with the shards that are left, from their beginning", text)
+
+
+def refuse_other_stream(
+    kinesis: Kinesis, table: LeaseTable, name: str, stream: StreamIdentity, rows: Mapping[str, Lease]
+) -> None:
+    """Make sure that the lease table is one of this stream: shard ids are the same in every stream.
+
+    Raises:
+        OptionError: A lease belongs to another stream.
+    """
+    listed = None
+    if any(row.stream is None for row in rows.values()):
+        listed = {shard.shard_id: shard for shard in kinesis.fetch_shards(name).shards}
+    foreign = find_foreign_lease(rows.values(), stream, listed)
+    if foreign is not None:
+        raise OptionError(describe_foreign_table(table.name, name, foreign))
+
+
+def refuse_sharing_in_one_query(
+    options: SourceOptions, worker: str, rows: Iterable[Lease], queries: Collection[str]
+) -> None:
+    """Make sure that the sources of one query do not share the stream's shards: each would get a part of the records.
+
+    Args:
+        options: The source's options.
+        worker: This source's worker id.
+        rows: Leases that were looked at.
+        queries: Spark's ids of the queries that made this worker's claims.
+
+    Raises:
+        OptionError: Another source of the same query reads under this application's name.
+    """
+    for row in rows:
+        for claim in row.claims:
+            note = None if claim.worker == worker else parse_note(claim.note)
+            if note is not None and note.query in queries:
+                raise OptionError(
+                    f"stream {options.stream}: this query reads it twice under the applicationName {options.application} "
+                    f"(as {worker} and {claim.worker}), so each of the two sources gets a part of the shards only. Give each "
+                    "load() an applicationName of its own, and the query a new checkpoint location"
+                )
+
+
+def refuse_living_driver(
+    table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float
+) -> None:
+    """Make sure that nobody renews the leases of a query whose checkpoint location looks like an older copy.
+
+    Raises:
+        AnotherDriver: A lease in the query's name was renewed within a lease duration.
+    """
+    seen = {key: row.counter for key, row in rows.items() if row.reader == worker}
+    deadline_s = time.monotonic() + lease_duration_s
+    while seen and time.monotonic() < deadline_s:
+        time.sleep(min(1.0, lease_duration_s / 4))
+        now = scan_leases(table)
+        moved = [
+            key
+            for key, counter in seen.items()
+            if key in now and now[key].reader == worker and now[key].counter != counter
+        ]
+        if moved:
+            raise AnotherDriver(
+                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and its claims are ahead of this query's "
+                "checkpoint location: another query works from the same location. Stop one of the two"
+            )
+
+
+def rewind_leases(
+    kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str
+) -> int:
+    """Let leases go back to an offset that was restored from an older copy of the checkpoint location.
+
+    Returns:
+        The last batch that the copy does not know.
+
+    Raises:
+        ClaimConflict: Leases changed while they were being set back; start the query again.
+    """
+    rows = scan_leases(table)
+    later = find_later_claims(rows.values(), worker, known.batch)
+    last = last_claimed_batch(later, worker)
+    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
+    writes = plan_rewind(rows, known, worker, shards)
+    _log.warning(
+        "the checkpoint location is older than the leases in table %s (a copy was restored): it knows batch %d, and batch %d was "
+        "claimed. Shards %s go back to where the copy says, and what follows is read once more",
+        table.name,
+        known.batch,
+        last,
+        ", ".join(sorted(writes)) or "(none)",
+    )
+    later_keys = {row.key for row in later}
+    gone = {key for key, position in known.shards.items() if key not in rows and not position.is_shard_end}
+    left = sorted((later_keys | gone) - writes.keys())
+    if left:
+        _log.warning(
+            "shards %s are left as they are: other workers have them, or they have left the stream; what this query read there "
+            "after batch %d is not read again",
+            ", ".join(left),
+            known.batch,
+        )
+    for key, write in writes.items():
+        outcome = table.write(write)
+        if not isinstance(outcome, Applied):
+            raise ClaimConflict(
+                f"lease {key} in table {table.name} changed while it was being set back to a restored checkpoint location "
+                f"({outcome.reason.value}); start the query again"
+            )
+    return last

@@ -1,0 +1,153 @@
+"""What each error of the SDK means to us, for reads and for writes; and when a call is tried again."""
+
+from __future__ import annotations
+
+import botocore.exceptions as sdk
+import pytest
+from botocore.parsers import ResponseParserError
+
+from penstock.aws import service_calls
+from penstock.aws.connection import AwsOptions
+from penstock.aws.service_calls import call, translate
+from penstock.errors import (
+    AccessDenied,
+    ExpiredIterator,
+    NotFound,
+    Rejected,
+    ResourceBusy,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+)
+
+QUICK = AwsOptions(retry_base_s=0.001, retry_cap_s=0.001, attempts_max=4, deadline_s=60)
+
+
+def refusal(code, status=400):
+    return sdk.ClientError(
+        {"Error": {"Code": code, "Message": "why"}, "ResponseMetadata": {"HTTPStatusCode": status}},
+        "PutRecords",
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "read", "write"),
+    [
+        ("ProvisionedThroughputExceededException", 400, Throttled, Throttled),
+        ("LimitExceededException", 400, Throttled, Throttled),
+        ("ThrottlingException", 400, Throttled, Throttled),
+        ("RequestLimitExceeded", 400, Throttled, Throttled),
+        ("KMSThrottlingException", 400, Throttled, Throttled),
+        ("InternalFailure", 500, Unavailable, UnknownOutcome),
+        ("InternalServerError", 500, Unavailable, UnknownOutcome),
+        ("ServiceUnavailable", 503, Unavailable, UnknownOutcome),
+        ("", 502, Unavailable, UnknownOutcome),
+        ("502", 502, Unavailable, UnknownOutcome),
+        ("SomethingNew", 504, Unavailable, UnknownOutcome),
+        ("ExpiredIteratorException", 400, ExpiredIterator, ExpiredIterator),
+        ("ResourceNotFoundException", 400, NotFound, NotFound),
+        ("ResourceInUseException", 400, ResourceBusy, ResourceBusy),
+        ("AccessDeniedException", 400, AccessDenied, AccessDenied),
+        ("UnrecognizedClientException", 400, AccessDenied, AccessDenied),
+        ("ExpiredTokenException", 400, AccessDenied, AccessDenied),
+        ("InvalidSignatureException", 400, AccessDenied, AccessDenied),
+        ("KMSDisabledException", 400, AccessDenied, AccessDenied),
+        ("KMSInvalidStateException", 400, AccessDenied, AccessDenied),
+        ("KMSAccessDeniedException", 400, AccessDenied, AccessDenied),
+        ("KMSNotFoundException", 400, AccessDenied, AccessDenied),
+        ("KMSOptInRequired", 400, AccessDenied, AccessDenied),
+        ("ValidationException", 400, Rejected, Rejected),
+        ("InvalidArgumentException", 400, Rejected, Rejected),
+        ("com.amazonaws.kinesis#ResourceNotFoundException", 400, NotFound, NotFound),
+        ("SomethingNew", 400, Rejected, Rejected),
+    ],
+)
+def test_a_code_means_the_same_everywhere_and_a_failed_write_is_unknown(code, status, read, write):
+    for is_write, kind in ((False, read), (True, write)):
+        ours = translate(refusal(code, status), "PutRecords", "stream orders", is_write=is_write)
+        assert type(ours) is kind
+        assert str(ours).startswith("PutRecords on stream orders: ")
+        assert (ours.operation, ours.resource) == ("PutRecords", "stream orders")
+
+
+@pytest.mark.parametrize(
+    ("error", "read", "write"),
+    [
+        (sdk.EndpointConnectionError(endpoint_url="http://x"), Unavailable, Unavailable),
+        (sdk.ConnectTimeoutError(endpoint_url="http://x"), Unavailable, Unavailable),
+        (sdk.ReadTimeoutError(endpoint_url="http://x"), Unavailable, UnknownOutcome),
+        (sdk.ConnectionClosedError(endpoint_url="http://x"), Unavailable, UnknownOutcome),
+        (sdk.IncompleteReadError(actual_bytes=1, expected_bytes=2), Unavailable, UnknownOutcome),
+        (ResponseParserError("no document"), Unavailable, UnknownOutcome),
+        (ConnectionResetError("reset"), Unavailable, UnknownOutcome),
+        (sdk.NoCredentialsError(), AccessDenied, AccessDenied),
+        (sdk.ProfileNotFound(profile="work"), AccessDenied, AccessDenied),
+        (sdk.ParamValidationError(report="wrong"), Rejected, Rejected),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else value.__name__,
+)
+def test_an_error_before_sending_did_nothing_and_one_after_it_is_unknown_for_a_write(error, read, write):
+    assert type(translate(error, "Op", "stream s", is_write=False)) is read
+    assert type(translate(error, "Op", "stream s", is_write=True)) is write
+
+
+def test_the_way_out_is_named():
+    denied = translate(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
+    assert str(denied).endswith("check the credentials, the role and its policy")
+
+
+class Sender:
+    def __init__(self, *answers):
+        self.answers = list(answers)
+        self.count = 0
+
+    def __call__(self):
+        self.count += 1
+        answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+
+def test_throttling_and_failures_are_tried_again_inside_the_bound():
+    sender = Sender(refusal("ThrottlingException"), refusal("InternalFailure", 500), "done")
+    assert call(sender, "Op", "stream s", QUICK) == "done"
+    assert sender.count == 3
+    sender = Sender(refusal("ThrottlingException"))
+    with pytest.raises(Throttled) as caught:
+        call(sender, "Op", "stream s", QUICK)
+    assert sender.count == 4
+    assert isinstance(caught.value.__cause__, sdk.ClientError)
+
+
+@pytest.mark.parametrize("code", ["ValidationException", "AccessDeniedException", "ExpiredIteratorException"])
+def test_what_trying_again_cannot_help_comes_out_at_once(code):
+    sender = Sender(refusal(code))
+    with pytest.raises((Rejected, AccessDenied, ExpiredIterator)):
+        call(sender, "Op", "stream s", QUICK)
+    assert sender.count == 1
+
+
+def test_a_write_whose_outcome_is_unknown_is_not_sent_again():
+    sender = Sender(sdk.ReadTimeoutError(endpoint_url="http://x"))
+    with pytest.raises(UnknownOutcome):
+        call(sender, "Op", "stream s", QUICK, is_write=True)
+    assert sender.count == 1
+
+
+def test_no_attempt_begins_after_the_deadline(monkeypatch):
+    now_s = [0.0]
+    pauses = []
+
+    def sleep(duration_s):
+        pauses.append(duration_s)
+        now_s[0] += duration_s
+
+    monkeypatch.setattr(service_calls.time, "monotonic", lambda: now_s[0])
+    monkeypatch.setattr(service_calls.time, "sleep", sleep)
+    monkeypatch.setattr(service_calls.random, "random", lambda: 0.999)
+    options = AwsOptions(retry_base_s=1, retry_cap_s=8, attempts_max=100, deadline_s=20)
+    with pytest.raises(Throttled):
+        call(Sender(refusal("ThrottlingException")), "Op", "stream s", options)
+    assert sum(pauses) == pytest.approx(20)
+    assert pauses[:4] == pytest.approx([0.999, 1.998, 3.996, 7.992])

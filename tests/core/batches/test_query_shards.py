@@ -1,0 +1,490 @@
+"""A query's shards between batches: where each goes on, what is given back, what becomes a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.batches.claims import ClaimNote, Start, StartReason
+from penstock.core.batches.offsets import Limit, StreamOffset
+from penstock.core.batches.query_shards import (
+    QueryShards,
+    Surprise,
+    find_passed_over,
+    plan_recreation,
+    plan_rewind,
+    state_after,
+)
+from penstock.core.batches.task_split import plan_tasks
+from penstock.core.hash_key import FULL_RANGE
+from penstock.core.leases.coordinator_events import (
+    ReaderProgress,
+    ReaderStopped,
+    ShardDrained,
+    StartReader,
+    StopReader,
+    StopWhy,
+)
+from penstock.core.leases.lease import (
+    BatchClaim,
+    Create,
+    Lease,
+    PastClaim,
+    Promote,
+    Reset,
+    TipMark,
+    starting_lease,
+)
+from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.shard import ChildShard, Shard
+from penstock.core.starting import pin_latest
+from penstock.core.stream_identity import StreamIdentity
+
+ME, OTHER = "me", "other"
+STREAM = StreamIdentity("arn", 77)
+TIP = TipMark(at_record("9"), 900)
+AT5, AT7, AT9, AT12 = (at_record(number) for number in ("5", "7", "9", "12"))
+CHILD = ChildShard("child", ("a",), FULL_RANGE)
+
+
+def lease(key="a", **changes):
+    return Lease(key, **{"counter": 3, "owner": ME, "checkpoint": AT5, **changes})
+
+
+def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
+    note = ClaimNote(**{"record_count": 4, "bytes_count": 2048, "tip_ms": 900, **note})
+    claim = BatchClaim(ME, batch, "r1", start, end, note.to_bytes())
+    return lease(key, checkpoint=start, pending=end, claims=(claim,))
+
+
+def holding(*keys, position=AT5):
+    shards = QueryShards(ME)
+    for epoch, key in enumerate(keys, start=1):
+        shards.start(StartReader(key, epoch, position, lease(key), 0.0), 1000)
+    return shards
+
+
+def done(batch=1, shards=("a",), **more):
+    return StreamOffset(batch=batch, worker=ME, shards=dict.fromkeys(shards, AT5), **more)
+
+
+def settle(shards, start, *rows, now_s=10.0):
+    return shards.settle(start, {row.key: row for row in rows}, 1000, now_s)
+
+
+def positions(shards):
+    return {key: state.position for key, state in shards.states.items()}
+
+
+def test_a_shard_goes_on_where_its_batch_claimed():
+    shards = holding("a")
+    told = settle(shards, done(), claimed())
+    assert positions(shards) == {"a": AT9}
+    assert (told.record_count, told.bytes_count, told.claim_count, told.kept_iterator_count) == (
+        4,
+        2048,
+        1,
+        0,
+    )
+    assert told.surprises == ()
+    assert told.progress == (ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900)),)
+    state = shards.states["a"]
+    assert (state.has_news, state.is_whole, state.tip_seen_ms, state.is_answered) == (False, True, 900, False)
+
+
+def test_throughput_counts_from_settlement_to_settlement():
+    shards = holding("a")
+    settle(shards, done(), claimed(), now_s=10.0)
+    told = settle(shards, done(2), claimed(start=AT5, batch=2), now_s=14.0)
+    assert told.progress[0].throughput_kbps == 0.5
+
+
+def test_a_shard_that_came_during_the_batch_starts_at_its_checkpoint():
+    shards = holding("a", "b", position=AT7)
+    settle(shards, done(), claimed(), lease("b", checkpoint=AT7))
+    assert positions(shards) == {"a": AT9, "b": AT7}
+
+
+def test_a_shard_that_came_with_a_last_word_ahead_of_its_row_starts_there():
+    shards = holding("a", position=AT12)
+    settle(shards, done(shards=()), lease(checkpoint=AT7))
+    assert positions(shards) == {"a": AT12}
+
+
+def test_a_shard_that_starts_before_its_rows_sentinel_starts_where_the_coordinator_says():
+    shards = holding("a", position=TRIM_HORIZON)
+    settle(shards, done(shards=()), lease(checkpoint=pin_latest(LATEST, 7)))
+    assert positions(shards) == {"a": TRIM_HORIZON}
+
+
+def test_a_claim_of_an_earlier_batch_that_nobody_promoted_still_counts():
+    shards = holding("a", position=AT5)
+    settle(shards, done(4, shards=()), claimed(batch=2))
+    assert positions(shards) == {"a": AT9}
+
+
+def test_a_shard_that_comes_back_while_idle_goes_on_behind_its_claim():
+    shards = holding("b")
+    settle(shards, done(shards=("a", "b")), claimed("b"))
+    shards.start(StartReader("a", 9, AT5, claimed("a"), 0.0), 1000)
+    assert positions(shards) == {"a": AT9, "b": AT9}
+    assert shards.promotions() == [Promote("b", ME, 1, AT9, 900), Promote("a", ME, 1, AT9, 900)]
+
+
+@pytest.mark.parametrize(("position", "expected"), [(AT5, AT9), (AT9, AT9), (AT12, AT12)])
+def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_row_is_older(
+    position, expected
+):
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
+    assert shards.promotions() == []
+    shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
+    assert positions(shards) == {"a": expected}
+    assert shards.promotions() == ([] if position == AT12 else [Promote("a", ME, 1, AT9, 900)])
+
+
+def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
+    shards = holding("a", position=AT7)
+    settle(shards, done(shards=()), lease(checkpoint=AT7))
+    shards.stop(StopReader("a", 1, StopWhy.EXPIRED))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT7)]
+    shards.start(StartReader("a", 2, AT7, lease(checkpoint=AT7), 0.0), 1000)
+    assert (positions(shards), shards.promotions()) == ({"a": AT7}, [])
+
+
+def test_a_shard_that_was_drained_and_comes_again_is_drained_again():
+    shards = holding("a")
+    settle(shards, done(), claimed(end=SHARD_END, children=(CHILD,)))
+    assert shards.drained() == [ShardDrained("a", 1, (CHILD,))]
+    shards.start(StartReader("a", 2, AT5, lease(), 0.0), 1000)
+    assert shards.drained() == [ShardDrained("a", 2, (CHILD,))]
+
+
+def test_a_shard_that_comes_back_as_somebody_elses_has_no_start():
+    shards = holding("b")
+    settle(shards, done(shards=("a", "b")), claimed("b"))
+    shards.start(StartReader("a", 9, AT5, replace(lease(), owner=OTHER), 0.0), 1000)
+    assert positions(shards) == {"b": AT9}
+
+
+@pytest.mark.parametrize(
+    ("row", "limit", "expected"),
+    [
+        (lease(), None, Surprise.NOT_READ),
+        (lease(), Limit(10, None, ("a",)), Surprise.NOT_READ),
+        (lease(), Limit(10, None, ("b",)), None),
+        (None, None, Surprise.LEASE_GONE),
+    ],
+)
+def test_what_a_user_should_hear_of_is_told(row, limit, expected):
+    shards = holding("a")
+    told = settle(shards, done(limit=limit), *([] if row is None else [row]))
+    assert told.surprises == (() if expected is None else (("a", expected),))
+    assert positions(shards) == {"a": AT5}
+
+
+def test_a_finished_shard_is_drained_with_its_children():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(end=SHARD_END, children=(CHILD,)), claimed("b"))
+    assert shards.drained() == [ShardDrained("a", 1, (CHILD,))]
+    assert shards.drained() == []
+    assert (shards.held, positions(shards)) == ({"b"}, {"b": AT9})
+
+
+def test_a_shard_is_given_back_only_between_batches_and_with_what_is_done():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
+    shards.batch_begins()
+    shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
+    assert (shards.hand_back(), shards.hand_back_all(), shards.is_settled) == ([], [], False)
+    settle(shards, done(2, shards=("a", "b")), claimed(end=AT12, batch=2), claimed("b", batch=2))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT12, TipMark(AT12, 900))]
+    assert shards.held == {"b"}
+    assert shards.hand_back_all() == [ReaderStopped("b", 2, AT9, TIP)]
+    assert shards.held == frozenset()
+
+
+def test_a_stop_for_an_earlier_ownership_or_an_unknown_shard_means_nothing():
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.stop(StopReader("a", 7, StopWhy.HANDOVER))
+    shards.stop(StopReader("z", 1, StopWhy.HANDOVER))
+    assert shards.hand_back() == []
+
+
+def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    shards.stop(StopReader("a", 1, StopWhy.HANDOVER))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
+
+
+def test_a_robbed_shard_is_given_back_with_its_claim_where_the_robber_left_it():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
+    assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP), ReaderStopped("b", 2, None)]
+
+
+def test_where_nothing_is_done_yet_nothing_is_said():
+    shards = holding("a", position=TRIM_HORIZON)
+    settle(shards, done(shards=()), lease(checkpoint=TRIM_HORIZON))
+    assert shards.hand_back_all() == [ReaderStopped("a", 1, None)]
+
+
+def test_claims_are_promoted_once_and_only_forwards():
+    shards = holding("a", "b", "c")
+    behind = replace(claimed("b"), checkpoint=AT12)
+    ended = claimed("c", end=SHARD_END)
+    settle(shards, done(shards=("a", "b", "c")), claimed(), behind, ended)
+    assert shards.promotions() == [Promote("a", ME, 1, AT9, 900)]
+    shards.note_promoted([""])
+    assert shards.promotions() == [Promote("a", ME, 1, AT9, 900)]
+    shards.note_promoted(["a"])
+    assert shards.promotions() == []
+
+
+def test_a_claim_of_a_batch_before_is_promoted_too_when_nothing_was_read_since():
+    shards = holding("a")
+    settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": AT9}), claimed(batch=2))
+    assert shards.promotions() == [Promote("a", ME, 2, AT9)]
+
+
+def test_a_table_that_lacks_what_the_offset_knows_gets_it_where_the_offset_says():
+    rows = {"b": lease("b"), "d": lease("d", parents=frozenset({"c"}))}
+    known = done(shards=("a", "b", "c", "e"))
+    assert plan_recreation(rows, known, {}) == {"a": AT5, "e": AT5}
+    assert plan_recreation(rows, known, {"c": ("e", "f"), "f": ("e",)}) == {"a": AT5}
+
+
+def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
+    shards = holding("a", "b")
+    settle(shards, done(6, shards=("a", "b")), claimed(batch=6), lease("b"))
+    offset = shards.next_offset(
+        done(), ["b", "a"], stream=STREAM, record_count_max=10, bytes_max=None, until_ms=None
+    )
+    assert offset == StreamOffset(
+        batch=7,
+        worker=ME,
+        stream_arn="arn",
+        stream_created_ms=77,
+        shards={"a": AT9, "b": AT5},
+        limit=Limit(10, None, ("b", "a")),
+        tips={"a": 900},
+    )
+    following = shards.next_offset(
+        StreamOffset(),
+        ["a"],
+        stream=STREAM,
+        record_count_max=None,
+        bytes_max=None,
+        until_ms=None,
+        deaggregates=False,
+    )
+    assert (following.batch, following.worker, following.limit) == (8, ME, Limit(None, None, ("a",)))
+    assert not following.deaggregates
+
+
+def test_batch_numbers_go_on_behind_those_that_a_restored_checkpoint_does_not_know():
+    shards = QueryShards(ME, 40)
+    shards.start(StartReader("a", 1, AT5, lease(), 0.0), 1000)
+    settle(shards, done(6), claimed(batch=6))
+    offset = shards.next_offset(
+        done(6), ["a"], stream=STREAM, record_count_max=None, bytes_max=None, until_ms=None
+    )
+    assert offset.batch == 41
+
+
+def test_a_batch_is_settled_until_the_next_one_begins():
+    shards = holding("a")
+    assert not shards.is_settled
+    settle(shards, done(3), claimed(batch=3))
+    assert (shards.is_settled_for(3), shards.is_settled_for(2)) == (True, False)
+    shards.batch_begins()
+    assert not shards.is_settled_for(3)
+
+
+def test_a_state_without_a_note_knows_what_the_lease_says():
+    def state(position, **changes):
+        return state_after(Start(position, StartReason.CHECKPOINT), lease(**changes), 5)
+
+    assert state(AT5).is_whole is False
+    assert state(TRIM_HORIZON).is_whole is True
+    assert state(AT5, mark=TipMark(AT5, 70)).tip_seen_ms == 70
+    assert state(AT5, mark=TipMark(AT7, 70)).tip_seen_ms is None
+    assert state(AT5).is_foreign
+    assert not state(AT5, mark=TipMark(AT5)).is_foreign
+
+
+def test_a_state_with_a_note_knows_what_its_task_told():
+    note = ClaimNote(has_more=True, millis_behind_latest=70)
+    behind = state_after(Start(AT5, StartReason.CLAIMED, note), lease(), 5)
+    assert (behind.has_news, behind.tip_seen_ms, behind.millis_behind_latest) == (True, None, 70)
+
+
+# --- shards that a batch does not read -------------------------------------------------------------------------
+
+
+def reading(batch, *keys, shards=("a", "b")):
+    return done(batch, shards=shards, limit=Limit(None, None, keys))
+
+
+def test_a_shard_that_the_batch_did_not_read_keeps_what_its_last_probe_told():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
+    idle = shards.states["b"]
+    idle.iterator, idle.is_answered = "kept", True
+    following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
+    settle(shards, following, claimed(start=AT9, end=AT12, batch=2), claimed("b"))
+    assert shards.states["b"] is idle
+
+
+def test_a_shard_whose_lease_was_not_asked_for_stays_as_it_is():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b"))
+    following = replace(reading(2, "a"), shards={"a": AT9, "b": AT9})
+    assert shards.to_look_at(following) == ["a"]
+    rows = {"a": claimed(start=AT9, end=AT12, batch=2)}
+    told = shards.settle(following, rows, 1000, 20.0, asked=["a"])
+    assert positions(shards) == {"a": AT12, "b": AT9}
+    assert (told.claim_count, told.surprises) == (1, ())
+
+
+def test_a_shard_that_came_meanwhile_is_looked_at():
+    shards = holding("a")
+    settle(shards, done(), claimed())
+    shards.batch_begins()
+    shards.start(StartReader("b", 2, AT5, lease("b"), 0.0), 1000)
+    assert shards.to_look_at(reading(2, "a", shards=("a",))) == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("row", "expected"),
+    [
+        (lease(), ["a"]),
+        (claimed(batch=1), ["a"]),
+        (claimed(batch=2), []),
+        (replace(lease(), owner=OTHER), []),
+        (None, []),
+    ],
+)
+def test_what_no_execution_of_a_batch_fixed_is_left_to_the_driver(row, expected):
+    shards = holding("a", "b")
+    rows = {} if row is None else {"a": row}
+    assert shards.unclaimed(reading(2, "a"), rows) == expected
+
+
+def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
+    shards = holding("a")
+    assert shards.seen_claim("a") is None
+    settle(shards, done(2), claimed(batch=2))
+    shards.see(claimed(batch=1))
+    assert shards.seen_claim("a") == (2, "r1")
+
+
+def test_idle_shards_tell_since_when_nothing_is_left():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed(), claimed("b", tip_ms=None, has_more=True))
+    assert shards.progress() == [ReaderProgress("a", 1, str(AT9), 0, None, TipMark(AT9, 900))]
+
+
+def test_a_claim_that_was_seen_and_may_be_gone_is_looked_up_before_it_counts():
+    shards = holding("a")
+    settle(shards, done(2), claimed(batch=2))
+    shards.stop(StopReader("a", 1, StopWhy.LOST))
+    shards.hand_back()
+    shards.start(StartReader("a", 2, AT9, lease(), 0.0), 1000)
+    assert (shards.seen_claim("a"), shards.doubtful) == ((2, "r1"), {"a"})
+    shards.see_exactly(["a"], {"a": lease()})
+    assert (shards.seen_claim("a"), shards.doubtful) == (None, set())
+    shards.see_exactly(["a", "b"], {"a": claimed(batch=3)})
+    assert (shards.seen_claim("a"), shards.seen_claim("b")) == ((3, "r1"), None)
+
+
+def test_a_restored_copy_keeps_the_end_of_its_last_batch_where_a_later_claim_still_knows_it():
+    row = claimed("a", start=AT9, end=AT12, batch=4)
+    claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9),), made_ms=7)
+    row = replace(row, claims=(claim,))
+    standing = BatchClaim(ME, 3, "r1", AT5, AT9, b"", 7)
+    assert plan_rewind({"a": row}, done(3), ME, {}) == {"a": Reset("a", 3, AT5, forget=ME, claim=standing)}
+    assert plan_rewind({"a": row}, done(2), ME, {}) == {"a": Reset("a", 3, AT5, forget=ME)}
+
+
+# --- a checkpoint location that was restored from an older copy -----------------------------------------------
+
+
+def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
+    listed = {"gone": Shard("gone", FULL_RANGE, ("p",))}
+    rows = [
+        claimed("child", batch=6),
+        claimed("a", batch=5),
+        replace(claimed("ended", end=SHARD_END, batch=4), owner=None, checkpoint=SHARD_END),
+        claimed("quiet", batch=3),
+        replace(claimed("theirs", batch=9), owner=OTHER),
+        lease("new"),
+    ]
+    known = done(3, shards=("a", "ended", "quiet", "theirs", "gone", "vanished"))
+    writes = plan_rewind({row.key: row for row in rows}, known, ME, listed)
+    assert list(writes.values()) == [
+        Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
+        Reset("ended", 3, AT5, forget=ME),
+        Reset("a", 3, AT5, forget=ME),
+        Reset("child", 3, TRIM_HORIZON, forget=ME),
+    ]
+
+
+def test_a_shard_that_an_offset_knows_as_unfinished_and_whose_children_alone_have_leases_is_passed_over():
+    rows = {"child": lease("child", parents=frozenset({"a", "done"}))}
+    known = StreamOffset(batch=3, worker=ME, shards={"a": AT5, "done": SHARD_END, "gone": AT5})
+    assert find_passed_over(rows, known) == {"a": AT5}
+    assert find_passed_over(rows | {"a": lease("a", checkpoint=SHARD_END)}, known) == {}
+
+
+def test_a_shard_that_the_copy_knows_as_done_stays_done():
+    known = StreamOffset(batch=3, worker=ME, shards={"a": SHARD_END})
+    assert plan_rewind({"a": lease(checkpoint=SHARD_END)}, known, ME, {}) == {}
+
+
+# --- which shards share a task ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("weights", "per_task", "tasks_max", "expected"),
+    [
+        ({}, 1, None, []),
+        ({"b": 1, "a": 2}, 1, None, [["a"], ["b"]]),
+        ({"a": 100, "b": 1, "c": 1, "d": 1}, 2, None, [["a"], ["b", "c", "d"]]),
+        ({"a": 0, "b": 0, "c": 0, "d": 0}, 2, None, [["a", "c"], ["b", "d"]]),
+        ({"a": 5, "b": 4, "c": 3}, 1, 2, [["a"], ["b", "c"]]),
+        ({"a": 5, "b": 4, "c": 3}, 9, None, [["a", "b", "c"]]),
+        ({"a": 5}, 1, 9, [["a"]]),
+    ],
+)
+def test_busy_shards_are_read_alone_and_quiet_ones_together(weights, per_task, tasks_max, expected):
+    assert plan_tasks(weights, per_task, tasks_max) == expected
+
+
+# --- size ---------------------------------------------------------------------------------------------------------
+
+
+def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_once():
+    keys = [f"shardId-{number:012d}" for number in range(5000)]
+    shards = holding(*keys)
+
+    class Rows(dict):
+        asked = 0
+
+        def get(self, key, default=None):
+            Rows.asked += 1
+            return super().get(key, default)
+
+    rows = Rows((key, claimed(key)) for key in keys)
+    told = shards.settle(done(shards=keys), rows, 1000, 1.0)
+    assert (told.claim_count, Rows.asked) == (5000, 5000)
+    offset = shards.next_offset(
+        done(shards=keys), keys, stream=STREAM, record_count_max=10**6, bytes_max=None, until_ms=None
+    )
+    assert len(offset.shards) == 5000

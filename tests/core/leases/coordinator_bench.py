@@ -1,0 +1,117 @@
+"""One coordinator, driven by hand over a lease table in memory."""
+
+from penstock.core.hash_key import HASH_KEY_MAX, HashRange
+from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_events import (
+    CoordinatorOptions,
+    EnsureTable,
+    FetchLease,
+    LeaseFetched,
+    ListingDone,
+    ListShards,
+    NotDone,
+    Problem,
+    Report,
+    ScanDone,
+    ScanTable,
+    TableReady,
+    Tick,
+    WriteDone,
+    WriteLease,
+)
+from penstock.core.leases.lease import Applied, apply_write
+from penstock.core.position import TRIM_HORIZON
+from penstock.core.starting import StartingPosition
+
+WHOLE = HashRange(0, HASH_KEY_MAX)
+LEFT = HashRange(0, 99)
+RIGHT = HashRange(100, HASH_KEY_MAX)
+
+
+class Table:
+    """The lease table, for tests that are about the machine and not about writes."""
+
+    def __init__(self, *leases):
+        self.rows = {lease.key: lease for lease in leases}
+
+    def write(self, write):
+        outcome = apply_write(self.rows.get(write.key), write)
+        if isinstance(outcome, Applied):
+            if outcome.lease is None:
+                del self.rows[write.key]
+            else:
+                self.rows[write.key] = outcome.lease
+        return outcome
+
+
+class Bench:
+    """One coordinator, driven by hand; `run` answers its calls from a table until nothing is left to do."""
+
+    def __init__(self, *leases, worker="me", now=0.0, **options):
+        self.options = CoordinatorOptions(**{"start": StartingPosition(default=TRIM_HORIZON), **options})
+        self.machine = Coordinator(worker, self.options)
+        self.table = Table(*leases)
+        self.now = now
+        self.seen = []
+        self.slow = ()  # kinds of writes, and ListShards, that are not answered
+        self.listing = ()
+        self.damaged = {}  # rows that cannot be read, with why
+
+    def feed(self, event):
+        effects = self.machine.handle(event, self.now, 0.5)
+        self.seen += effects
+        return effects
+
+    def run(self, event):
+        """Feed an event, and answer every call that follows; gives all effects in order."""
+        begin = len(self.seen)
+        queue = list(self.feed(event))
+        while queue:
+            effect = queue.pop(0)
+            answer = self.answer(effect)
+            if answer is not None:
+                queue += self.feed(answer)
+        return self.seen[begin:]
+
+    def answer(self, effect):
+        match effect:
+            case EnsureTable():
+                return TableReady()
+            case ScanTable():
+                rows = [row for key, row in self.table.rows.items() if key not in self.damaged]
+                return ScanDone(tuple(rows), tuple(self.damaged.items()))
+            case WriteLease(write_id, write) if not isinstance(write, self.slow):
+                is_damaged = write.key in self.damaged
+                outcome = NotDone(Problem.REFUSED, "unreadable") if is_damaged else self.table.write(write)
+                return WriteDone(write_id, write, outcome)
+            case FetchLease(key):
+                return LeaseFetched(key, self.table.rows.get(key))
+            case ListShards(purpose) if ListShards not in self.slow:
+                return ListingDone(purpose, self.listing, 1000)
+        return None
+
+    def start(self):
+        return self.run(Tick())
+
+    def at(self, now):
+        """Let time pass, with all the ticks that the machine asks for."""
+        begin = len(self.seen)
+        while self.machine.next_wake_s <= now:
+            self.now = max(self.now, self.machine.next_wake_s)
+            self.run(Tick())
+        self.now = now
+        self.run(Tick())
+        return self.seen[begin:]
+
+    def writes(self, kind):
+        return [
+            effect.write
+            for effect in self.seen
+            if isinstance(effect, WriteLease) and isinstance(effect.write, kind)
+        ]
+
+    def reports(self, topic):
+        return [effect for effect in self.seen if isinstance(effect, Report) and effect.topic is topic]
+
+    def of(self, kind):
+        return [effect for effect in self.seen if isinstance(effect, kind)]

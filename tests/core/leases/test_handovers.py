@@ -1,0 +1,213 @@
+"""What one observer learns of hand-overs: which last too long, and who does not know them."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.leases.fleet_view import fleet_of, live_workers
+from penstock.core.leases.handovers import Handovers
+from penstock.core.leases.lease import BatchClaim, Lease, RequestHandover, Take, TipMark, apply_write
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.position import at_record
+from penstock.core.stream_identity import StreamIdentity
+
+CLAIM = BatchClaim("reader", 3, "run", at_record("1"), at_record("2"))
+ASKED = Lease("s", counter=4, owner="next", checkpoint_owner="reader", checkpoint=at_record("5"))
+
+
+def seen(*rows):
+    """Handovers that saw the rows at 0, 1, 2, ... seconds."""
+    handovers = Handovers(30.0)
+    before = None
+    for moment, row in enumerate(rows):
+        handovers.see(before, row, float(moment))
+        before = row
+    return handovers
+
+
+def renewed(row):
+    return replace(row, counter=row.counter + 1)
+
+
+def test_an_ask_is_overdue_when_it_was_seen_to_stand_for_the_bound():
+    handovers = seen(ASKED, renewed(ASKED))
+    assert not handovers.is_overdue(ASKED, 29.9)
+    assert handovers.is_overdue(ASKED, 30.0)
+    assert handovers.next_overdue_s(5.0) == 30.0
+
+
+def test_another_ask_for_the_same_lease_has_a_time_of_its_own():
+    handovers = seen(ASKED, replace(ASKED, owner="other", checkpoint_owner="next", counter=6))
+    assert not handovers.is_overdue(ASKED, 30.5)
+
+
+def test_a_lease_that_was_given_counts_no_longer():
+    given = replace(ASKED, counter=5, checkpoint_owner=None, owner_switches=1, checkpoint=at_record("6"))
+    handovers = seen(ASKED, given)
+    assert not handovers.is_overdue(given, 99.0)
+    assert handovers.next_overdue_s(1.0) == float("inf")
+
+
+def test_who_renews_through_a_whole_hand_over_is_asked_again_only_after_a_long_while():
+    handovers = seen(ASKED)
+    handovers.note_unanswered(ASKED, 30.0)
+    assert handovers.is_deaf("reader", 31.0)
+    assert not handovers.is_deaf("next", 31.0)
+    assert not handovers.is_deaf("reader", 30.0 + 20 * 30.0)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [replace(ASKED, owner="reader", checkpoint_owner="older")],
+        [replace(ASKED, claims=(CLAIM,))],
+    ],
+    ids=["it has an ask of its own under way from before", "it claims"],
+)
+def test_a_claim_shows_a_worker_that_knows_hand_overs_and_a_first_look_alone_shows_nothing(rows):
+    handovers = seen(*rows)
+    handovers.note_unanswered(ASKED, 30.0)
+    assert handovers.is_deaf("reader", 31.0) == (not rows[0].claims)
+
+
+def test_who_was_seen_to_ask_knows_hand_overs():
+    free = Lease("s", counter=4, owner="old")
+    asking = apply_write(free, RequestHandover("s", "old", "reader")).lease
+    handovers = seen(free, asking)
+    handovers.note_unanswered(ASKED, 30.0)
+    assert not handovers.is_deaf("reader", 31.0)
+
+
+def test_who_has_answered_once_knows_hand_overs():
+    given = replace(ASKED, counter=5, checkpoint_owner=None, owner_switches=1, checkpoint=at_record("6"))
+    handovers = seen(ASKED, given)
+    handovers.note_unanswered(ASKED, 30.0)
+    assert not handovers.is_deaf("reader", 31.0)
+
+
+@pytest.mark.parametrize(
+    "news",
+    [{"throughput_kbps": 0.5}, {"mark": TipMark(at_record("5"), 1000)}],
+    ids=["a throughput", "a moment at the tip"],
+)
+def test_who_writes_what_no_kcl_2_worker_writes_knows_hand_overs(news):
+    held = Lease("s", counter=4, owner="reader", checkpoint=at_record("5"))
+    handovers = seen(held, renewed(replace(held, **news)))
+    handovers.note_unanswered(ASKED, 30.0)
+    assert not handovers.is_deaf("reader", 31.0)
+
+
+def test_what_an_earlier_reader_wrote_shows_nothing_of_the_present_one():
+    row = Lease("s", counter=4, owner="reader", throughput_kbps=0.5, mark=TipMark(at_record("5"), 1000))
+    taken = replace(row, counter=5, owner="java")
+    handovers = seen(row, taken, renewed(taken), replace(taken, counter=7, mark=TipMark(at_record("6"))))
+    asked = replace(taken, owner="next", checkpoint_owner="java")
+    handovers.note_unanswered(asked, 30.0)
+    assert handovers.is_deaf("java", 31.0)
+
+
+def test_a_take_by_the_asker_is_no_answer():
+    taken = apply_write(ASKED, Take("s", 4, "next")).lease
+    handovers = seen(ASKED, taken)
+    handovers.note_unanswered(ASKED, 30.0)
+    assert handovers.is_deaf("reader", 31.0)
+
+
+def test_who_takes_and_leaves_the_readers_field_standing_does_not_know_hand_overs():
+    taken = replace(ASKED, owner="java", counter=5)
+    handovers = seen(ASKED, taken)
+    assert handovers.is_deaf("java", 2.0)
+    assert handovers.is_overdue(taken, 1.0)
+    assert handovers.holder(taken, {"reader"}) == "java"
+
+
+def test_workers_that_no_lease_names_any_more_are_forgotten():
+    handovers = seen(ASKED)
+    handovers.note_unanswered(ASKED, 30.0)
+    handovers.keep_only([Lease("s", owner="next")])
+    assert not handovers.is_deaf("reader", 31.0)
+
+
+def renewing(counters, **row):
+    """Handovers of an application whose workers name their stream; a lease was seen with these counters."""
+    handovers = Handovers(30.0, names_streams=True)
+    before = None
+    for moment, counter in enumerate(counters):
+        now = Lease("s", counter=counter, owner="reader", **row)
+        handovers.see(before, now, float(moment))
+        before = now
+    return handovers
+
+
+@pytest.mark.parametrize(
+    ("counters", "row", "is_deaf"),
+    [
+        ([4, 5, 6], {}, True),
+        ([4, 6], {}, True),
+        ([4, 5], {}, False),
+        ([4, 4, 4], {}, False),
+        ([4, 6, 8], {"stream": StreamIdentity("arn", 1)}, False),
+        ([4, 6, 8], {"throughput_kbps": 0.5}, False),
+    ],
+    ids=["bare", "bare, seldom looked at", "once", "nobody renews", "the stream is named", "as KCL 3 renews"],
+)
+def test_who_renews_a_row_and_leaves_it_bare_does_not_know_hand_overs(counters, row, is_deaf):
+    assert renewing(counters, **row).is_deaf("reader", 9.0) is is_deaf
+
+
+def test_where_nobody_names_the_stream_a_bare_row_shows_nothing():
+    assert not seen(*[Lease("s", counter=counter, owner="reader") for counter in (4, 6, 8)]).is_deaf(
+        "reader", 9.0
+    )
+
+
+# --- how it counts in the fleet ---------------------------------------------------------------------------
+
+
+def judged(rows, at_s):
+    """The fleet as "me" sees it `at_s` seconds after its first look; every owner renews."""
+    view = LeaseView(10.0, 30.0)
+    steps = int(at_s / 5.0)
+    for step in range(steps + 1):
+        view.observe_scan([replace(row, counter=row.counter + step) for row in rows], step * 5.0)
+    fleet = fleet_of(view, at_s, "me")
+    return live_workers(fleet, "me"), {entry.lease.key: entry.lease.owner for entry in fleet}
+
+
+def lease(key, owner, reader=None):
+    return Lease(key, counter=9, owner=owner, checkpoint_owner=reader)
+
+
+@pytest.mark.parametrize(
+    ("rows", "workers", "holders"),
+    [
+        (
+            [lease("a", "dead", "java"), lease("b", "dead", "java"), lease("c", "java")],
+            {"me", "java"},
+            ["java"] * 3,
+        ),
+        ([lease("a", "dead", "java")], {"me", "java"}, ["java"]),
+        ([lease("a", "java", "gone"), lease("b", "java")], {"me", "java"}, ["java", "java"]),
+        (
+            [lease("a", "next", "java"), lease("b", "next"), lease("c", "java")],
+            {"me", "java", "next"},
+            ["next", "next", "java"],
+        ),
+        ([lease("a", "me", "java")], {"me"}, ["me"]),
+    ],
+    ids=[
+        "it died while it asked",
+        "it died, and the reader has nothing else",
+        "a field left over",
+        "the asker lives by another lease",
+        "this worker asks",
+    ],
+)
+def test_a_hand_over_that_has_lasted_too_long_counts_for_the_worker_that_is_known_to_live(
+    rows, workers, holders
+):
+    named = {name for row in rows for name in (row.owner, row.checkpoint_owner) if name}
+    assert judged(rows, 25.0)[0] == {"me", *named}
+    found, by_key = judged(rows, 30.0)
+    assert found == workers
+    assert list(by_key.values()) == holders

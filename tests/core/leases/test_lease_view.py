@@ -1,0 +1,109 @@
+"""What an observer may say about leases: ages on its own clock, and what a scan that misses rows means."""
+
+import pytest
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.position import SHARD_END, at_record
+
+
+def view_of(*leases, now=0.0):
+    view = LeaseView(10.0)
+    view.observe_scan(leases, now)
+    return view
+
+
+def test_a_row_seen_for_the_first_time_is_alive_whoever_owns_it():
+    assert view_of(Lease("s", counter=99, owner="x")).hold("s", 9.99) is Hold.ALIVE
+
+
+def test_a_counter_that_stands_still_for_the_lease_duration_means_a_dead_owner():
+    view = view_of(Lease("s", counter=1, owner="x"))
+    view.observe_scan([Lease("s", counter=1, owner="x")], 8.0)
+    assert view.hold("s", 9.99) is Hold.ALIVE
+    assert view.hold("s", 10.0) is Hold.EXPIRED
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        Lease("s", counter=2, owner="x"),
+        Lease("s", counter=0, owner="x"),
+        Lease("s", counter=1, owner="y"),
+        Lease("s", counter=1, owner="x", checkpoint=at_record("7")),
+    ],
+    ids=["counter up", "counter down", "owner", "checkpoint"],
+)
+def test_any_change_counts_as_a_sign_of_life(changed):
+    view = view_of(Lease("s", counter=1, owner="x"))
+    view.observe_scan([changed], 8.0)
+    assert view.hold("s", 17.9) is Hold.ALIVE
+    assert view.hold("s", 18.0) is Hold.EXPIRED
+
+
+def test_a_row_without_an_owner_is_free_at_once():
+    assert view_of(Lease("s")).hold("s", 0.0) is Hold.UNOWNED
+
+
+def test_a_finished_lease_is_neither_free_nor_held():
+    assert view_of(Lease("s", owner="x", checkpoint=SHARD_END)).hold("s", 99.0) is Hold.ENDED
+
+
+def test_while_a_lease_is_handed_over_its_reader_keeps_it_alive():
+    assert view_of(Lease("s", owner="next", checkpoint_owner="old")).hold("s", 5.0) is Hold.ALIVE
+
+
+def test_a_suspect_is_looked_at_when_it_expires():
+    view = view_of(Lease("s", counter=1, owner="x"), Lease("t", counter=1, owner="me"))
+    assert view.next_expiry_s("me") is None
+    view.observe_scan([Lease("s", counter=1, owner="x"), Lease("t", counter=1, owner="me")], 6.0)
+    assert view.next_expiry_s("me") == 10.0
+
+
+def test_rows_that_a_scan_misses_are_forgotten():
+    view = view_of(Lease("s"), Lease("t"))
+    assert view.observe_scan([Lease("t")], 8.0, began_s=7.9) == ["s"]
+    assert "s" not in view
+
+
+def test_rows_that_were_written_while_the_scan_ran_or_just_before_are_kept():
+    view = view_of()
+    view.observe(Lease("s", counter=1, owner="me"), 6.5)
+    assert view.observe_scan([], 8.0, began_s=7.9) == []
+    assert "s" in view
+
+
+def test_a_held_row_that_a_scan_misses_is_named_but_kept():
+    view = view_of(Lease("s", owner="me"))
+    assert view.observe_scan([], 8.0, began_s=7.9, held={"s"}) == ["s"]
+    assert "s" in view
+
+
+def test_a_scan_that_began_before_a_write_does_not_turn_it_back():
+    view = view_of()
+    view.observe(Lease("s", counter=5, owner="me"), 7.95)
+    view.observe_scan([Lease("s", counter=4, owner="other")], 8.0, began_s=7.9)
+    assert view.get("s").owner == "me"
+
+
+def test_a_child_waits_while_a_parent_is_unfinished():
+    view = view_of(Lease("a", checkpoint=SHARD_END), Lease("b", owner="x"))
+    assert view.waits_for_parents(Lease("c", parents=frozenset({"a", "b"})))
+    assert not view.waits_for_parents(Lease("c", parents=frozenset({"a"})))
+
+
+def test_a_child_whose_parents_are_all_unknown_does_not_wait():
+    assert not view_of().waits_for_parents(Lease("c", parents=frozenset({"a", "b"})))
+
+
+def test_a_child_at_its_start_waits_for_a_parent_whose_row_is_missing_until_the_stream_has_forgotten_it():
+    view = view_of(Lease("a", checkpoint=SHARD_END))
+    child = Lease("c", parents=frozenset({"a", "b"}))
+    assert view.waits_for_parents(child)
+    view.gone.add("b")
+    assert not view.waits_for_parents(child)
+
+
+def test_a_child_past_its_start_does_not_wait_for_a_missing_parent():
+    view = view_of(Lease("a", checkpoint=SHARD_END))
+    assert not view.waits_for_parents(Lease("c", parents=frozenset({"a", "b"}), checkpoint=at_record("4")))

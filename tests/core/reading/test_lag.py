@@ -1,0 +1,68 @@
+"""The age of the oldest record that is not done."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from penstock.core.aggregation import AggregateBuilder
+from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.reading.lag import ArrivalMarks, age_ms, find_oldest_unread, service_now_ms
+
+
+@dataclass(frozen=True)
+class Raw:
+    sequence_number: str
+    data: bytes = b"x"
+    arrival_s: float = 100.0
+
+
+def aggregate(count: int) -> bytes:
+    builder = AggregateBuilder()
+    for _ in range(count):
+        builder.add(b"", "k")
+    return builder.build().data
+
+
+@pytest.mark.parametrize(
+    ("position", "numbers", "found"),
+    [
+        (TRIM_HORIZON, ["5", "6"], "5"),
+        (at_record("5"), ["5", "6"], "6"),
+        (at_record("5"), ["6", "7"], "6"),  # the record at the checkpoint has passed the retention
+        (at_record("9"), ["8", "9", "10"], "10"),  # numbers, not texts
+        (at_record("5"), ["5"], None),
+        (at_record("5"), [], None),
+    ],
+)
+def test_the_oldest_unread_record_is_the_first_behind_the_position(position, numbers, found):
+    oldest = find_oldest_unread([Raw(number) for number in numbers], position)
+    assert (oldest and oldest.sequence_number) == found
+
+
+@pytest.mark.parametrize(("sub", "found"), [(0, "5"), (1, "5"), (2, "6")])
+def test_an_aggregate_is_unread_until_its_last_record_is_done(sub, found):
+    records = [Raw("5", aggregate(3)), Raw("6")]
+    assert find_oldest_unread(records, at_record("5", sub)).sequence_number == found
+
+
+def test_an_unread_record_is_never_of_age_zero():
+    assert age_ms(100.0, 120_500) == 20_500
+    assert age_ms(100.0, 100_000) == 1
+    assert age_ms(100.0, 99_000) == 1
+
+
+@pytest.mark.parametrize(
+    ("server_ms", "now_ms"), [(None, 100_400), (100_000, 100_400), (99_000, 100_400), (160_000, 160_000)]
+)
+def test_a_wrong_local_clock_gives_way_to_the_services(server_ms, now_ms):
+    assert service_now_ms(100_400, server_ms) == now_ms
+
+
+def test_the_oldest_record_that_is_not_done_is_known_to_the_second():
+    marks = ArrivalMarks()
+    assert marks.oldest_s(0) is None
+    for count, arrival_s in [(2, 10.0), (1, 10.9), (0, 11.0), (3, 12.0), (1, 5.0)]:
+        marks.add(count, arrival_s)
+    assert [marks.oldest_s(done) for done in range(8)] == [10.0, 10.0, 10.0, 12.0, 12.0, 12.0, 5.0, None]
+    marks.add(1, 20.0)
+    assert marks.oldest_s(7) == 20.0

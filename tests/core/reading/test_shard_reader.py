@@ -1,0 +1,643 @@
+"""The polling reader: what it does next, given what came of the last step."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.core.hash_key import HashRange
+from penstock.core.position import (
+    LATEST,
+    SHARD_END,
+    TRIM_HORIZON,
+    Position,
+    Sentinel,
+    at_record,
+    at_timestamp,
+)
+from penstock.core.reading.shard_reader import (
+    Failed,
+    FetchIterator,
+    FetchListing,
+    FetchPage,
+    Finished,
+    Kept,
+    ListedShard,
+    Page,
+    Pause,
+    ReaderOptions,
+    ShardReader,
+    Wait,
+)
+from penstock.core.shard import ChildShard
+from penstock.errors import (
+    AccessDenied,
+    DataLossError,
+    ExpiredIterator,
+    NotFound,
+    OptionError,
+    Rejected,
+    ServiceError,
+    StreamChanged,
+    Throttled,
+    Unavailable,
+)
+
+CHILD = ChildShard("shardId-1", ("shardId-0",), HashRange(0, 9))
+SPACING_S = ReaderOptions().spacing_s
+EPOCH_MS = 1_700_000_000_000
+
+
+@dataclass(frozen=True)
+class Rec:
+    sequence_number: str
+    sub_sequence_number: int = 0
+
+
+def reader(start: Position = TRIM_HORIZON, **options) -> ShardReader[Rec]:
+    return ShardReader("orders", "shardId-0", start, ReaderOptions(**options))
+
+
+def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> Page[Rec]:
+    records = [
+        Rec(str(place[0]), place[1]) if isinstance(place, tuple) else Rec(str(place)) for place in places
+    ]
+    first = records[0].sequence_number if records else None
+    last = records[-1].sequence_number if records else None
+    service_ms = None if at_s is None else EPOCH_MS + int(at_s * 1000)
+    return Page(records, first, last, read_bytes, iterator, behind, children, service_ms)
+
+
+def places(records) -> list[tuple[int, int]]:
+    return [(int(record.sequence_number), record.sub_sequence_number) for record in records]
+
+
+def started(start: Position = TRIM_HORIZON, **options) -> ShardReader[Rec]:
+    machine = reader(start, **options)
+    machine.on_iterator("first", 0.0, 1_000_000)
+    return machine
+
+
+# --- where reading starts -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("start", "asked"),
+    [
+        (TRIM_HORIZON, TRIM_HORIZON),
+        (LATEST, LATEST),
+        (at_timestamp(5), at_timestamp(5)),
+        (Position(sentinel=Sentinel.LATEST, timestamp_ms=7), at_timestamp(7)),
+        (at_record("42", 3), at_record("42", 0)),
+    ],
+)
+def test_the_first_step_takes_an_iterator_at_the_starting_position(start, asked):
+    assert reader(start).plan_step(0.0) == FetchIterator(asked)
+
+
+def test_a_shard_at_its_end_cannot_be_read():
+    with pytest.raises(ValueError, match="at its end"):
+        reader(SHARD_END)
+
+
+def test_with_an_iterator_the_next_step_reads_a_page():
+    assert started(record_count_max=1).plan_step(0.0) == FetchPage("first", 1)
+
+
+def test_asking_twice_gives_the_same_step():
+    machine = started()
+    assert machine.plan_step(0.0) == machine.plan_step(0.0)
+
+
+def test_reading_resumes_inside_an_aggregate():
+    machine = started(at_record("100", 1))
+    kept = machine.on_page(page((100, 0), (100, 1), (100, 2), (101, 0)), 0.0, 0.1)
+    assert places(kept.records) == [(100, 2), (101, 0)]
+    assert kept.loss is None
+
+
+@pytest.mark.parametrize("records", [[], [Rec("4")]])
+def test_reading_goes_on_after_an_aggregate_without_user_records(records):
+    machine = started()
+    kept = machine.on_page(Page(records, "4", "5", 0, "next", 0), 0.0, 0.1)
+    assert kept.records == records
+    machine.on_failure(ExpiredIterator("old"), 400.0, 0.5)
+    assert machine.plan_step(400.0) == FetchIterator(at_record("5"))
+    machine.on_iterator("second", 400.0, 1)
+    kept = machine.on_page(Page([Rec("6")], "5", "6", 0, "next", 0), 400.0, 400.1)
+    assert (places(kept.records), kept.loss) == ([(6, 0)], None)
+
+
+def test_the_resume_filter_survives_an_empty_first_page():
+    machine = started(at_record("100", 1))
+    machine.on_page(page(behind=10), 0.0, 0.1)
+    kept = machine.on_page(page((100, 0), (100, 1), (100, 2)), 0.3, 0.4)
+    assert places(kept.records) == [(100, 2)]
+
+
+def test_a_page_that_holds_only_what_is_done_gives_nothing_and_reading_goes_on():
+    machine = started(at_record("100", 0), record_count_max=1)
+    assert places(machine.on_page(page(100), 0.0, 0.1).records) == []
+    assert places(machine.on_page(page(101), 0.3, 0.4).records) == [(101, 0)]
+
+
+def test_sequence_numbers_are_compared_as_integers():
+    machine = started(at_record("9", 0))
+    assert places(machine.on_page(page(9, 10), 0.0, 0.1).records) == [(10, 0)]
+
+
+# --- pace -----------------------------------------------------------------------------------------------
+
+
+def test_reads_are_kept_apart_from_start_to_start():
+    machine = started()
+    machine.on_page(page(1, behind=5), 10.0, 10.15)
+    assert machine.plan_step(10.15) == Wait(10.0 + SPACING_S, Pause.SPACING)
+    assert machine.plan_step(10.0 + SPACING_S) == FetchPage("next", 10_000)
+
+
+def test_a_large_page_uses_up_the_bytes_of_the_seconds_to_come():
+    machine = started()
+    machine.on_page(page(1, behind=5, read_bytes=10 * 1024 * 1024), 10.0, 10.5)
+    assert machine.plan_step(10.5) == Wait(15.0, Pause.BYTES)
+
+
+def test_an_empty_page_that_is_behind_is_followed_at_once_within_the_limits():
+    machine = started()
+    machine.on_page(page(behind=60_000), 10.0, 10.01)
+    assert machine.plan_step(10.01) == Wait(10.0 + SPACING_S, Pause.SPACING)
+
+
+def test_a_quiet_shard_is_read_less_and_less_often_up_to_the_idle_time():
+    machine = started(idle_time_between_reads_s=1.0)
+    waits = []
+    for read in range(5):
+        machine.on_page(page(), 100.0 * read, 100.0 * read)
+        step = machine.plan_step(100.0 * read)
+        assert step.reason is Pause.IDLE
+        waits.append(round(step.until_s - 100.0 * read, 3))
+    assert waits == [0.42, 0.84, 1.0, 1.0, 1.0]
+
+
+def test_a_record_ends_the_quiet():
+    machine = started()
+    for read in range(5):
+        machine.on_page(page(), 10.0 * read, 10.0 * read)
+    machine.on_page(page(1), 50.0, 50.0)
+    assert machine.plan_step(50.0) == Wait(50.0 + SPACING_S, Pause.SPACING)
+
+
+def test_nothing_is_read_while_enough_waits_for_delivery():
+    machine = started(prefetch_bytes_max=100)
+    assert machine.plan_step(0.0, waiting_bytes=99) == FetchPage("first", 10_000)
+    assert machine.plan_step(0.0, waiting_bytes=100) == Wait(None, Pause.FULL)
+    assert machine.plan_step(0.0, waiting_bytes=0, has_room=False) == Wait(None, Pause.FULL)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 12 * 2**20),
+            st.integers(0, 1),
+            st.floats(0, 0.4),
+            st.booleans(),
+            st.floats(0, 0.999),
+        ),
+        min_size=1,
+        max_size=60,
+    )
+)
+def test_no_second_sees_more_than_five_reads_nor_more_than_two_mebibytes_each_on_average(calls):
+    machine = started()
+    now, starts, total = 0.0, [], 0
+    for read_bytes, behind, took_s, throttled, chance in calls:
+        step = machine.plan_step(now)
+        if isinstance(step, Wait):
+            now = step.until_s
+        starts.append((now, total))
+        if throttled:
+            machine.on_failure(Throttled("slow down"), now + took_s, chance)
+        else:
+            sequence = len(starts)
+            machine.on_page(page(sequence, behind=behind, read_bytes=read_bytes), now, now + took_s)
+            total += read_bytes
+        now += took_s
+    times = [at for at, _ in starts]
+    for index in range(len(times) - 5):
+        assert times[index + 5] - times[index] > 1.0
+    for at, before in starts:
+        assert at >= before / (2 * 2**20) - 1e-6
+
+
+# --- refusals -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("failures", "chance", "wait_s"),
+    [(1, 0.999, 0.4995), (2, 0.5, 0.5), (3, 0.5, 1.0), (4, 0.75, 3.0), (10, 0.5, 10.0), (10, 0.0, SPACING_S)],
+)
+def test_throttling_backs_off_with_full_jitter_up_to_a_bound(failures, chance, wait_s):
+    machine = started()
+    for _ in range(failures):
+        machine.on_failure(Throttled("slow down"), 0.0, chance)
+    step = machine.plan_step(0.0)
+    assert step.reason is Pause.BACKOFF
+    assert step.until_s == pytest.approx(wait_s)
+    assert machine.plan_step(100.0) == FetchPage("first", 10_000)
+
+
+def test_a_page_ends_the_back_off():
+    machine = started()
+    for _ in range(8):
+        machine.on_failure(Unavailable("no"), 0.0, 0.9)
+    machine.on_page(page(1), 50.0, 50.0)
+    assert machine.failure_count == 0
+    machine.on_failure(Unavailable("no"), 60.0, 0.999)
+    assert machine.plan_step(60.0).until_s == pytest.approx(60.4995)
+
+
+def test_an_expired_iterator_is_rebuilt_at_the_last_record_read_at_once():
+    machine = started()
+    machine.on_page(page(7, (9, 0), (9, 1)), 0.0, 0.1)
+    machine.on_failure(ExpiredIterator("old"), 400.0, 0.5)
+    assert machine.plan_step(400.0) == FetchIterator(at_record("9"))
+    machine.on_iterator("second", 400.0, 1)
+    kept = machine.on_page(page((9, 0), (9, 1), 10), 400.0, 400.1)
+    assert places(kept.records) == [(10, 0)]
+    assert kept.loss is None
+
+
+def test_an_iterator_that_is_born_expired_does_not_spin():
+    machine = started()
+    machine.on_failure(ExpiredIterator("old"), 1.0, 0.999)
+    machine.on_iterator("again", 1.0, 1)
+    machine.on_failure(ExpiredIterator("old"), 1.0, 0.999)
+    assert isinstance(machine.plan_step(1.0), Wait)
+
+
+def test_a_latest_iterator_that_expires_goes_on_from_the_moment_it_first_meant():
+    machine = reader(LATEST)
+    machine.on_iterator("first", 0.0, 1_000_000)
+    machine.on_failure(ExpiredIterator("old"), 400.0, 0.5)
+    assert machine.plan_step(400.0) == FetchIterator(at_timestamp(998_000))
+
+
+def test_a_position_that_the_service_refuses_says_that_the_stream_was_made_anew():
+    machine = reader(at_record("5"))
+    machine.on_failure(Rejected("not of this stream"), 0.0, 0.5)
+    step = machine.plan_step(0.0)
+    assert isinstance(step, Failed)
+    assert isinstance(step.error, StreamChanged)
+    assert "--reset-to" in str(step.error)
+
+
+def test_an_iterator_that_the_service_refuses_is_replaced_after_a_pause():
+    machine = started()
+    machine.on_page(page(7), 0.0, 0.1)
+    machine.on_failure(Rejected("not an iterator"), 10.0, 0.5)
+    assert machine.plan_step(10.0) == Wait(10.25, Pause.BACKOFF)
+    assert machine.plan_step(10.25) == FetchIterator(at_record("7"))
+    machine.on_iterator("second", 10.25, 1)
+    assert places(machine.on_page(page(7, 8), 10.25, 10.3).records) == [(8, 0)]
+
+
+def test_a_refusal_that_waiting_seldom_cures_ends_the_reading_after_ten():
+    machine = started()
+    for attempt in range(9):
+        machine.on_failure(AccessDenied("no"), float(attempt), 0.5)
+        assert not machine.is_final
+    machine.on_failure(AccessDenied("no"), 99.0, 0.5)
+    assert isinstance(machine.plan_step(99.0).error, AccessDenied)
+
+
+# --- the end of a shard ---------------------------------------------------------------------------------
+
+
+def test_a_last_page_with_children_ends_the_shard_and_gives_its_records():
+    machine = started()
+    kept = machine.on_page(page(1, 2, iterator=None, children=(CHILD,)), 0.0, 0.1)
+    assert places(kept.records) == [(1, 0), (2, 0)]
+    assert machine.plan_step(0.1) == Finished((CHILD,))
+
+
+def test_a_null_iterator_without_children_is_read_again_and_nothing_comes_twice():
+    machine = started()
+    assert places(machine.on_page(page(1, 2, iterator=None), 0.0, 0.1, 0.999).records) == [(1, 0), (2, 0)]
+    assert isinstance(machine.plan_step(0.1), Wait)
+    assert machine.plan_step(9.0) == FetchIterator(at_record("2"))
+    machine.on_iterator("again", 9.0, 1)
+    assert places(machine.on_page(page(2, 3, iterator=None, children=(CHILD,)), 9.0, 9.1).records) == [(3, 0)]
+    assert machine.plan_step(9.1) == Finished((CHILD,))
+
+
+def end_without_children(machine: ShardReader[Rec]) -> None:
+    for attempt in range(3):
+        machine.on_iterator("again", 10.0 * attempt, 1)
+        machine.on_page(page(2, iterator=None), 10.0 * attempt, 10.0 * attempt)
+
+
+def test_after_three_ends_without_children_the_listing_decides():
+    machine = started()
+    end_without_children(machine)
+    assert isinstance(machine.plan_step(60.0), FetchListing)
+    machine.on_listing(ListedShard(is_open=False, children=(CHILD,)), 60.0, 0.5)
+    assert machine.plan_step(60.0) == Finished((CHILD,))
+
+
+def test_an_end_of_a_shard_that_is_listed_open_is_not_believed():
+    machine = started()
+    end_without_children(machine)
+    machine.on_listing(ListedShard(is_open=True, children=()), 60.0, 0.5)
+    assert isinstance(machine.plan_step(60.0), Wait)
+    assert machine.plan_step(99.0) == FetchIterator(at_record("2"))
+
+
+def keeps_denying(machine: ShardReader[Rec], now_s: float) -> None:
+    machine.on_failure(NotFound("no such shard"), now_s, 0.5)
+
+
+def keeps_ending(machine: ShardReader[Rec], now_s: float) -> None:
+    for _ in range(3):
+        machine.on_page(page(2, iterator=None), now_s, now_s)
+        machine.on_iterator("again", now_s, 1)
+
+
+@pytest.mark.parametrize("mistake", [keeps_denying, keeps_ending])
+def test_a_shard_that_is_listed_open_and_cannot_be_read_is_tried_ten_times_ever_more_rarely_and_then_fails(
+    mistake,
+):
+    machine = started(at_record("2"))
+    now_s, pauses = 0.0, []
+    for _ in range(9):
+        mistake(machine, now_s)
+        now_s += 60.0
+        assert isinstance(machine.plan_step(now_s), FetchListing)
+        assert machine.on_listing(ListedShard(is_open=True, children=()), now_s, 0.5) is None
+        step = machine.plan_step(now_s)
+        assert step.reason is Pause.BACKOFF
+        pauses.append(step.until_s - now_s)
+        now_s = step.until_s
+        assert machine.plan_step(now_s) == FetchIterator(at_record("2"))
+        machine.on_iterator("again", now_s, 1)
+    assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
+    mistake(machine, now_s)
+    assert machine.on_listing(ListedShard(is_open=True, children=()), now_s, 0.5) is None
+    error = machine.plan_step(now_s).error
+    assert isinstance(error, ServiceError)
+    assert str(error).startswith(
+        "stream orders, shard shardId-0: listed, yet the service keeps saying that it does not exist or has ended"
+    )
+
+
+@pytest.mark.parametrize("progress", [page(2, 3, iterator=None), page(behind=5)])
+def test_a_page_that_goes_on_starts_the_tries_on_a_shard_that_is_listed_open_anew(progress):
+    machine = started(at_record("2"))
+    for _ in range(2):
+        for _ in range(9):
+            keeps_denying(machine, 0.0)
+            machine.on_listing(ListedShard(is_open=True, children=()), 0.0, 0.5)
+        assert not machine.is_final
+        machine.on_iterator("again", 0.0, 1)
+        machine.on_page(progress, 0.0, 0.0)
+        machine.on_failure(ExpiredIterator("old"), 0.0, 0.5)
+
+
+def test_an_end_of_a_shard_that_is_listed_no_more_is_believed():
+    machine = started()
+    end_without_children(machine)
+    assert machine.on_listing(None, 60.0, 0.5) is None
+    assert machine.plan_step(60.0) == Finished(())
+
+
+# --- loss -----------------------------------------------------------------------------------------------
+
+
+def test_a_trimmed_position_fails_and_gives_no_records():
+    machine = started(at_record("100"))
+    kept = machine.on_page(page(150, 151), 0.0, 0.1)
+    assert kept.records == ()
+    assert isinstance(kept.loss.error, DataLossError)
+    assert isinstance(machine.plan_step(0.1), Failed)
+    for word in ("orders", "shardId-0", "100.0", "150", "on_data_loss='warn'"):
+        assert word in str(kept.loss.error)
+
+
+def test_a_trimmed_position_warns_and_goes_on_when_told_so():
+    machine = started(at_record("100"), on_data_loss="warn")
+    kept = machine.on_page(page(150, 151), 0.0, 0.1)
+    assert places(kept.records) == [(150, 0), (151, 0)]
+    assert kept.loss is not None
+    assert machine.plan_step(1.0) == FetchPage("next", 10_000)
+
+
+def empty_until_believed(machine, **more):
+    """Answer with empty pages at the tip until the machine draws its conclusion; gives that."""
+    for attempt in range(4):
+        now_s = 100.0 * attempt
+        kept = machine.on_page(page(**more), now_s, now_s)
+        if attempt < 3:
+            assert (kept.records, kept.loss, kept.doubt) == ((), None, None)
+            assert machine.plan_step(now_s + 99.0) == FetchIterator(at_record("100"))
+            machine.on_iterator("again", now_s + 99.0, 1_000_000)
+    return kept
+
+
+def test_a_loss_is_reported_once():
+    machine = started(at_record("100"), on_data_loss="warn")
+    assert empty_until_believed(machine).loss is not None
+    assert machine.on_page(page(150), 400.0, 400.1).loss is None
+
+
+def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
+    machine = started(at_record("100"))
+    assert machine.on_page(page(), 0.0, 0.1) == Kept(())
+    machine.on_iterator("again", 10.0, 1_000_000)
+    kept = machine.on_page(page(100, 101), 10.0, 10.1)
+    assert (places(kept.records), kept.loss) == ([(101, 0)], None)
+
+
+def test_a_closed_shard_whose_records_are_all_trimmed_is_a_loss():
+    machine = started(at_record("100"))
+    assert machine.on_page(page(iterator=None, children=(CHILD,)), 0.0, 0.1).loss is not None
+    assert isinstance(machine.plan_step(0.1), Failed)
+
+
+def resumed(tip_s=None, is_foreign=False, **options):
+    """A machine that resumes behind record 100, at whose tip somebody was at a moment by the service's clock."""
+    tip_ms = None if tip_s is None else EPOCH_MS + int(tip_s * 1000)
+    options = {"retention_s": 3600.0, **options}
+    start = at_record("100")
+    machine = ShardReader(
+        "orders", "shardId-0", start, ReaderOptions(**options), tip_ms=tip_ms, is_foreign=is_foreign
+    )
+    machine.on_iterator("first", 0.0, 1_000_000)
+    return machine
+
+
+def test_a_missing_record_is_no_loss_when_the_tip_was_seen_within_the_retention():
+    machine = started(retention_s=3600.0)
+    machine.on_page(page(1, at_s=0.0), 0.0, 0.1)
+    machine.on_failure(ExpiredIterator("old"), 1000.0, 0.5)
+    machine.on_iterator("again", 1000.0, 1)
+    assert machine.on_page(page(5, at_s=3500.0), 1000.0, 1000.1).loss is None
+
+
+def test_a_missing_record_is_a_loss_when_the_tip_was_seen_longer_ago_than_the_retention():
+    machine = started(retention_s=3600.0)
+    machine.on_page(page(1, at_s=0.0), 0.0, 0.1)
+    machine.on_failure(ExpiredIterator("old"), 1000.0, 0.5)
+    machine.on_iterator("again", 1000.0, 1)
+    assert machine.on_page(page(5, at_s=3601.0), 1000.0, 1000.1).loss is not None
+
+
+def test_what_the_lease_tells_of_the_tip_counts_as_if_this_reader_had_seen_it():
+    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == Kept([])
+    assert resumed(tip_s=0.0).on_page(page(150, at_s=3500.0), 0.0, 0.1).loss is None
+    assert resumed(tip_s=0.0).on_page(page(150, at_s=3601.0), 0.0, 0.1).loss is not None
+    assert resumed().on_page(page(150, at_s=1.0), 0.0, 0.1).loss is not None
+
+
+def test_a_shard_at_its_tip_keeps_the_moment_up_to_date():
+    machine = resumed(tip_s=0.0)
+    machine.on_page(page(at_s=3500.0), 0.0, 0.1)
+    assert machine.tip_ms == EPOCH_MS + 3_500_000
+    machine.on_page(page(101, behind=5, at_s=3600.0), 1.0, 1.1)
+    assert machine.tip_ms == EPOCH_MS + 3_500_000
+
+
+def test_an_open_shard_that_is_empty_behind_a_foreign_checkpoint_is_a_doubt_and_no_stop():
+    machine = resumed(is_foreign=True)
+    kept = empty_until_believed(machine, at_s=9_000.0)
+    assert kept.loss is None
+    assert "did not note when it was at the tip" in kept.doubt
+    assert isinstance(machine.plan_step(1e6), FetchPage)
+    assert places(machine.on_page(page(150, at_s=9_100.0), 500.0, 500.1).records) == [(150, 0)]
+
+
+def test_records_behind_a_foreign_checkpoint_that_is_gone_are_a_loss():
+    assert resumed(is_foreign=True).on_page(page(150, at_s=9_000.0), 0.0, 0.1).loss is not None
+
+
+def test_a_page_that_is_not_believed_tells_nothing_of_the_tip():
+    machine = resumed()
+    machine.on_page(page(at_s=9_000.0), 0.0, 0.1)
+    assert machine.tip_ms is None
+
+
+def test_a_shard_that_vanished_unread_fails():
+    machine = started(at_record("100"))
+    machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
+    assert isinstance(machine.plan_step(1.0), FetchListing)
+    assert machine.on_listing(None, 1.0, 0.5) is not None
+    assert isinstance(machine.plan_step(1.0).error, DataLossError)
+
+
+def test_a_shard_that_vanished_unread_is_passed_over_when_told_so():
+    machine = started(at_record("100"), on_data_loss="warn")
+    machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
+    assert machine.on_listing(None, 1.0, 0.5) is not None
+    assert machine.plan_step(1.0) == Finished(())
+
+
+def test_a_stream_that_vanished_fails_with_the_services_word():
+    machine = started()
+    machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
+    machine.on_failure(NotFound("no such stream"), 1.0, 0.0)
+    assert str(machine.plan_step(1.0).error) == "no such stream"
+
+
+# --- lag ------------------------------------------------------------------------------------------------
+
+
+def test_the_lag_is_unknown_before_the_first_page_and_fresh_after_an_empty_one():
+    machine = started()
+    assert machine.lag_ms(0.0) is None
+    machine.on_page(page(1, behind=9000), 0.0, 0.0)
+    assert machine.lag_ms(0.5) == 9000
+    machine.on_page(page(behind=0), 0.5, 0.5)
+    assert machine.lag_ms(1.0) == 0
+
+
+def test_the_lag_grows_while_reads_are_held_up():
+    machine = started()
+    machine.on_page(page(1, behind=9000), 0.0, 0.0)
+    assert machine.lag_ms(11.0) == 19_000
+
+
+# --- options --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"record_count_max": 0},
+        {"record_count_max": 10_001},
+        {"reads_per_s_max": 6},
+        {"read_bytes_per_s_max": 0},
+        {"idle_time_between_reads_s": 300},
+        {"backoff_min_s": 0},
+        {"prefetch_bytes_max": 0},
+        {"on_data_loss": "ignore"},
+    ],
+)
+def test_an_option_out_of_range_is_refused_by_name(wrong):
+    with pytest.raises(OptionError, match=next(iter(wrong))):
+        ReaderOptions(**wrong)
+
+
+# --- whatever happens, every record comes once and in order ---------------------------------------------
+
+
+@given(st.data())
+def test_every_record_comes_once_and_in_order_whatever_fails(data):
+    stream = [(sequence, sub) for sequence in range(1, 30) for sub in range(1 + sequence % 3)]
+    done = data.draw(st.sampled_from(stream))
+    machine = reader(at_record(str(done[0]), done[1]))
+    got, now, cursors = [], 0.0, {}
+    budget, nulls = 400, 0
+    while not machine.is_final:
+        budget -= 1
+        assert budget, "the reading does not end"
+        calm = budget < 200
+        step = machine.plan_step(now)
+        if isinstance(step, Wait):
+            now = step.until_s
+        elif isinstance(step, FetchIterator):
+            cursors["it"] = int(step.position.sequence_number)
+            machine.on_iterator("it", now, 1)
+        elif isinstance(step, FetchListing):
+            machine.on_listing(ListedShard(is_open=False, children=(CHILD,)), now, 0.5)
+        else:
+            event = (
+                "page"
+                if calm
+                else data.draw(st.sampled_from(["page", "page", "empty", "expired", "slow", "null"]))
+            )
+            start = cursors["it"]
+            if event == "expired":
+                machine.on_failure(ExpiredIterator("old"), now, 0.5)
+            elif event == "slow":
+                machine.on_failure(Throttled("slow"), now, 0.5)
+            elif event == "empty":
+                machine.on_page(page(behind=1, iterator="it"), now, now)
+            else:
+                count = data.draw(st.integers(1, 6))
+                cursors["it"] = start + count
+                ended = start + count > 29
+                found = [place for place in stream if start <= place[0] < start + count]
+                lost_end = event == "null" and nulls < 2  # the third in a row at one place would be believed
+                nulls = nulls + 1 if lost_end else 0
+                kept = machine.on_page(
+                    page(
+                        *found,
+                        behind=0 if ended else 5,
+                        iterator=None if ended or lost_end else "it",
+                        children=(CHILD,) if ended else (),
+                    ),
+                    now,
+                    now,
+                )
+                assert kept.loss is None
+                got += places(kept.records)
+    assert got == [place for place in stream if place > done]

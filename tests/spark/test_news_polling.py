@@ -1,0 +1,271 @@
+"""The driver's look for news: what fails postpones one shard, and is said when it goes on for too long."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.kinesis import AwsKinesis
+from penstock.core.batches.query_shards import ShardState
+from penstock.core.position import LATEST, TRIM_HORIZON, at_record
+from penstock.errors import AccessDenied, NotFound, Unavailable
+from penstock.local import LocalKinesis
+from penstock.ports.kinesis import RecordPage
+from penstock.spark.news_polling import Prober
+from spark_support import wait_until
+
+
+def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
+    clock = [0.0]
+
+    class Slow:
+        def without_retries(self):
+            return self
+
+        def fetch_iterator(self, *_):
+            clock[0] += 0.5  # each call is answered, and all of them take longer than the deadline
+            return "iterator"
+
+        def fetch_records(self, *_):
+            return RecordPage((), "next", 0)
+
+    prober = Prober(Slow(), "s", 1.0, lambda: clock[0], lambda: 0, deadline_s=20.0)
+    states = {f"shardId-{number:012}": ShardState(TRIM_HORIZON) for number in range(200)}
+    try:
+        wait_until(
+            lambda: prober.probe_due(states.items()) or all(state.is_answered for state in states.values()),
+            "every shard to answer",
+        )
+    finally:
+        prober.close()
+
+
+ONE, TWO = "shardId-000000000000", "shardId-000000000001"
+
+
+@dataclass
+class Rig:
+    """A prober over two shards, with a clock that a test moves."""
+
+    server: LocalKinesis
+    client: object
+    options: AwsOptions
+    stream: str = field(default_factory=lambda: f"s-{uuid.uuid4().hex[:10]}")
+    now_s: float = 1000.0
+    states: dict[str, ShardState] = field(default_factory=dict)
+    checked: int = 0
+    prober: Prober | None = None
+
+    def begin(self, position=TRIM_HORIZON):
+        self.states = {key: ShardState(position) for key in (ONE, TWO)}
+
+    def probe(self):
+        self.prober.probe_due(self.states.items())
+
+    def probe_at(self, now_s):
+        self.now_s = now_s
+        self.probe()
+
+    def put(self, data, shard):
+        hash_key = "0" if shard == ONE else str(2**128 - 1)
+        return self.client.put_record(
+            StreamName=self.stream, PartitionKey="k", Data=data, ExplicitHashKey=hash_key
+        )["SequenceNumber"]
+
+    def check(self):
+        self.checked += 1
+
+    def settle(self, *still_asked):
+        """Take the answers that are under way, but for the shards whose calls are held up; the clock stands still."""
+
+        def is_settled():
+            self.probe()
+            return self.prober._asked.keys() == set(still_asked)
+
+        wait_until(is_settled, "the answers under way")
+
+    def until(self, condition, what):
+        """Probe as the driver does, as fast as the clock that a test moves allows."""
+
+        def is_met():
+            self.now_s += 0.5
+            self.probe()
+            return condition()
+
+        wait_until(is_met, what)
+
+
+@pytest.fixture
+def rig():
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        options = AwsOptions(
+            region="us-east-1",
+            endpoint_url=server.endpoint_url,
+            access_key_id="local",
+            secret_access_key="local",
+        )
+        made = Rig(server, server.client("kinesis"), options)
+        server.create_stream(made.stream, shards=2)
+        made.prober = Prober(
+            AwsKinesis(options),
+            made.stream,
+            0.2,
+            lambda: made.now_s,
+            server.clock.now_ms,
+            check_stream=made.check,
+        )
+        made.begin()
+        yield made
+        made.prober.close()
+
+
+def test_a_failing_shard_is_postponed_alone(rig):
+    rig.put(b"1", ONE)
+    rig.put(b"2", TWO)
+    rig.server.faults.error("GetRecords", count=None, shard=ONE)
+    rig.until(lambda: rig.states[TWO].has_news, "news of the shard that answers")
+    assert not rig.states[ONE].has_news
+    rig.server.faults.clear()
+    rig.until(lambda: rig.states[ONE].has_news, "news of the shard that failed before")
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [
+        {"count": None},
+        {"count": None, "status": 400, "code": "ProvisionedThroughputExceededException"},
+        {"count": None, "status": 400, "code": "ExpiredTokenException"},
+    ],
+    ids=["500", "throttled", "expired"],
+)
+def test_a_shard_that_gives_no_answer_is_named_after_the_deadline_and_not_before(rig, fault):
+    rig.server.faults.error("GetRecords", shard=ONE, **fault)
+    began_s = rig.now_s
+    rig.until(lambda: ONE in rig.prober._failing, "the first failure")
+    for now_s in range(int(rig.now_s), int(began_s) + 59, 5):
+        rig.probe_at(float(now_s))
+    rig.settle()
+    rig.now_s = began_s + 60
+    with pytest.raises(Unavailable) as raised:
+        rig.until(lambda: False, "the error")
+    assert f"stream {rig.stream}: {ONE} gave no answer for 6" in str(raised.value)
+    assert "retryDeadline" in str(raised.value)
+    assert TWO not in str(raised.value)
+
+
+def test_a_shard_that_answers_in_between_begins_anew(rig):
+    for _ in range(4):
+        rig.server.faults.error("GetRecords", count=1, shard=ONE)
+        rig.begin()
+        rig.until(lambda: ONE in rig.prober._failing, "a failure")
+        rig.until(lambda: ONE not in rig.prober._failing, "an answer")
+        rig.settle()
+        rig.now_s += 50
+
+
+def test_a_shard_that_has_been_read_meanwhile_is_not_named(rig):
+    rig.server.faults.error("GetRecords", count=None, shard=ONE)
+    rig.until(lambda: ONE in rig.prober._failing, "the first failure")
+    rig.settle()
+    rig.states = {TWO: rig.states[TWO]}  # it went to another worker
+    rig.probe_at(rig.now_s + 100)
+
+
+def test_what_waiting_cannot_cure_is_raised_at_once(rig):
+    rig.server.faults.error("GetRecords", count=None, status=400, code="AccessDeniedException")
+    with pytest.raises(AccessDenied):
+        rig.until(lambda: False, "the refusal")
+
+
+@contextmanager
+def held_up(rig, shard):
+    """Calls for one shard's iterator get no further before the test lets them."""
+    let = threading.Event()
+
+    def wait(params, **_):
+        if shard in str(params["body"]):
+            assert let.wait(60)
+
+    events = client_for("kinesis", rig.options).meta.events
+    events.register("before-call.kinesis.GetShardIterator", wait)
+    try:
+        yield let
+    finally:
+        let.set()
+        events.unregister("before-call.kinesis.GetShardIterator", wait)
+
+
+def test_a_shard_whose_answer_takes_long_does_not_hold_up_the_others(rig):
+    rig.put(b"1", ONE)
+    rig.put(b"2", TWO)
+    with held_up(rig, ONE) as let:
+        rig.until(lambda: rig.states[TWO].has_news, "news of the shard that answers")
+        assert not rig.states[ONE].has_news
+        assert rig.prober.next_due_s(rig.states.values()) > rig.now_s
+        let.set()
+        rig.until(lambda: rig.states[ONE].has_news, "the answer that took long")
+
+
+def test_a_call_that_hangs_counts_as_no_answer(rig):
+    with held_up(rig, ONE):
+        rig.probe()
+        rig.settle(ONE)
+        with pytest.raises(Unavailable, match=f"{ONE} gave no answer for 61 s.*still under way"):
+            rig.probe_at(rig.now_s + 61)
+
+
+def test_an_answer_about_what_was_before_a_batch_is_dropped(rig):
+    with held_up(rig, ONE) as let:
+        rig.probe()
+        rig.put(b"1", ONE)
+        rig.begin(LATEST)
+        let.set()
+        wait_until(lambda: not rig.prober._answers.empty(), "the late answer")
+        old = rig.states[ONE]
+        rig.server.faults.error("GetShardIterator", count=None)
+        rig.probe()
+        assert not old.has_news
+
+
+def test_a_shard_that_the_service_does_not_know_is_for_a_task_to_look_at(rig):
+    rig.server.faults.error(
+        "GetShardIterator", count=None, shard=ONE, status=400, code="ResourceNotFoundException"
+    )
+    rig.until(lambda: rig.states[ONE].has_news, "work for a task")
+    assert rig.checked == 1
+    assert not rig.states[TWO].has_news
+
+
+def test_a_stream_that_is_gone_ends_the_query(rig):
+    def say():
+        raise NotFound("stream x is gone")
+
+    rig.prober._check_stream = say
+    rig.client.delete_stream(StreamName=rig.stream)
+    with pytest.raises(NotFound, match="stream x is gone"):
+        rig.until(lambda: False, "the error")
+
+
+def test_a_refused_position_is_for_a_task_to_explain(rig):
+    rig.begin(at_record("12345"))
+    rig.until(lambda: rig.states[ONE].has_news and rig.states[TWO].has_news, "work for tasks")
+
+
+def test_the_tip_is_dated_by_the_service(rig):
+    rig.server.clock.advance(5 * 86_400)
+    rig.prober._wall_ms = lambda: 0
+    rig.until(lambda: rig.states[ONE].tip_seen_ms is not None, "the tip")
+    assert 0 <= rig.server.clock.now_ms() - rig.states[ONE].tip_seen_ms < 60_000
+
+
+def test_the_lag_is_the_age_of_the_oldest_unread_record(rig):
+    rig.put(b"1", ONE)
+    rig.server.clock.advance(100)
+    rig.until(lambda: rig.states[ONE].has_news and rig.states[TWO].tip_seen_ms is not None, "both answers")
+    assert 100_000 <= rig.states[ONE].millis_behind_latest < 160_000
+    assert rig.states[TWO].millis_behind_latest == 0

@@ -1,0 +1,163 @@
+"""The options of source, batch and sink as people set them."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
+from penstock.errors import OptionError
+from penstock.spark.spark_options import (
+    OPTIONS,
+    REFUSED,
+    WITHOUT_EFFECT,
+    parse_batch,
+    parse_sink,
+    parse_source,
+)
+
+
+def test_a_streaming_query_needs_only_a_stream():
+    options, notes = parse_source({"streamName": "orders"})
+    assert (options.stream, options.application, options.lease_table) == (
+        "orders",
+        "penstock-orders",
+        "penstock-orders",
+    )
+    assert options.application_is_default
+    assert options.starting.default == LATEST
+    assert notes == ()
+
+
+def test_an_application_names_its_lease_table():
+    options, _ = parse_source({"streamName": "orders", "applicationName": "billing"})
+    assert (options.lease_table, options.application_is_default) == ("billing", False)
+
+
+def test_an_arn_names_stream_and_region():
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    options, _ = parse_source({"streamARN": arn})
+    assert (options.stream, options.connection.region, options.application) == (
+        arn,
+        "eu-west-1",
+        "penstock-orders",
+    )
+
+
+def test_the_option_set_of_the_awslabs_connector_works_unchanged():
+    options, notes = parse_source(
+        {
+            "kinesis.streamName": "orders",
+            "kinesis.region": "us-east-1",
+            "kinesis.endpointUrl": "https://kinesis.us-east-1.amazonaws.com",
+            "kinesis.startingPosition": "AT_TIMESTAMP 2026-01-31T12:00:00Z",
+            "kinesis.consumerType": "GetRecords",
+            "kinesis.maxFetchRecordsPerShard": "1000",
+            "kinesis.maxFetchTimePerShardSec": "10",
+            "kinesis.metadataCommitterType": "DYNAMODB",
+            "kinesis.dynamodb.tableName": "meta",
+            "kinesis.clientRetryIntervalsMs": "250",
+            "kinesis.stsRoleArn": "arn:aws:iam::1:role/r",
+        }
+    )
+    assert options.starting.default == at_timestamp(1_769_860_800_000)
+    assert (options.shard_record_count_max, options.batch_duration_max_s) == (1000, 10.0)
+    assert (options.lease_table, options.connection.retry_base_s) == ("meta", 0.25)
+    assert options.connection.role_arn == "arn:aws:iam::1:role/r"
+    assert [note.split(" has no effect")[0] for note in notes] == [
+        "option kinesis.consumerType",
+        "option kinesis.metadataCommitterType",
+    ]
+
+
+def test_the_option_set_of_databricks_works_unchanged():
+    options, notes = parse_source(
+        {
+            "streamName": "orders",
+            "region": "us-west-2",
+            "initialPosition": "trim_horizon",
+            "maxRecordsPerFetch": "5000",
+            "minFetchPeriod": "400ms",
+            "shardFetchInterval": "1s",
+            "awsAccessKey": "AKIA",
+            "awsSecretKey": "secret",
+            "roleExternalId": "x",
+            "maxFetchRate": "1.0",
+        }
+    )
+    assert options.starting.default == TRIM_HORIZON
+    assert (options.fetch_count_max, options.fetch_interval_s, options.probe_interval_s) == (5000, 0.4, 1.0)
+    assert (options.connection.access_key_id, options.connection.secret_access_key) == ("AKIA", "secret")
+    assert len(notes) == 1
+
+
+def test_secrets_are_not_shown():
+    options, _ = parse_source(
+        {
+            "streamName": "s",
+            "awsAccessKeyId": "AKIAX",
+            "awsSecretKey": "hunter2",
+            "sessionToken": "tok",
+            "endpointUrl": "https://user:hunter3@host",
+            "stsEndpoint": "https://user:hunter3@host",
+        }
+    )
+    shown = repr(options)
+    assert not any(secret in shown for secret in ("AKIAX", "hunter2", "hunter3", "tok'"))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({}, "option streamName is missing"),
+        ({"streamName": "a,b"}, "one stream per source"),
+        ({"streamName": "a", "streamARN": "arn:aws:kinesis:r:1:stream/b"}, "name two streams"),
+        ({"streamARN": "orders"}, "is not a stream's ARN"),
+        ({"streamName": "a", "startingPosition": "SOON"}, "'SOON' is no position"),
+        (
+            {"streamName": "a", "startingPosition": "LATEST", "startingTimestamp": "2026-01-01"},
+            "exclude each other",
+        ),
+        ({"streamName": "a", "awsAccessKeyId": "x"}, "go together"),
+        ({"streamName": "a", "consumerMode": "efo"}, "enhanced fan-out is not available yet"),
+        (
+            {"streamName": "a", "kinesis.consumerType": "SubscribeToShard"},
+            "enhanced fan-out is not available yet",
+        ),
+        ({"streamName": "a", "maxRecordPerTrigger": "5"}, "Did you mean maxRecordsPerTrigger"),
+        ({"streamName": "a", "aggregation": "true"}, "is for the sink"),
+        ({"streamName": "a", "path": "x"}, "name the stream with option streamName"),
+    ],
+)
+def test_a_wrong_source_option_says_the_way_out(given, message):
+    with pytest.raises(OptionError, match=message):
+        parse_source(given)
+
+
+def test_a_batch_read_covers_everything_up_to_now():
+    options, _ = parse_batch({"streamName": "s"})
+    assert (options.starting.default, options.ending.default) == (TRIM_HORIZON, LATEST)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"streamName": "s", "startingPosition": "LATEST"}, "holds nothing"),
+        ({"streamName": "s", "endingPosition": "TRIM_HORIZON"}, "option endingPosition"),
+        ({"streamName": "s", "applicationName": "a"}, "is for the source, not for the batch"),
+    ],
+)
+def test_a_wrong_batch_option_says_the_way_out(given, message):
+    with pytest.raises(OptionError, match=message):
+        parse_batch(given)
+
+
+def test_the_sink_may_take_the_stream_from_the_rows():
+    options, _ = parse_sink({"checkpointLocation": "/somewhere"})
+    assert (options.stream, options.ordering, options.aggregation) == (None, "key", False)
+
+
+def test_no_key_means_two_things():
+    keys = [key.lower() for option in OPTIONS for key, _ in option.spellings()]
+    keys += [*WITHOUT_EFFECT, *REFUSED]
+    assert len(keys) == len(set(keys))
+    assert all(key == key.lower() for key in (*WITHOUT_EFFECT, *REFUSED))
