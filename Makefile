@@ -42,8 +42,7 @@ test: setup ## all tests
 # without the embedded server's own tests: its extra asks for a newer boto3 than the library does.
 OLDEST := .venv-oldest
 OLDEST_TESTS := tests/core tests/aws tests/contract/ports tests/producer tests/consumer tests/cli
-OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/producer/test_task_writer.py \
-	--ignore-glob='tests/cli/test_demo*.py'
+OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/producer/test_task_writer.py
 
 test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli.demo.processes import kill_session
+from penstock_demo.processes import kill_session
 from spark_support import numbered, put
 
 pytestmark = pytest.mark.spark

@@ -17,10 +17,10 @@ from typing import ClassVar
 
 from checks import History, Row
 
-from penstock.cli.demo.processes import Kind, find_processes, kill_process, kill_session
-from penstock.cli.demo.shards import merge_shards, open_shards, split_shard
 from penstock.core.aggregation import AggregateBuilder
 from penstock.local import LocalKinesisProcess
+from penstock_demo.processes import Kind, find_processes, kill_process, kill_session
+from penstock_demo.resharding import merge_shards, open_shards, split_shard
 from stream_reading import raw_records
 
 PROGRAM = Path(__file__).with_name("program.py")

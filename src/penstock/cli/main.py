@@ -1,7 +1,7 @@
 """`penstock`: finds the commands, runs one, and turns errors into one clear line.
 
-Every module `penstock.cli.<name>_command` is a command: `add_parser(subparsers)` describes it and must be cheap,
-`run(args)` does it and gives the exit status. What is heavy or optional is imported in `run`.
+Every command is a module: `add_parser(subparsers)` describes it and must be cheap, `run(args)` runs it and returns the
+exit status. What is heavy or optional is imported in `run`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import os
 import sys
 import traceback
 from collections.abc import Sequence
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
@@ -21,7 +20,17 @@ import penstock
 from penstock.cli.terminal import SafeFormatter, escape_text, warn
 from penstock.errors import PenstockError, UsageError
 
-_COMMANDS: Final = ("consume", "tail", "put", "shards", "leases", "local", "simulate", "demo", "options")
+_COMMANDS: Final = {
+    "consume": "penstock.cli.consume_command",
+    "tail": "penstock.cli.tail_command",
+    "put": "penstock.cli.put_command",
+    "shards": "penstock.cli.shards_command",
+    "leases": "penstock.cli.leases_command",
+    "local": "penstock.cli.local_command",
+    "simulate": "penstock.cli.simulate_command",
+    "demo": "penstock_demo.command",  # by name: the demonstration stands above the command line
+    "options": "penstock.cli.options_command",
+}
 _EXTRAS: Final = {
     "pyspark": "spark",
     "pyarrow": "spark",
@@ -49,10 +58,7 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     modules: dict[str, ModuleType] = {}
-    for name in _COMMANDS:
-        path = f"penstock.cli.{name}_command"
-        if find_spec(path) is None:
-            continue
+    for name, path in _COMMANDS.items():
         module = importlib.import_module(path)
         module.add_parser(subparsers)
         modules[name] = module
@@ -62,8 +68,8 @@ def build_parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
 
 
 def command_names() -> tuple[str, ...]:
-    """Give the commands that this installation has; the documentation is held against them."""
-    return tuple(name for name in _COMMANDS if find_spec(f"penstock.cli.{name}_command") is not None)
+    """Return the names of the commands; the documentation is held against them."""
+    return tuple(_COMMANDS)
 
 
 def _add_verbose(parser: Any) -> None:

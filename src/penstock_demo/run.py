@@ -7,18 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.demo.averages import AverageFollower
-from penstock.cli.demo.checkpoints import EventRows
-from penstock.cli.demo.dataset import events_of, load_flights
-from penstock.cli.demo.display import Display
-from penstock.cli.demo.kills import plan_kills
-from penstock.cli.demo.options import DemoOptions
-from penstock.cli.demo.publish import ProducerWriter, Publisher, Stop
-from penstock.cli.demo.query import EVENTS, QuerySettings
-from penstock.cli.demo.shards import merge_shards, split_shard
-from penstock.cli.demo.supervisor import QueryProcess
-from penstock.cli.demo.watch import QueryWatch, Statuses
 from penstock.errors import PenstockError
+from penstock_demo.averages import AverageFollower
+from penstock_demo.checkpoints import EventRows
+from penstock_demo.dataset import events_of, load_flights
+from penstock_demo.demo_options import DemoOptions
+from penstock_demo.display import Display
+from penstock_demo.kills import plan_kills
+from penstock_demo.publish import ProducerWriter, Publisher, Stop
+from penstock_demo.query import EVENTS, QuerySettings
+from penstock_demo.resharding import merge_shards, split_shard
+from penstock_demo.supervisor import QueryProcess
+from penstock_demo.watch import QueryWatch, Statuses
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,7 +47,7 @@ class Run:
         follower: Reads the second one.
     """
 
-    def __init__(  # noqa: PLR0917 - what the story has, handed over once
+    def __init__(  # noqa: PLR0917 - what `Demo` has, handed over once
         self,
         options: DemoOptions,
         folder: Path,

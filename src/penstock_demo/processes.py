@@ -49,7 +49,7 @@ def kind_of(command: str) -> Kind:
         return Kind.WORKER if command.rstrip().endswith("pyspark.worker") else Kind.OTHER
     if "python_streaming_source_runner" in command:
         return Kind.PLANNER
-    if "penstock.cli.demo.query" in command:
+    if "penstock_demo.query" in command:
         return Kind.DRIVER
     if "org.apache.spark.deploy.SparkSubmit" in command:
         return Kind.JVM

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, Protocol
 
-from penstock.cli.demo.dataset import Event
 from penstock.ports.metrics import NoMetrics
+from penstock_demo.dataset import Event
 
 if TYPE_CHECKING:
     from penstock.wiring import AwsOptions

@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from penstock.cli.demo.averages import AverageFollower
-from penstock.cli.demo.checkpoints import read_events
-from penstock.cli.demo.display import Display
-from penstock.cli.demo.options import SHARD_COUNT, DemoOptions
-from penstock.cli.demo.query import AVERAGES, LATE_MINUTES
-from penstock.cli.demo.run import DELAYS, FLIGHTS, Run, aws_options
-from penstock.cli.demo.verify import Verdict, verify
-from penstock.cli.demo.watch import Statuses
+from penstock_demo.averages import AverageFollower
+from penstock_demo.checkpoints import read_events
+from penstock_demo.demo_options import SHARD_COUNT, DemoOptions
+from penstock_demo.display import Display
+from penstock_demo.query import AVERAGES, LATE_MINUTES
+from penstock_demo.run import DELAYS, FLIGHTS, Run, aws_options
+from penstock_demo.verify import Verdict, verify
+from penstock_demo.watch import Statuses
 
 
-class Story:
+class Demo:
     """One run.
 
     Args:
@@ -32,7 +32,7 @@ class Story:
         self._began_s = time.monotonic()
 
     def run(self) -> Verdict:
-        """Tell it.
+        """Run it from the start of the server to the comparison.
 
         Raises:
             PenstockError: Something ended or did not happen in time; says what.

@@ -1,4 +1,4 @@
-"""The Spark program of the main job: `python -m penstock.cli.demo.query SETTINGS`, a process of its own.
+"""The Spark program of the main job: `python -m penstock_demo.query SETTINGS`, a process of its own.
 
 Two queries in one session read the stream of flights, each as an application of its own:
 

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from penstock.cli.demo.dataset import load_flights
-from penstock.cli.demo.verify import averages_of, verify
+from penstock_demo.dataset import load_flights
+from penstock_demo.verify import averages_of, verify
 
 FLIGHTS = 400
 

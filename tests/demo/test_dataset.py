@@ -5,8 +5,8 @@ import json
 import pandas as pd
 import pytest
 
-from penstock.cli.demo.dataset import FIELDS, FLIGHT_COUNT, events_of, load_flights
 from penstock.errors import OptionError
+from penstock_demo.dataset import FIELDS, FLIGHT_COUNT, events_of, load_flights
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.cli.demo.processes import Kind
+from penstock_demo.processes import Kind
 
 _KINDS: Final[tuple[Kind | None, ...]] = (None, Kind.JVM, Kind.PLANNER, Kind.WORKER)
 # A whole restart takes seconds, a worker is replaced in a fraction of one.

@@ -16,9 +16,9 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.cli.demo.processes import Found, Kind, find_processes, kill_session
-from penstock.cli.demo.query import QuerySettings
 from penstock.errors import PenstockError
+from penstock_demo.processes import Found, Kind, find_processes, kill_session
+from penstock_demo.query import QuerySettings
 
 _LOG_TAIL_LINES: Final = 40
 _POLL_S: Final = 0.05
@@ -52,7 +52,7 @@ class QueryProcess:
         self.command: tuple[str, ...] = (
             sys.executable,
             "-m",
-            "penstock.cli.demo.query",
+            "penstock_demo.query",
             settings.to_text(),
         )
         self.has_started = threading.Event()

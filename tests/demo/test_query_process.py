@@ -8,14 +8,14 @@ import time
 
 import pytest
 
-from penstock.cli.demo import processes, watch
-from penstock.cli.demo.display import Display
-from penstock.cli.demo.kills import Kill
-from penstock.cli.demo.processes import Found, Kind, find_processes, kill_process, kill_session, kind_of
-from penstock.cli.demo.query import EVENTS, QuerySettings, parse_settings
-from penstock.cli.demo.supervisor import QueryProcess
-from penstock.cli.demo.watch import QueryWatch, Statuses
 from penstock.errors import PenstockError
+from penstock_demo import processes, watch
+from penstock_demo.display import Display
+from penstock_demo.kills import Kill
+from penstock_demo.processes import Found, Kind, find_processes, kill_process, kill_session, kind_of
+from penstock_demo.query import EVENTS, QuerySettings, parse_settings
+from penstock_demo.supervisor import QueryProcess
+from penstock_demo.watch import QueryWatch, Statuses
 
 DEADLINE_S = 30.0
 
@@ -98,7 +98,7 @@ def test_processes_are_listed_the_same_without_a_proc_folder(family, monkeypatch
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        ("python -m penstock.cli.demo.query {...}", Kind.DRIVER),
+        ("python -m penstock_demo.query {...}", Kind.DRIVER),
         ("/usr/bin/java -cp ... org.apache.spark.deploy.SparkSubmit --conf x pyspark-shell ", Kind.JVM),
         ("python -m pyspark.sql.streaming.python_streaming_source_runner ", Kind.PLANNER),
         ("python -m pyspark.daemon pyspark.worker ", Kind.WORKER),

@@ -9,14 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from penstock.cli.demo.checkpoints import EventRows, read_events, running_batch
-from penstock.cli.demo.dataset import Event
-from penstock.cli.demo.display import Display
-from penstock.cli.demo.kills import Kill, plan_kills
-from penstock.cli.demo.options import DemoOptions
-from penstock.cli.demo.processes import Kind
-from penstock.cli.demo.publish import Acknowledged, Publisher, Stop
 from penstock.errors import DeliveryFailed, OptionError
+from penstock_demo.checkpoints import EventRows, read_events, running_batch
+from penstock_demo.dataset import Event
+from penstock_demo.demo_options import DemoOptions
+from penstock_demo.display import Display
+from penstock_demo.kills import Kill, plan_kills
+from penstock_demo.processes import Kind
+from penstock_demo.publish import Acknowledged, Publisher, Stop
 
 EVENTS = [Event(f"k{number % 3}", str(number).encode()) for number in range(10)]
 

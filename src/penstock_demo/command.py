@@ -1,4 +1,4 @@
-"""The command around the story: options, the folder, signals, the last line, the exit status."""
+"""`penstock demo`: the command around the main job: options, the folder, signals, the last line, the exit status."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Final
+from typing import Any, Final
 
 from penstock.errors import OptionError, PenstockError
 
@@ -24,8 +24,9 @@ EXPLANATION: Final = (
 )
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the command's options."""
+def add_parser(subparsers: Any) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("demo", help=DESCRIPTION, description=EXPLANATION)
     parser.add_argument(
         "--records", type=int, metavar="N", help="only the first N flights of the year's 336,776"
     )
@@ -46,17 +47,17 @@ def run(args: argparse.Namespace) -> int:
     """Run the demonstration; 0 when everything is verified, 1 when not."""
     from rich.console import Console
 
-    from penstock.cli.demo.dataset import FLIGHT_COUNT
-    from penstock.cli.demo.display import Display
-    from penstock.cli.demo.options import DemoOptions
-    from penstock.cli.demo.story import Story
+    from penstock_demo.dataset import FLIGHT_COUNT
+    from penstock_demo.demo import Demo
+    from penstock_demo.demo_options import DemoOptions
+    from penstock_demo.display import Display
 
     count = FLIGHT_COUNT if args.records is None else args.records
     options = DemoOptions(count, args.kills, args.seed)
     display = Display(Console(), count)
     with _working_folder(args.keep) as folder, _termination_as_exit():
         try:
-            verdict = Story(options, folder, display).run()
+            verdict = Demo(options, folder, display).run()
         except PenstockError as error:
             print(error, file=sys.stderr)
             display.last_line(f"failed: {str(error).splitlines()[0]}")

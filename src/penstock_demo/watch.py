@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from penstock.cli.demo.checkpoints import running_batch
-from penstock.cli.demo.display import Display
-from penstock.cli.demo.kills import Kill
-from penstock.cli.demo.processes import Kind, kill_process
-from penstock.cli.demo.query import AVERAGES, EVENTS, QuerySettings
-from penstock.cli.demo.supervisor import QueryProcess
 from penstock.errors import PenstockError
+from penstock_demo.checkpoints import running_batch
+from penstock_demo.display import Display
+from penstock_demo.kills import Kill
+from penstock_demo.processes import Kind, kill_process
+from penstock_demo.query import AVERAGES, EVENTS, QuerySettings
+from penstock_demo.supervisor import QueryProcess
 
 _START_DEADLINE_S: Final = 120.0
 _END_DEADLINE_S: Final = 60.0
@@ -76,7 +76,7 @@ class QueryWatch:
         seed: Picks one of several processes of a kind.
     """
 
-    def __init__(  # noqa: PLR0917 - what the story has, handed over once
+    def __init__(  # noqa: PLR0917 - what `Demo` has, handed over once
         self,
         process: QueryProcess,
         settings: QuerySettings,

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.cli.demo.dataset import FLIGHT_COUNT
 from penstock.errors import OptionError
+from penstock_demo.dataset import FLIGHT_COUNT
 
 SHARD_COUNT: Final = 4
 _FLIGHTS_PER_AGGREGATE: Final = 180  # 51,200 bytes by some 280

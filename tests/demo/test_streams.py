@@ -6,13 +6,13 @@ import time
 
 import pytest
 
-from penstock.cli.demo.averages import AverageFollower
-from penstock.cli.demo.dataset import events_of, load_flights
-from penstock.cli.demo.publish import ProducerWriter, Publisher, Stop
-from penstock.cli.demo.run import aws_options
-from penstock.cli.demo.shards import merge_shards, open_shards, split_shard, wait_active
 from penstock.core.aggregation import deaggregate
 from penstock.errors import PenstockError
+from penstock_demo.averages import AverageFollower
+from penstock_demo.dataset import events_of, load_flights
+from penstock_demo.publish import ProducerWriter, Publisher, Stop
+from penstock_demo.resharding import merge_shards, open_shards, split_shard, wait_active
+from penstock_demo.run import aws_options
 
 DEADLINE_S = 30.0
 

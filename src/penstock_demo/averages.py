@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.demo.verify import AVERAGE_FIELDS
+from penstock_demo.verify import AVERAGE_FIELDS
 
 if TYPE_CHECKING:
     import pandas as pd
