@@ -26,7 +26,7 @@ from penstock.core.leases.lease import Lease, RequestHandover, Take
 from penstock.core.leases.lease_view import Hold, LeaseView
 from penstock.core.position import SHARD_END
 
-CASES = json.loads((Path(__file__).parents[1] / "scenarios" / "balance.json").read_text())["cases"]
+CASES = json.loads((Path(__file__).parents[2] / "scenarios" / "balance.json").read_text())["cases"]
 
 
 def build(case):

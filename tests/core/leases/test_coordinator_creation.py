@@ -24,7 +24,7 @@ from penstock.core.position import parse_checkpoint
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition
 
-DOCUMENT = json.loads((Path(__file__).parents[1] / "scenarios" / "creation.json").read_text())
+DOCUMENT = json.loads((Path(__file__).parents[2] / "scenarios" / "creation.json").read_text())
 GRAPHS = DOCUMENT["graphs"]
 
 

@@ -43,7 +43,7 @@ from penstock.core.position import (
 )
 from penstock.core.stream_identity import StreamIdentity
 
-SCENARIOS = json.loads((Path(__file__).parents[1] / "scenarios" / "lease_writes.json").read_text())
+SCENARIOS = json.loads((Path(__file__).parents[2] / "scenarios" / "lease_writes.json").read_text())
 
 
 # --- the cases as data ------------------------------------------------------------------------------------
