@@ -6,7 +6,7 @@
 Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports past their
-public interface, and the tests that it names are there.
+public interface, and the tests that it names are there; docs/metrics.md has exactly the metrics that the code sends.
 """
 
 from __future__ import annotations
@@ -100,6 +100,66 @@ def unlisted_internals() -> list[str]:
     return found
 
 
+_KINDS = {"count": "counter", "gauge": "gauge", "observe": "distribution"}
+_METRIC_ROW = re.compile(r"^\| `(\w+)` \| (counter|gauge|distribution) \|", re.MULTILINE)
+
+
+def sent_metrics() -> set[tuple[str, str]]:
+    """Return name and kind of every metric that the code sends."""
+    found = set()
+    for path in (ROOT / "src").glob("**/*.py"):
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                found |= _metrics_of(function)
+    return found
+
+
+def _metrics_of(function: ast.FunctionDef) -> set[tuple[str, str]]:
+    """Return what one function sends; the name may be a text, or a variable that the function sets to texts."""
+    found = set()
+    for node in ast.walk(function):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            continue
+        kind = _KINDS.get(node.func.attr)
+        if kind is None or not ast.unparse(node.func.value).endswith("metrics"):
+            continue
+        name = node.args[0]
+        values = _assigned(function, name.id) if isinstance(name, ast.Name) else [name]
+        found |= {
+            (part.value, kind)
+            for value in values
+            for part in (value, *ast.iter_child_nodes(value))
+            if isinstance(part, ast.Constant) and isinstance(part.value, str)
+        }
+    return found
+
+
+def _assigned(function: ast.FunctionDef, name: str) -> list[ast.expr]:
+    return [
+        node.value
+        for node in ast.walk(function)
+        if isinstance(node, ast.Assign)
+        and any(isinstance(target, ast.Name) and target.id == name for target in node.targets)
+    ]
+
+
+def misdescribed_metrics() -> list[str]:
+    """Name metrics that only the code or only docs/metrics.md knows, or that are of another kind there."""
+    page = ROOT / "docs" / "metrics.md"
+    described, sent = set(_METRIC_ROW.findall(page.read_text())), sent_metrics()
+    where = page.relative_to(ROOT)
+    return [
+        *(
+            f"{where} does not describe the {kind} `{name}`, which the code sends"
+            for name, kind in sorted(sent - described)
+        ),
+        *(
+            f"{where} describes the {kind} `{name}`, which nobody sends"
+            for name, kind in sorted(described - sent)
+        ),
+    ]
+
+
 def main() -> int:
     """Check or write; exit code 1 when something is out of step."""
     parser = argparse.ArgumentParser(
@@ -111,7 +171,13 @@ def main() -> int:
             path.parent.mkdir(exist_ok=True)
             path.write_text(text)
             print(f"wrote {path.relative_to(ROOT)}")
-    problems = [*stale_documents(), *broken_links(), *missing_words(), *unlisted_internals()]
+    problems = [
+        *stale_documents(),
+        *broken_links(),
+        *missing_words(),
+        *unlisted_internals(),
+        *misdescribed_metrics(),
+    ]
     for problem in problems:
         print(problem, file=sys.stderr)
     return 1 if problems else 0
