@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-oldest bench coverage soak format docs clean
+.PHONY: help setup java demo check test test-slow test-all test-oldest bench coverage soak format docs clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -35,8 +35,16 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 	@$(VENV)/bin/lint-imports
 	@$(PY) tools/check_docs.py
 
-test: setup ## all tests
-	@$(PY) -m pytest $(PYTEST_ARGS) -m "not soak"
+# One process for each core, at most four: one that runs Spark tests has a JVM, too. A file stays in one process.
+PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+
+test: setup ## the tests that need no minutes, a few with Spark among them; nothing is fetched while they run
+	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not soak"
+
+test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
+	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "slow and not soak"
+
+test-all: test test-slow ## all tests but the long runs
 
 # Without what needs Spark (the sink's task writer among it) or the demo's data, without workers in processes of their own, and
 # without the embedded server's own tests: its extra asks for a newer boto3 than the library does.
@@ -46,10 +54,10 @@ OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/produ
 
 test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
-	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PYTEST_ARGS) -m "not spark and not soak" \
+	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not spark and not soak" \
 		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
 
-soak: setup ## the long runs
+soak: setup ## the long runs: more kills, more load
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
 coverage: setup ## branches of the core that no test takes: there are none

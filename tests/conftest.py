@@ -1,5 +1,35 @@
+"""Which runs take a test: the marks of each folder, set here and nowhere else, and no Java without the mark for it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import pytest
 from hypothesis import HealthCheck, settings
+
+from marks import HERE, marks_of
 
 # How long an example takes says nothing on a machine that does other things too; what is slow has a test of its own.
 settings.register_profile("penstock", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("penstock")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests, and begin with those that need Spark: what takes long must not begin last."""
+    for item in items:
+        for mark in marks_of(item.path):
+            item.add_marker(mark)
+    items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Let a test without the mark `spark` find a Java that only fails."""
+    if item.get_closest_marker("spark") is not None:
+        return (yield)
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv("JAVA_HOME", str(HERE / "no_java"))
+        environment.setenv("PATH", f"{HERE / 'no_java' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+        return (yield)

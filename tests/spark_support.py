@@ -56,6 +56,30 @@ def wait_for_next_second():
     wait_until(lambda: time.time() >= now + 1.05, "the next second")
 
 
+def position(row):
+    """Return where a row stands in its shard, as numbers."""
+    return (int(row.sequenceNumber), row.subSequenceNumber)
+
+
+def read_batch(spark, stream, **options):
+    reader = spark.read.format("kinesis").option("streamName", stream).option("fetchInterval", "0ms")
+    for key, value in options.items():
+        reader = reader.option(key, value)
+    return reader.load()
+
+
+def numbers_of(frame):
+    return sorted(int(bytes(row.data)) for row in frame.collect())
+
+
+def rows_to_write(spark, count, keys=7):
+    return (
+        spark.range(count)
+        .selectExpr(f"cast(id % {keys} as string) as partitionKey", "cast(id as string) as data")
+        .coalesce(1)
+    )
+
+
 @dataclass
 class Run:
     """A query whose batches are collected, each execution of them."""

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 EXTRAS = ("local", "spark")
 WITHOUT = frozenset({"pyspark"})
 """The tests that run here start no Spark; pyspark alone is 400 MB."""
-TEST_TOOLS = ("coverage", "hypothesis", "pytest", "pytest-cov", "pytest-timeout")
+TEST_TOOLS = ("coverage", "hypothesis", "pytest", "pytest-cov", "pytest-timeout", "pytest-xdist")
 REQUIREMENT = re.compile(r"(?P<name>[A-Za-z0-9._-]+)(?P<extras>\[[^]]*\])?(?P<rest>.*)")
 LOWER_BOUND = re.compile(r">=\s*([0-9][0-9.]*)")
 

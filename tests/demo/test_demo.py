@@ -21,7 +21,6 @@ def run_demo(*arguments, timeout_s):
     )
 
 
-@pytest.mark.spark
 @pytest.mark.timeout(800)
 def test_a_small_demo_is_verified_through_a_reshard_and_a_kill():
     done = run_demo("--records", "6000", timeout_s=780)
@@ -34,7 +33,6 @@ def test_a_small_demo_is_verified_through_a_reshard_and_a_kill():
     assert "were merged into" in done.stdout
 
 
-@pytest.mark.spark
 @pytest.mark.timeout(2400)
 def test_twenty_kills_at_random_moments_change_nothing():
     done = run_demo("--records", "4000", "--kills", "20", "--seed", "1", timeout_s=2390)

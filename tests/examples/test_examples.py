@@ -38,7 +38,6 @@ def test_every_example_is_shown_here_and_in_the_list():
     assert scripts == set(SHOWS) == listed
 
 
-@pytest.mark.spark
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("name", sorted(SHOWS))
 def test_an_example_shows_what_it_says(name, tmp_path):

@@ -11,8 +11,6 @@ from company import CompanyRun
 from company_checks import Processed, Taken
 from harness import Plan, Run
 
-pytestmark = pytest.mark.spark
-
 DEFAULT = Plan(seed=1, records=150_000, kills=46)
 CLUSTER = Plan(
     seed=2,

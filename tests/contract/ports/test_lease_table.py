@@ -265,7 +265,11 @@ def test_a_row_without_a_sub_sequence_number_counts_as_one_with_0(dynamo):
         assert table.write(write) == apply_write(replace(BASE, checkpoint=at_record("10")), write), write
 
 
-@pytest.mark.parametrize("write", [write for write in WRITES if not isinstance(write, Create)], ids=repr)
+@pytest.mark.parametrize(
+    "write",
+    [write for write in WRITES if not isinstance(write, Create)],
+    ids=lambda write: type(write).__name__,
+)
 def test_an_expression_is_one_that_the_service_takes(write):
     """The service is stricter than moto: no unused names or values, no doubled parentheses, no path twice."""
     request = update_for(write, previous_owner=OTHER).request()

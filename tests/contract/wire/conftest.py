@@ -269,13 +269,16 @@ def ageing(server: Server) -> Iterator[Server]:
         yield Server(OURS, ours.endpoint_url, ours.clock.advance)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what a server is known to do differently."""
+    """Mark what a server is known to do differently; those of others are fetched, and left to `make test-all`."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         if HERE not in item.path.parents or callspec is None or "server" not in callspec.params:
             continue
         name = callspec.params["server"]
+        if name != OURS:
+            item.add_marker("slow")
         # An entry names a test, or one of its cases.
         keys = (getattr(item, "originalname", item.name), item.name.replace(f"[{name}-", "["))
         for key in keys:

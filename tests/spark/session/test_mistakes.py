@@ -7,8 +7,6 @@ from pyspark.errors import PySparkException
 
 from spark_support import DEADLINE_S
 
-pytestmark = pytest.mark.spark
-
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 SECRET = "hunter2-hunter2"
 QUICK = {"maxRetries": "1", "requestTimeout": "2s"}

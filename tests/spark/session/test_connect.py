@@ -16,8 +16,6 @@ import pytest
 from penstock_demo.processes import kill_session
 from spark_support import numbered, put
 
-pytestmark = pytest.mark.spark
-
 
 def free_port():
     """Give a port outside the range from which others are given free ones, since the server takes it seconds later."""

@@ -7,35 +7,12 @@ from datetime import UTC, datetime
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_support import numbered, put, wait_active, wait_for_next_second
-
-pytestmark = pytest.mark.spark
-
-
-def read(spark, stream, **options):
-    reader = spark.read.format("kinesis").option("streamName", stream).option("fetchInterval", "0ms")
-    for key, value in options.items():
-        reader = reader.option(key, value)
-    return reader.load()
+from spark_support import numbered, numbers_of, put, read_batch, wait_for_next_second
 
 
 def service_time(kinesis):
     # Arrivals are told by its clock, in whole milliseconds; ours may be a little before it.
     return datetime.fromtimestamp(kinesis.clock.now_s(), UTC)
-
-
-def numbers(frame):
-    return sorted(int(bytes(row.data)) for row in frame.collect())
-
-
-def test_a_batch_read_covers_the_whole_stream_also_across_a_reshard(spark, stream, client):
-    put(client, stream, numbered(0, 100))
-    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
-    wait_active(client, stream)
-    put(client, stream, numbered(100, 150))
-    frame = read(spark, stream)
-    assert numbers(frame) == list(range(150))
-    assert frame.rdd.getNumPartitions() == 4
 
 
 def test_a_batch_read_between_two_moments(spark, stream, kinesis, client):
@@ -46,8 +23,8 @@ def test_a_batch_read_between_two_moments(spark, stream, kinesis, client):
     wait_for_next_second()
     end = service_time(kinesis)
     put(client, stream, numbered(40, 60))
-    frame = read(spark, stream, startingTimestamp=begin.isoformat(), endingTimestamp=end.isoformat())
-    assert numbers(frame) == list(range(20, 40))
+    frame = read_batch(spark, stream, startingTimestamp=begin.isoformat(), endingTimestamp=end.isoformat())
+    assert numbers_of(frame) == list(range(20, 40))
 
 
 def test_a_batch_read_between_two_records_of_a_shard(spark, kinesis, client):
@@ -56,14 +33,14 @@ def test_a_batch_read_between_two_records_of_a_shard(spark, kinesis, client):
         client.put_record(StreamName="positions", PartitionKey="k", Data=str(n).encode()) for n in range(6)
     ]
     shard = answers[0]["ShardId"]
-    frame = read(
+    frame = read_batch(
         spark,
         "positions",
         startingPosition=f'{{"{shard}": "{answers[1]["SequenceNumber"]}"}}',
         endingPosition=f'{{"{shard}": "{answers[4]["SequenceNumber"]}"}}',
     )
     # The start is what is done already, the end is the last one that is read.
-    assert numbers(frame) == [2, 3, 4]
+    assert numbers_of(frame) == [2, 3, 4]
 
 
 def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, stream, client):
@@ -72,8 +49,8 @@ def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, st
     with pytest.raises(
         PySparkException, match=r"option endingPosition: .* does not list shardId-000000000099"
     ):
-        read(spark, stream, **given).collect()
-    assert numbers(read(spark, stream, failOnDataLoss="false", **given)) == list(range(5))
+        read_batch(spark, stream, **given).collect()
+    assert numbers_of(read_batch(spark, stream, failOnDataLoss="false", **given)) == list(range(5))
 
 
 def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, kinesis, client):
@@ -83,26 +60,26 @@ def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, kinesis,
     put(client, stream, numbered(30, 40))
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
-        frame = read(spark, stream).where(
+        frame = read_batch(spark, stream).where(
             f"approximateArrivalTimestamp >= timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
         )
-        assert numbers(frame) == list(range(30, 40))
+        assert numbers_of(frame) == list(range(30, 40))
     finally:
         spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
-    frame = read(spark, stream).where(
+    frame = read_batch(spark, stream).where(
         f"approximateArrivalTimestamp >= timestamp '{moment:%Y-%m-%d %H:%M:%S.%f}'"
     )
-    assert numbers(frame) == list(range(30, 40))
+    assert numbers_of(frame) == list(range(30, 40))
 
 
 def test_a_batch_read_of_an_empty_stream_is_empty(spark, stream):
-    assert read(spark, stream).count() == 0
+    assert read_batch(spark, stream).count() == 0
 
 
 def test_a_batch_read_ends_although_records_keep_coming(spark, stream, client):
     put(client, stream, numbered(0, 10))
-    frame = read(spark, stream)
+    frame = read_batch(spark, stream)
     first = frame.count()
     put(client, stream, numbered(10, 20))
     assert first == 10
-    assert read(spark, stream).count() == 20
+    assert read_batch(spark, stream).count() == 20

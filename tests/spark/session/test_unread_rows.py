@@ -6,8 +6,6 @@ import pytest
 
 from spark_support import numbered, put, wait_until
 
-pytestmark = pytest.mark.spark
-
 
 def load(spark, stream, application, **options):
     reader = spark.readStream.format("kinesis").option("streamName", stream)

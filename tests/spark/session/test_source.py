@@ -10,13 +10,7 @@ import pytest
 from spark_support import DEADLINE_S, numbered, put, wait_active, wait_for_next_second, wait_until
 from stream_reading import raw_records
 
-pytestmark = pytest.mark.spark
-HALF = str(2**127)
 QUARTER = str(2**126)
-
-
-def position(row):
-    return (int(row.sequenceNumber), row.subSequenceNumber)
 
 
 def offsets_on_disk(job):
@@ -25,33 +19,6 @@ def offsets_on_disk(job):
     return {
         int(file.name): file.read_text().splitlines()[2] for file in folder.iterdir() if file.name.isdigit()
     }
-
-
-def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, client):
-    before_s = time.time()
-    put(client, stream, numbered(0, 300))
-    run = job.start()
-    run.wait_for(300)
-    put(client, stream, numbered(300, 400))
-    run.wait_for(400)
-    run.query.stop()
-    put(client, stream, numbered(400, 500))
-    run = job.start()
-    run.wait_for(500)
-    assert run.numbers() == list(range(500))
-    first = run.rows()[0]
-    assert first.asDict().keys() == {
-        "streamName",
-        "shardId",
-        "sequenceNumber",
-        "subSequenceNumber",
-        "partitionKey",
-        "explicitHashKey",
-        "approximateArrivalTimestamp",
-        "data",
-    }
-    assert (first.streamName, first.explicitHashKey, first.subSequenceNumber) == (stream, None, 0)
-    assert before_s - 1 < first.approximateArrivalTimestamp.timestamp() <= time.time()
 
 
 def test_an_idle_query_runs_no_batches_and_asks_each_shard_at_most_as_often_as_told(
@@ -96,81 +63,11 @@ def test_a_batch_ends_with_the_record_that_reaches_the_bytes_of_the_limit(job, s
     assert len(run.rows()) == 60
 
 
-def test_available_now_reads_what_was_there_and_ends(job, stream, client):
-    put(client, stream, numbered(0, 100))
-    run = job.start(available_now=True, maxRecordsPerTrigger="40")
-    run.query.awaitTermination(DEADLINE_S)
-    assert run.query.exception() is None
-    assert run.numbers() == list(range(100))
-    assert len(run.batches) >= 3
-    put(client, stream, numbered(100, 120))
-    run = job.start(available_now=True)
-    run.query.awaitTermination(DEADLINE_S)
-    assert run.numbers() == list(range(120))
-
-
 def test_available_now_on_a_stream_without_news_ends_at_once(job):
     run = job.start(available_now=True)
     run.query.awaitTermination(DEADLINE_S)
     assert run.query.exception() is None
     assert run.rows() == []
-
-
-def test_a_child_shard_is_read_only_after_the_batch_that_ended_its_parents(job, stream, client):
-    put(client, stream, numbered(0, 200))
-    run = job.start(maxRecordsPerTrigger="60")
-    run.wait_for(60)
-    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
-    wait_active(client, stream)
-    put(client, stream, numbered(200, 300))
-    client.merge_shards(
-        StreamName=stream, ShardToMerge="shardId-000000000003", AdjacentShardToMerge="shardId-000000000001"
-    )
-    wait_active(client, stream)
-    put(client, stream, numbered(300, 400))
-    run.wait_for(400)
-    assert run.numbers() == list(range(400))
-    parents = {
-        "shardId-000000000002": ["shardId-000000000000"],
-        "shardId-000000000003": ["shardId-000000000000"],
-        "shardId-000000000004": ["shardId-000000000003", "shardId-000000000001"],
-    }
-    batches_of = {}
-    for batch, executions in run.batches.items():
-        for row in executions[-1]:
-            batches_of.setdefault(row.shardId, []).append(batch)
-    for child, its_parents in parents.items():
-        for parent in its_parents:
-            assert max(batches_of[parent]) < min(batches_of[child])
-    for key in {row.partitionKey for row in run.rows()}:
-        seen = [
-            int(bytes(row.data))
-            for batch in sorted(run.batches)
-            for row in sorted(run.batches[batch][-1], key=position)
-            if row.partitionKey == key
-        ]
-        assert seen == sorted(seen)
-
-
-def test_a_failed_batch_is_replayed_with_the_same_rows_although_more_has_come(job, stream, client):
-    put(client, stream, numbered(0, 50))
-    failures = []
-
-    def fail_once(batch_id, rows):
-        if not failures:
-            failures.append(batch_id)
-            raise RuntimeError("the sink is down")
-
-    job.before_batch = fail_once
-    run = job.start()
-    wait_until(lambda: not run.query.isActive, "the query to fail")
-    put(client, stream, numbered(50, 80))
-    run = job.start()
-    run.wait_for(80)
-    executions = run.batches[failures[0]]
-    assert len(executions) == 2
-    assert sorted(map(position, executions[0])) == sorted(map(position, executions[1]))
-    assert run.numbers() == list(range(80))
 
 
 def test_two_actions_on_one_batch_see_the_same_rows_without_cache(spark, job, stream, client):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as f
 
-pytestmark = pytest.mark.spark
-
 MINUTES = 6
 PER_MINUTE = 20
 PARENT = "shardId-000000000000"

@@ -1,0 +1,29 @@
+"""The marks of the tests, by folder. A test sets none itself, except `soak` on the longer one of its cases.
+
+`spark` starts a JVM, `slow` is left to `make test-all`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+HERE = Path(__file__).parent
+MARKS: dict[str, tuple[str, ...]] = {
+    "demo/test_demo.py": ("spark", "slow"),
+    "consumer/test_processes.py": ("slow",),
+    "examples": ("spark", "slow"),
+    "producer/test_crowd.py": ("slow",),
+    "spark/session": ("spark", "slow"),
+    "spark/session/test_smoke.py": ("spark",),
+    "spark_kills/test_kills.py": ("spark", "slow"),
+}
+"""Marks of the tests in a folder or a file of this one; the longest path that a test lies in counts."""
+
+
+def marks_of(path: Path) -> tuple[str, ...]:
+    """Return the marks of the tests in a file."""
+    found = path.relative_to(HERE)
+    for each in (found, *found.parents):
+        if str(each) in MARKS:
+            return MARKS[str(each)]
+    return ()

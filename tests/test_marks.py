@@ -1,0 +1,46 @@
+"""The marks of the tests, held: what is not marked `spark` starts no JVM, and the table names what is there."""
+
+from __future__ import annotations
+
+import subprocess
+
+from pyspark.find_spark_home import _find_spark_home
+
+from marks import HERE, MARKS, marks_of
+
+
+def test_every_entry_of_the_table_is_a_folder_or_a_file_with_tests():
+    for place in MARKS:
+        path = HERE / place
+        assert path.is_file() or any(path.rglob("test_*.py")), place
+
+
+def test_only_tests_with_the_mark_take_a_spark_session(request):
+    takes = [
+        item.nodeid
+        for item in request.session.items
+        if {"spark", "running_spark"} & set(item.fixturenames) and item.get_closest_marker("spark") is None
+    ]
+    assert takes == []
+    opened = {path for path in HERE.rglob("test_*.py") if "SparkSession" in path.read_text(encoding="utf-8")}
+    assert {str(path) for path in opened - {HERE / "test_marks.py"} if "spark" not in marks_of(path)} == set()
+
+
+def test_a_test_without_the_mark_starts_no_jvm(tmp_path):
+    done = subprocess.run(
+        [f"{_find_spark_home()}/bin/spark-submit", "--version"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        cwd=tmp_path,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "started Java without the mark spark" in done.stderr
+
+
+def test_the_longest_path_that_a_file_lies_in_gives_its_marks():
+    assert marks_of(HERE / "core" / "test_lease.py") == ()
+    assert marks_of(HERE / "spark" / "test_reader.py") == ()
+    assert marks_of(HERE / "spark" / "session" / "test_source.py") == ("spark", "slow")
+    assert marks_of(HERE / "spark" / "session" / "test_smoke.py") == ("spark",)
