@@ -10,7 +10,7 @@ NAMES = [name for name in vars(limits) if name.isupper() and name not in {"KIB",
 
 
 def test_every_limit_says_its_unit_last():
-    units = r"_(BYTES|COUNT|CHARS|DIGITS|KIB|HOURS|PER_S|PER_DAY|S)(_MAX|_MIN)?$"
+    units = r"_(BYTES|COUNT|CHARS|DIGITS|PER_S|S)(_MAX|_MIN)?$"
     assert [name for name in NAMES if not re.search(units, name)] == []
 
 
@@ -24,15 +24,8 @@ def test_every_limit_names_its_source():
         and isinstance(following.value, ast.Constant)
     }
     assert set(told) == set(NAMES)
-    assert [
-        name for name, text in told.items() if not re.search(r"API\s+reference|developer\s+guide", text)
-    ] == []
+    assert [name for name, text in told.items() if not re.search(r"API\s+reference", text)] == []
 
 
-def test_the_limits_fit_together():
-    assert limits.RECORD_DEFAULT_BYTES_MAX == limits.RECORD_SETTING_KIB_MIN * limits.KIB == 1_048_576
-    assert limits.RECORD_BYTES_MAX == limits.RECORD_SETTING_KIB_MAX * limits.KIB == 10_485_760
-    assert limits.PUT_RECORDS_BYTES_MAX >= limits.RECORD_BYTES_MAX
-    # A full answer is what a shard gives in the time that it then refuses to give more.
-    assert limits.GET_RECORDS_BYTES_MAX == limits.SHARD_READ_BYTES_PER_S_MAX * limits.GET_RECORDS_FULL_PAUSE_S
-    assert len(str(2**128 - 1)) == limits.EXPLICIT_HASH_KEY_DIGITS_MAX
+def test_the_largest_record_fits_into_a_request():
+    assert limits.RECORD_DEFAULT_BYTES_MAX <= limits.RECORD_BYTES_MAX <= limits.PUT_RECORDS_BYTES_MAX

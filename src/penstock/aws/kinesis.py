@@ -11,6 +11,7 @@ from penstock.aws.connection import AwsOptions, client_for
 from penstock.aws.data_plane import encode_entries, page_of
 from penstock.aws.service_calls import call
 from penstock.core.hash_key import HashRange
+from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ServiceError, Throttled, Unavailable, UnknownOutcome
 from penstock.ports.kinesis import IteratorStart, PutAnswer, PutEntry, RecordPage, ShardFilter, ShardListing
@@ -87,7 +88,7 @@ class AwsKinesis:
         )
 
     def _fetch_listing(self, stream: str, shard_filter: ShardFilter | None) -> ShardListing:
-        arguments: dict[str, Any] = {**_named(stream), "MaxResults": 1000}
+        arguments: dict[str, Any] = {**_named(stream), "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
         if shard_filter is not None:
             arguments["ShardFilter"] = _filter_of(shard_filter)
         found: list[Shard] = []
@@ -100,7 +101,7 @@ class AwsKinesis:
             if not token:
                 return ShardListing(tuple(found), server_ms)
             # The token names the stream; the service refuses the two together.
-            arguments = {"NextToken": token, "MaxResults": 1000}
+            arguments = {"NextToken": token, "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
 
     def _list_page(self, stream: str, arguments: dict[str, Any]) -> Any:
         return call(
