@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import FULL_RANGE, HashRange, effective_hash_key
 from penstock.core.shard import Shard
-from penstock.core.writing.batcher import PutMachine
-from penstock.core.writing.batcher_steps import Failure, FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class World:
         self._open(HashRange(shard.hash_range.start, middle), (shard.shard_id,))
         self._open(HashRange(middle + 1, shard.hash_range.end), (shard.shard_id,))
 
-    def listing(self, wish: FetchMap) -> tuple[Shard, ...]:
+    def listing(self, wish: FetchShards) -> tuple[Shard, ...]:
         """List shards, perhaps as they were before the last reshard."""
         shards = (
             self.lagging if self.chance.random() < self.troubles.listing_lags else tuple(self.shards.values())
@@ -99,9 +99,9 @@ class World:
     def _owner(self, hash_key: int) -> Shard:
         return next(shard for shard in self.shards.values() if shard.is_open and hash_key in shard.hash_range)
 
-    def accept(self, parcel) -> Word:
+    def accept(self, entry) -> Word:
         """Store a record; what a KCL reader would see of it goes to the log."""
-        packed = parcel.packed
+        packed = entry.packed
         shard = self._owner(effective_hash_key(packed.partition_key, packed.explicit_hash_key))
         self.sequence += 1
         inner = deaggregate(packed.data)
@@ -114,7 +114,7 @@ class World:
             self.log += [(each.partition_key, each.data) for each in inner]
         return Word(str(self.sequence), shard.shard_id)
 
-    def put(self, request: Request) -> list[Word] | Failure:
+    def put(self, request: PutRequest) -> list[Word] | Failure:
         """Answer one request; the entries are taken in random order, as PutRecords may."""
         troubles, draw = self.troubles, self.chance.random
         if draw() < troubles.reshard:
@@ -123,7 +123,7 @@ class World:
             return Failure.UNAVAILABLE
         if draw() < troubles.call_throttled:
             return Failure.THROTTLED
-        words: list[Word | None] = [None] * len(request.parcels)
+        words: list[Word | None] = [None] * len(request.entries)
         order = list(range(len(words)))
         self.chance.shuffle(order)
         for place in order:
@@ -133,57 +133,57 @@ class World:
             elif lot < troubles.throttle + troubles.internal:
                 words[place] = Word(error_code="InternalFailure", error_message="oops")
             else:
-                words[place] = self.accept(request.parcels[place])
+                words[place] = self.accept(request.entries[place])
         return Failure.UNKNOWN if draw() < troubles.lost_answer else words
 
 
 @dataclass
 class Driver:
-    """Runs a machine against a world: several requests may be under way, answered in any order."""
+    """Runs a batcher against a world: several requests may be under way, answered in any order."""
 
-    machine: PutMachine
+    batcher: Batcher
     world: World
     senders: int = 3
     now_s: float = 0.0
-    underway: list[tuple[Request, list[Word] | Failure]] = field(default_factory=list)
+    underway: list[tuple[PutRequest, list[Word] | Failure]] = field(default_factory=list)
     delivered: list = field(default_factory=list)
     refused: list = field(default_factory=list)
     duplicates: int = 0
     requests: int = 0
     watch: object = None
 
-    def note(self, settled: Settled) -> None:
+    def note(self, result: PutResult) -> None:
         """Add up what answers meant."""
-        for each in settled.delivered:
-            self.delivered += [record.ticket for record in each.parcel.records]
-        self.refused += settled.refused
-        self.duplicates += settled.possible_duplicate_count
+        for each in result.delivered:
+            self.delivered += [record.ticket for record in each.entry.records]
+        self.refused += result.refused
+        self.duplicates += result.possible_duplicate_count
 
     def step(self, *, flushes: bool) -> bool:
         """Do one thing; False when there is nothing to do before the end."""
-        machine, chance = self.machine, self.world.chance
-        step: object = Wait(None, "all senders are busy")
+        batcher, chance = self.batcher, self.world.chance
+        step: object = WaitUntil(None, "all senders are busy")
         if len(self.underway) < self.senders:
-            step = machine.plan_step(self.now_s, flushes=flushes)
+            step = batcher.plan_step(self.now_s, flushes=flushes)
         assert not isinstance(step, Stuck), step.why
-        if isinstance(step, Request):
+        if isinstance(step, PutRequest):
             self.requests += 1
             self.check(step)
             self.underway.append((step, self.world.put(step)))
             return True
-        if isinstance(step, FetchMap):
+        if isinstance(step, FetchShards):
             if chance.random() < self.world.troubles.listing_fails:
-                machine.note_map_failure("no listing", self.now_s, chance.random())
+                batcher.note_map_failure("no listing", self.now_s, chance.random())
             else:
-                self.note(machine.learn_shards(self.world.listing(step), self.now_s))
+                self.note(batcher.learn_shards(self.world.listing(step), self.now_s))
             return True
         if self.underway:
             self.now_s += 0.01
             request, words = self.underway.pop(chance.randrange(len(self.underway)))
             if isinstance(words, Failure):
-                self.note(machine.on_failed_call(request, words, words.value, self.now_s, chance.random()))
+                self.note(batcher.on_failed_call(request, words, words.value, self.now_s, chance.random()))
             else:
-                self.note(machine.on_answers(request, words, self.now_s, chance.random()))
+                self.note(batcher.on_answers(request, words, self.now_s, chance.random()))
             return True
         if step.until_s is None:
             return False
@@ -191,32 +191,31 @@ class Driver:
         self.now_s = step.until_s
         return True
 
-    def check(self, request: Request) -> None:
+    def check(self, request: PutRequest) -> None:
         """Hold a request to every limit of the service, and to the rules of order."""
-        settings = self.machine.settings
-        assert 1 <= len(request.parcels) <= settings.request_record_count_max
+        settings = self.batcher.settings
+        assert 1 <= len(request.entries) <= settings.request_record_count_max
         assert (
             sum(
-                len(parcel.packed.data) + len(parcel.packed.partition_key.encode())
-                for parcel in request.parcels
+                len(entry.packed.data) + len(entry.packed.partition_key.encode()) for entry in request.entries
             )
             <= settings.request_bytes_max
         )
-        for parcel in request.parcels:
-            assert len(parcel.records) <= settings.aggregate_count_max
-            if parcel.is_aggregate:
-                assert len(parcel.packed.data) <= settings.aggregate_bytes_max
+        for entry in request.entries:
+            assert len(entry.records) <= settings.aggregate_count_max
+            if entry.is_aggregate:
+                assert len(entry.packed.data) <= settings.aggregate_bytes_max
         if settings.keeps_key_order:
-            keys = [key for parcel in request.parcels for key in {r.partition_key for r in parcel.records}]
+            keys = [key for entry in request.entries for key in {r.partition_key for r in entry.records}]
             assert len(keys) == len(set(keys)), "a key is in one request twice"
             for other, _ in self.underway:
-                shards = {parcel.shard_id for parcel in other.parcels}
-                assert shards.isdisjoint(parcel.shard_id for parcel in request.parcels)
+                shards = {entry.shard_id for entry in other.entries}
+                assert shards.isdisjoint(entry.shard_id for entry in request.entries)
 
     def finish(self) -> None:
         """Go on until nothing waits."""
         steps = 0
-        while self.machine.waiting_count:
+        while self.batcher.waiting_count:
             assert self.step(flushes=True), "records wait for nothing"
             steps += 1
             assert steps < 100_000, "no end in sight"

@@ -1,6 +1,6 @@
-"""The threads of a producer: a few senders share one put machine under one lock.
+"""The threads of a producer: a few senders share one batcher under one lock.
 
-Each sender asks the machine for its next step, carries it out without the lock, and tells the machine what came of it.
+Each sender asks the batcher for its next step, carries it out without the lock, and tells the batcher what came of it.
 Futures are resolved outside the lock, on the sender's thread, so a callback may put again.
 """
 
@@ -13,17 +13,17 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from penstock.core.writing.batcher import PutMachine
-from penstock.core.writing.batcher_steps import FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordExpired, ServiceError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
+from penstock.producer.placement import Placement, fetch_shard_map, warn_of_no_map
 from penstock.producer.put_calls import RETRIED_ERRORS, entries_of, failure_of
-from penstock.producer.shard_map import Placement, fetch_shard_map, warn_of_no_map
 
 if TYPE_CHECKING:
-    from penstock.core.writing.packing import Parcel, Waiting
+    from penstock.core.writing.packing import PackedEntry, PendingRecord
 
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05
@@ -70,7 +70,7 @@ class _Expired:
 
     __slots__ = ("records",)
 
-    def __init__(self, records: list[Waiting]) -> None:
+    def __init__(self, records: list[PendingRecord]) -> None:
         self.records = records
 
     def __bool__(self) -> bool:
@@ -88,11 +88,11 @@ class EnginePorts:
 
 
 class Engine:
-    """Sends what a machine says, on threads of its own.
+    """Sends what a batcher says, on threads of its own.
 
     Args:
         stream: Name or ARN.
-        machine: The decisions; belongs to the engine from here on.
+        batcher: The decisions; belongs to the engine from here on.
         ports: Service, time, chance, figures.
         fetch_placement: Asks how the stream places records.
         thread_count: Requests that may be under way at once.
@@ -103,7 +103,7 @@ class Engine:
     def __init__(
         self,
         stream: str,
-        machine: PutMachine,
+        batcher: Batcher,
         ports: EnginePorts,
         *,
         fetch_placement: Callable[[], Placement],
@@ -114,7 +114,7 @@ class Engine:
         self._record_ttl_s = record_ttl_s
         self._expiry_due_s = float("-inf")
         self._stream = stream
-        self._machine = machine
+        self._batcher = batcher
         self._ports = ports
         self._fetch_placement = fetch_placement
         self._buffer_bytes_max = buffer_bytes_max
@@ -142,9 +142,9 @@ class Engine:
         clock = self._ports.clock
         future = Receipt()
         with self._lock:
-            machine = self._machine
-            if machine.waiting_bytes >= self._buffer_bytes_max and not self._done.wait_for(
-                lambda: machine.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
+            batcher = self._batcher
+            if batcher.waiting_bytes >= self._buffer_bytes_max and not self._done.wait_for(
+                lambda: batcher.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
             ):
                 return None
             if self._is_closing:
@@ -152,18 +152,18 @@ class Engine:
                     f"stream {self._stream}: the producer is closed; the record was not taken"
                 )
             self._open_count += 1
-            is_news = machine.add(data, partition_key, explicit_hash_key, clock.monotonic_s(), future)
-            if is_news or machine.waiting_count % machine.settings.request_record_count_max == 0:
+            is_news = batcher.add(data, partition_key, explicit_hash_key, clock.monotonic_s(), future)
+            if is_news or batcher.waiting_count % batcher.settings.request_record_count_max == 0:
                 self._work.notify()
         return future
 
     def flush(self, timeout_s: float | None) -> bool:
-        """Wait until everything put before is acknowledged or failed; False when the time is over before.
+        """WaitUntil until everything put before is acknowledged or failed; False when the time is over before.
 
-        No deadline of one's own is still a bound: the machine gives up where nothing is acknowledged for too long.
+        No deadline of one's own is still a bound: the batcher gives up where nothing is acknowledged for too long.
         """
         with self._lock:
-            flush = _Flush(self._machine.last_number, self._open_count)
+            flush = _Flush(self._batcher.last_number, self._open_count)
             self._flushes.append(flush)
             self._work.notify_all()
             try:
@@ -182,7 +182,7 @@ class Engine:
         """End the threads; give how many records were left, whose futures fail."""
         with self._lock:
             self._is_closing = True
-            left = self._machine.drop_all()
+            left = self._batcher.drop_all()
             error = DeliveryFailed(
                 f"stream {self._stream}: the producer was closed before {len(left)} records were acknowledged"
             )
@@ -193,19 +193,19 @@ class Engine:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
         with self._lock:
-            late = self._machine.drop_all()  # what was under way and came back
+            late = self._batcher.drop_all()  # what was under way and came back
         self._fail(late, error)
         return len(left) + len(late)
 
     @property
     def waiting_count(self) -> int:
         """Records that are not acknowledged."""
-        return self._machine.waiting_count
+        return self._batcher.waiting_count
 
     @property
     def waiting_bytes(self) -> int:
         """Memory that they take."""
-        return self._machine.waiting_bytes
+        return self._batcher.waiting_bytes
 
     # --- the senders --------------------------------------------------------------------------------------
 
@@ -220,10 +220,10 @@ class Engine:
                 # A defect, not an outcome: it must not leave futures open with nobody to resolve them.
                 _log.exception("stream %s: the sender failed", self._stream)
                 self._give_up(DeliveryFailed(f"stream {self._stream}: the sender failed: {error!r}"), error)
-                if isinstance(step, Request):
+                if isinstance(step, PutRequest):
                     self._fail_request(step, error)
 
-    def _next_step(self) -> Request | FetchMap | Stuck | _Expired | None:
+    def _next_step(self) -> PutRequest | FetchShards | Stuck | _Expired | None:
         clock = self._ports.clock
         with self._lock:
             while not self._is_closing:
@@ -231,12 +231,12 @@ class Engine:
                 expired = self._take_expired(now_s)
                 if expired:
                     return expired
-                step = self._machine.plan_step(now_s, flushes=bool(self._flushes))
-                if not isinstance(step, Wait):
+                step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
+                if not isinstance(step, WaitUntil):
                     self._work.notify()  # another sender may find more to do
                     return step
                 until_s = step.until_s
-                if self._record_ttl_s is not None and self._machine.waiting_count:
+                if self._record_ttl_s is not None and self._batcher.waiting_count:
                     until_s = self._expiry_due_s if until_s is None else min(until_s, self._expiry_due_s)
                 self._work.wait(None if until_s is None else max(1e-4, until_s - now_s))
         return None
@@ -246,19 +246,19 @@ class Engine:
         if ttl_s is None or now_s < self._expiry_due_s:
             return None
         self._expiry_due_s = now_s + max(_EXPIRY_INTERVAL_MIN_S, ttl_s / 20)
-        return _Expired(self._machine.drop_expired(now_s - ttl_s)) if self._machine.waiting_count else None
+        return _Expired(self._batcher.drop_expired(now_s - ttl_s)) if self._batcher.waiting_count else None
 
-    def _do(self, step: Request | FetchMap | Stuck | _Expired) -> None:
-        if isinstance(step, Request):
+    def _do(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
+        if isinstance(step, PutRequest):
             self._send(step)
         elif isinstance(step, _Expired):
             self._fail_expired(step)
-        elif isinstance(step, FetchMap):
+        elif isinstance(step, FetchShards):
             self._fetch_map(step)
         else:
             self._give_up(DeliveryFailed(f"stream {self._stream}: {step.why}"), None)
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: PutRequest) -> None:
         ports = self._ports
         began_s = ports.clock.monotonic_s()
         self._measure_request(request, began_s)
@@ -266,7 +266,7 @@ class Engine:
             answers = ports.kinesis.put_records(self._stream, entries_of(request))
         except RETRIED_ERRORS as error:
             with self._lock:
-                settled = self._machine.on_failed_call(
+                result = self._batcher.on_failed_call(
                     request,
                     failure_of(error),
                     str(error),
@@ -280,57 +280,57 @@ class Engine:
             now_s = ports.clock.monotonic_s()
             ports.metrics.observe("put_request_time_s", now_s - began_s)
             with self._lock:
-                settled = self._machine.on_answers(request, answers, now_s, ports.chance.random())
-        self._settle(settled)
+                result = self._batcher.on_answers(request, answers, now_s, ports.chance.random())
+        self._settle(result)
 
-    def _fetch_map(self, wish: FetchMap) -> None:
+    def _fetch_map(self, wish: FetchShards) -> None:
         ports = self._ports
         aggregates: bool | None = None
         try:
-            if self._machine.aggregates:
+            if self._batcher.aggregates:
                 aggregates = self._fetch_placement().may_aggregate
             shards = fetch_shard_map(ports.kinesis, self._stream, wish)
         except RETRIED_ERRORS as error:
             with self._lock:
-                self._machine.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
+                self._batcher.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
             return
         except AccessDenied as error:
             warn_of_no_map(self._stream, error)
             with self._lock:
-                settled = self._machine.forgo_map(ports.clock.monotonic_s())
+                result = self._batcher.forgo_map(ports.clock.monotonic_s())
         except PenstockError as error:
             with self._lock:
-                self._machine.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
+                self._batcher.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
             self._give_up(
                 DeliveryFailed(f"stream {self._stream}: the shards cannot be listed: {error}"), error
             )
             return
         else:
             with self._lock:
-                settled = self._machine.learn_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
-        self._settle(settled)
+                result = self._batcher.learn_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
+        self._settle(result)
 
     # --- what came of it ----------------------------------------------------------------------------------
 
-    def _settle(self, settled: Settled) -> None:
+    def _settle(self, result: PutResult) -> None:
         now_s = self._ports.clock.monotonic_s()
         new = tuple.__new__  # a third of what Acknowledgement(...) costs, and this is done for every record
-        for parcel, shard_id, sequence_number in settled.delivered:
-            is_aggregate = parcel.is_aggregate
-            for place, record in enumerate(parcel.records):
+        for entry, shard_id, sequence_number in result.delivered:
+            is_aggregate = entry.is_aggregate
+            for place, record in enumerate(entry.records):
                 record.ticket.set_result(
                     new(Acknowledgement, (shard_id, sequence_number, place, is_aggregate))
                 )
-        for refused in settled.refused:
-            key = refused.parcel.records[0].partition_key
+        for refused in result.refused:
+            key = refused.entry.records[0].partition_key
             self._fail(
-                refused.parcel.records,
+                refused.entry.records,
                 DeliveryFailed(
                     f"stream {self._stream}: the service refused a record with key {key[:40]!r} for good: {refused.why}"
                 ),
             )
-        self._close([record for each in settled.delivered for record in each.parcel.records])
-        self._measure(settled, now_s)
+        self._close([record for each in result.delivered for record in each.entry.records])
+        self._measure(result, now_s)
 
     def _fail_expired(self, expired: _Expired) -> None:
         self._ports.metrics.count("records_expired", len(expired.records))
@@ -338,13 +338,13 @@ class Engine:
             expired.records,
             RecordExpired(
                 f"stream {self._stream}: not acknowledged within record_ttl_s={self._record_ttl_s}; a record that was sent "
-                f"without an answer may still have been stored. Last word of the service: {self._machine.last_error or 'none'}"
+                f"without an answer may still have been stored. Last word of the service: {self._batcher.last_error or 'none'}"
             ),
         )
 
-    def _fail_request(self, request: Request, error: BaseException) -> None:
+    def _fail_request(self, request: PutRequest, error: BaseException) -> None:
         with self._lock:
-            records = self._machine.drop_request(request)
+            records = self._batcher.drop_request(request)
         failure = DeliveryFailed(
             f"stream {self._stream}: {len(records)} records were refused for good: {error}"
         )
@@ -354,11 +354,11 @@ class Engine:
     def _give_up(self, failure: DeliveryFailed, cause: BaseException | None) -> None:
         failure.__cause__ = cause
         with self._lock:
-            records = self._machine.drop_all()
+            records = self._batcher.drop_all()
         _log.error("%s; %d records failed", failure, len(records))
         self._fail(records, failure)
 
-    def _fail(self, records: list[Waiting], error: BaseException) -> None:
+    def _fail(self, records: list[PendingRecord], error: BaseException) -> None:
         if not records:
             return
         with self._lock:
@@ -369,7 +369,7 @@ class Engine:
             record.ticket.set_exception(error)
         self._close(records)
 
-    def _close(self, records: list[Waiting]) -> None:
+    def _close(self, records: list[PendingRecord]) -> None:
         """Count records as settled, after their futures are: a flush that returns finds them all done."""
         with self._lock:
             self._open_count -= len(records)
@@ -379,28 +379,28 @@ class Engine:
 
     # --- figures ------------------------------------------------------------------------------------------
 
-    def _measure_request(self, request: Request, now_s: float) -> None:
+    def _measure_request(self, request: PutRequest, now_s: float) -> None:
         metrics = self._ports.metrics
-        metrics.observe("kinesis_records_per_request", len(request.parcels))
-        for parcel in request.parcels:
-            if parcel.attempt_count == 1:
-                metrics.observe("buffering_time_s", now_s - parcel.records[0].came_s)
+        metrics.observe("kinesis_records_per_request", len(request.entries))
+        for entry in request.entries:
+            if entry.attempt_count == 1:
+                metrics.observe("buffering_time_s", now_s - entry.records[0].came_s)
 
-    def _measure(self, settled: Settled, now_s: float) -> None:
+    def _measure(self, result: PutResult, now_s: float) -> None:
         metrics = self._ports.metrics
-        parcels: list[Parcel] = [each.parcel for each in settled.delivered]
-        if parcels:
-            metrics.count("user_records_put", sum(len(parcel.records) for parcel in parcels))
-            metrics.count("kinesis_records_put", len(parcels))
-            metrics.count("bytes_put", sum(len(parcel.packed.data) for parcel in parcels))
-            for parcel in parcels:
-                metrics.observe("user_records_per_kinesis_record", len(parcel.records))
-                metrics.observe("put_delay_s", now_s - parcel.records[0].came_s)
-        for reason, count in settled.retried.items():
+        entries: list[PackedEntry] = [each.entry for each in result.delivered]
+        if entries:
+            metrics.count("user_records_put", sum(len(entry.records) for entry in entries))
+            metrics.count("kinesis_records_put", len(entries))
+            metrics.count("bytes_put", sum(len(entry.packed.data) for entry in entries))
+            for entry in entries:
+                metrics.observe("user_records_per_kinesis_record", len(entry.records))
+                metrics.observe("put_delay_s", now_s - entry.records[0].came_s)
+        for reason, count in result.retried.items():
             metrics.count("put_retries", count, {"reason": reason})
-        for shard_id, pause_s in settled.pauses.items():
+        for shard_id, pause_s in result.pauses.items():
             metrics.count("throttle_pause_s", pause_s, {"shard": shard_id or "any"})
-        if settled.possible_duplicate_count:
-            metrics.count("possible_duplicates", settled.possible_duplicate_count)
-        metrics.gauge("records_waiting", self._machine.waiting_count)
-        metrics.gauge("bytes_waiting", self._machine.waiting_bytes)
+        if result.possible_duplicate_count:
+            metrics.count("possible_duplicates", result.possible_duplicate_count)
+        metrics.gauge("records_waiting", self._batcher.waiting_count)
+        metrics.gauge("bytes_waiting", self._batcher.waiting_bytes)

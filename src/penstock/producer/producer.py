@@ -23,14 +23,14 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
-from penstock.core.writing.batcher import PutMachine
+from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import check_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
 from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine, EnginePorts
-from penstock.producer.shard_map import Placement, fetch_placement
+from penstock.producer.placement import Placement, fetch_placement
 from penstock.producer.system_clock import SystemClock
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
@@ -292,7 +292,7 @@ class Producer:
             options = self.options
             placement = self._fetch_placement()
             self._record_bytes_max = placement.record_bytes_max
-            machine = PutMachine(
+            batcher = Batcher(
                 settings_of(
                     options,
                     aggregates=options.aggregation and placement.may_aggregate,
@@ -306,7 +306,7 @@ class Producer:
             )
             self._engine = Engine(
                 self.stream,
-                machine,
+                batcher,
                 EnginePorts(self._kinesis, self._clock, self._chance, self._metrics),
                 fetch_placement=self._fetch_placement,
                 thread_count=options.request_count_max,

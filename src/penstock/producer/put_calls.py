@@ -1,10 +1,10 @@
-"""Between the put machine and the port: requests as entries, errors as what the machine makes of them."""
+"""Between the put batcher and the port: requests as entries, errors as what the batcher makes of them."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.writing.batcher_steps import Failure, Request
+from penstock.core.writing.batcher_steps import Failure, PutRequest
 from penstock.errors import ResourceBusy, ServiceError, Throttled, Unavailable, UnknownOutcome
 from penstock.ports.kinesis import PutEntry
 
@@ -13,15 +13,15 @@ RETRIED_ERRORS: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome)
 
 
 def failure_of(error: ServiceError) -> Failure:
-    """Give what one of `RETRIED_ERRORS` means to the machine."""
+    """Give what one of `RETRIED_ERRORS` means to the batcher."""
     if isinstance(error, UnknownOutcome):
         return Failure.UNKNOWN
     return Failure.THROTTLED if isinstance(error, Throttled) else Failure.UNAVAILABLE
 
 
-def entries_of(request: Request) -> list[PutEntry]:
+def entries_of(request: PutRequest) -> list[PutEntry]:
     """Give the entries of a request as the port takes them."""
     return [
         PutEntry(each.packed.data, each.packed.partition_key, each.packed.explicit_hash_key)
-        for each in request.parcels
+        for each in request.entries
     ]

@@ -17,5 +17,5 @@ class SystemClock:
         return time.time_ns() // 1_000_000
 
     def sleep(self, duration_s: float) -> None:
-        """Wait."""
+        """WaitUntil."""
         time.sleep(duration_s)

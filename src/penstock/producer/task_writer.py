@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-from penstock.core.writing.batcher import PutMachine
-from penstock.core.writing.batcher_steps import FetchMap, Request, Settled, Stuck, Wait
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 from penstock.core.writing.packing import check_record
 from penstock.errors import (
     AccessDenied,
@@ -22,8 +22,8 @@ from penstock.errors import (
     ServiceError,
 )
 from penstock.ports.kinesis import Kinesis
+from penstock.producer.placement import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
 from penstock.producer.put_calls import RETRIED_ERRORS, entries_of, failure_of
-from penstock.producer.shard_map import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
@@ -192,7 +192,7 @@ class TaskWriter:
         stream: Name or ARN.
         options: How to write.
         monotonic_s: Clock.
-        sleep: Waiting.
+        sleep: PendingRecord.
         chance: Jitter: a number in [0, 1).
         memory: Shared with the task's other writers; None for a bound of its own.
     """
@@ -217,7 +217,7 @@ class TaskWriter:
         self._memory = TaskMemory(self._options.buffer_bytes_max) if memory is None else memory
         self._memory.add(self)
         self._send_bytes = min(_SEND_BYTES, self._memory.bytes_max)
-        self._machine: PutMachine | None = None
+        self._batcher: Batcher | None = None
         self._record_bytes_max = 0
         self._knows_record_limit = False
         self.report = WriteReport()
@@ -235,14 +235,14 @@ class TaskWriter:
             DeliveryFailed: The service refused for good, or acknowledged nothing for too long.
             ServiceError: The first record only: the stream could not be asked about.
         """
-        machine = self._machine or self._open()
+        batcher = self._batcher or self._open()
         if len(data) + 4 * len(partition_key) > self._record_bytes_max:
             self._learn_record_limit()
         check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
-        before_bytes = machine.waiting_bytes
-        machine.add(data, partition_key, explicit_hash_key, self._monotonic_s())
-        self._memory.used_bytes += machine.waiting_bytes - before_bytes
-        while self._is_request_full(machine) and self._do_step(machine, flushes=False) <= 0:
+        before_bytes = batcher.waiting_bytes
+        batcher.add(data, partition_key, explicit_hash_key, self._monotonic_s())
+        self._memory.used_bytes += batcher.waiting_bytes - before_bytes
+        while self._is_request_full(batcher) and self._do_step(batcher, flushes=False) <= 0:
             pass  # sent; where nothing can be sent just now, there may be room for more
         self._memory.make_room()
 
@@ -252,9 +252,9 @@ class TaskWriter:
         Raises:
             DeliveryFailed: The service refused for good, or acknowledged nothing for too long.
         """
-        machine = self._machine
-        while machine is not None and machine.waiting_count:
-            wait_s = self._do_step(machine, flushes=True)
+        batcher = self._batcher
+        while batcher is not None and batcher.waiting_count:
+            wait_s = self._do_step(batcher, flushes=True)
             if wait_s > 0:
                 self.pause(wait_s)
         return self.report
@@ -262,7 +262,7 @@ class TaskWriter:
     @property
     def waiting_bytes(self) -> int:
         """Memory that records take which are not acknowledged."""
-        return 0 if self._machine is None else self._machine.waiting_bytes
+        return 0 if self._batcher is None else self._batcher.waiting_bytes
 
     def send_some(self) -> float:
         """Send a request of what waits, whether or not it is full; return the seconds to wait first, 0 when it was sent.
@@ -270,21 +270,21 @@ class TaskWriter:
         Raises:
             DeliveryFailed: As `write`.
         """
-        return 0.0 if self._machine is None else self._do_step(self._machine, flushes=True)
+        return 0.0 if self._batcher is None else self._do_step(self._batcher, flushes=True)
 
     def pause(self, duration_s: float) -> None:
-        """Wait, because the stream takes nothing."""
+        """WaitUntil, because the stream takes nothing."""
         self.report.pause_s += duration_s
         self._sleep(duration_s)
 
     # --- taking -------------------------------------------------------------------------------------------
 
-    def _open(self) -> PutMachine:
+    def _open(self) -> Batcher:
         options = self._options
         # Thousands of tasks share 20 calls of DescribeStreamSummary per second: without aggregation none is needed.
         placement = self._fetch_placement() if options.aggregation else PLACED_BY_KEY
         self._record_bytes_max = placement.record_bytes_max
-        self._machine = PutMachine(
+        self._batcher = Batcher(
             settings_of(
                 options,
                 aggregates=options.aggregation and placement.may_aggregate,
@@ -294,7 +294,7 @@ class TaskWriter:
             record_bytes_max=placement.record_bytes_max,
             shard_count=placement.shard_count,
         )
-        return self._machine
+        return self._batcher
 
     def _learn_record_limit(self) -> None:
         """Ask once how large a record may be, when one is larger than the default."""
@@ -312,88 +312,88 @@ class TaskWriter:
             now_s=self._monotonic_s(),
         )
 
-    def _is_request_full(self, machine: PutMachine) -> bool:
-        if machine.aggregates:
-            return machine.full_bytes >= self._send_bytes
-        return machine.waiting_count >= self._options.request_record_count_max
+    def _is_request_full(self, batcher: Batcher) -> bool:
+        if batcher.aggregates:
+            return batcher.full_bytes >= self._send_bytes
+        return batcher.waiting_count >= self._options.request_record_count_max
 
     # --- sending ------------------------------------------------------------------------------------------
 
-    def _do_step(self, machine: PutMachine, *, flushes: bool) -> float:
-        """Do what the machine says; give the seconds to wait before the next step."""
-        before_bytes = machine.waiting_bytes
+    def _do_step(self, batcher: Batcher, *, flushes: bool) -> float:
+        """Do what the batcher says; give the seconds to wait before the next step."""
+        before_bytes = batcher.waiting_bytes
         try:
-            return self._carry_out(machine, flushes=flushes)
+            return self._carry_out(batcher, flushes=flushes)
         finally:
-            self._memory.used_bytes += machine.waiting_bytes - before_bytes
+            self._memory.used_bytes += batcher.waiting_bytes - before_bytes
 
-    def _carry_out(self, machine: PutMachine, *, flushes: bool) -> float:
+    def _carry_out(self, batcher: Batcher, *, flushes: bool) -> float:
         now_s = self._monotonic_s()
-        step = machine.plan_step(now_s, flushes=flushes)
+        step = batcher.plan_step(now_s, flushes=flushes)
         match step:
-            case Request():
-                self._send(machine, step)
-            case FetchMap():
-                self._fetch_map(machine, step)
+            case PutRequest():
+                self._send(batcher, step)
+            case FetchShards():
+                self._fetch_map(batcher, step)
             case Stuck():
                 raise self._failed(step.why)
-            case Wait(until_s, why):
+            case WaitUntil(until_s, why):
                 if until_s is not None:
                     return max(1e-4, until_s - now_s)
                 # One thread: nothing is in flight here, so with a flush every wait has its end.
                 if flushes:
-                    raise AssertionError(f"{machine.waiting_count} records wait for nothing: {why}")
+                    raise AssertionError(f"{batcher.waiting_count} records wait for nothing: {why}")
                 return _NO_COMPANY_S
         return 0.0
 
-    def _send(self, machine: PutMachine, request: Request) -> None:
+    def _send(self, batcher: Batcher, request: PutRequest) -> None:
         self.report.request_count += 1
         try:
             answers = self._kinesis.put_records(self._stream, entries_of(request))
         except RETRIED_ERRORS as error:
-            settled = machine.on_failed_call(
+            result = batcher.on_failed_call(
                 request, failure_of(error), str(error), self._monotonic_s(), self._chance()
             )
         except ServiceError as error:
             raise self._failed(f"the service refused the request for good: {error}") from error
         else:
-            settled = machine.on_answers(request, answers, self._monotonic_s(), self._chance())
-        self._count(settled)
+            result = batcher.on_answers(request, answers, self._monotonic_s(), self._chance())
+        self._count(result)
 
-    def _fetch_map(self, machine: PutMachine, wish: FetchMap) -> None:
+    def _fetch_map(self, batcher: Batcher, wish: FetchShards) -> None:
         aggregates: bool | None = None
         try:
-            if machine.aggregates and wish.is_whole:
+            if batcher.aggregates and wish.is_whole:
                 # Aggregates went astray: what is remembered of the stream may be what is wrong.
                 PLACEMENTS.forget(self._kinesis, self._stream)
                 aggregates = self._fetch_placement().may_aggregate
             shards = fetch_shard_map(self._kinesis, self._stream, wish)
         except RETRIED_ERRORS as error:
-            machine.note_map_failure(str(error), self._monotonic_s(), self._chance())
+            batcher.note_map_failure(str(error), self._monotonic_s(), self._chance())
             return
         except AccessDenied as error:
             warn_of_no_map(self._stream, error)
-            self._count(machine.forgo_map(self._monotonic_s()))
+            self._count(batcher.forgo_map(self._monotonic_s()))
             return
         except ServiceError as error:
             raise self._failed(f"the shards cannot be listed: {error}") from error
-        self._count(machine.learn_shards(shards, self._monotonic_s(), aggregates=aggregates))
+        self._count(batcher.learn_shards(shards, self._monotonic_s(), aggregates=aggregates))
 
-    def _count(self, settled: Settled) -> None:
+    def _count(self, result: PutResult) -> None:
         report = self.report
-        for each in settled.delivered:
-            report.note_acknowledged(each.shard_id, len(each.parcel.records), len(each.parcel.packed.data))
-        for reason, count in settled.retried.items():
+        for each in result.delivered:
+            report.note_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.packed.data))
+        for reason, count in result.retried.items():
             report.refused_count += count
             report.refused_by_reason[reason] = report.refused_by_reason.get(reason, 0) + count
-        report.possible_duplicate_count += settled.possible_duplicate_count
-        for refused in settled.refused:
+        report.possible_duplicate_count += result.possible_duplicate_count
+        for refused in result.refused:
             raise self._failed(
-                f"the service refused a record with key {refused.parcel.packed.partition_key[:40]!r} for good: {refused.why}"
+                f"the service refused a record with key {refused.entry.packed.partition_key[:40]!r} for good: {refused.why}"
             )
 
     def _failed(self, why: str) -> DeliveryFailed:
-        left = 0 if self._machine is None else self._machine.waiting_count
+        left = 0 if self._batcher is None else self._batcher.waiting_count
         return DeliveryFailed(
             f"stream {self._stream}: {why}. Acknowledged so far: {self.report.user_record_count} records; "
             f"not acknowledged: {left}"

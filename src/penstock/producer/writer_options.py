@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX, RECORD_BYTES_MAX
-from penstock.core.writing.batcher_steps import PutSettings
+from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock.errors import OptionError
 
 ORDERINGS: Final = ("key", "none")
@@ -47,10 +47,10 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 
 def settings_of(
     options: Any, *, aggregates: bool, linger_s: float, map_age_max_s: float = 300.0
-) -> PutSettings:
-    """Give the machine's settings for checked options."""
+) -> BatcherSettings:
+    """Give the batcher's settings for checked options."""
     percent = options.rate_limit_percent
-    return PutSettings(
+    return BatcherSettings(
         aggregates=aggregates,
         keeps_key_order=options.ordering == "key",
         rate_max=None if percent is None else percent / 100,

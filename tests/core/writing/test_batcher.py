@@ -1,4 +1,4 @@
-"""The put machine: nothing lost, order per key kept, no limit exceeded, whatever the service does."""
+"""The put batcher: nothing lost, order per key kept, no limit exceeded, whatever the service does."""
 
 from __future__ import annotations
 
@@ -10,8 +10,15 @@ from hypothesis import strategies as st
 
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.shard import Shard
-from penstock.core.writing.batcher import PutMachine
-from penstock.core.writing.batcher_steps import Failure, FetchMap, PutSettings, Request, Stuck, Wait
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import (
+    BatcherSettings,
+    Failure,
+    FetchShards,
+    PutRequest,
+    Stuck,
+    WaitUntil,
+)
 from put_world import Driver, Troubles, Word, World
 
 ONE = (Shard("shardId-000000000000", FULL_RANGE),)
@@ -59,8 +66,8 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
 ):
     chance = random.Random(seed)
     world = World(chance, trouble, shard_count=chance.randint(1, 4))
-    machine = PutMachine(
-        PutSettings(
+    batcher = Batcher(
+        BatcherSettings(
             aggregates=aggregates,
             keeps_key_order=keeps_key_order,
             request_record_count_max=request_count_max,
@@ -69,19 +76,19 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
             no_progress_deadline_s=1e9,
         )
     )
-    driver = Driver(machine, world)
+    driver = Driver(batcher, world)
     given_records = []
     for number in range(count):
         key, data = f"key-{chance.randrange(keys)}", b"%d" % number + b"." * chance.choice([0, 20, 90])
         given_records.append((key, data))
-        machine.add(data, key, None, driver.now_s, (key, data))
+        batcher.add(data, key, None, driver.now_s, (key, data))
         for _ in range(chance.randrange(3)):
             driver.step(flushes=False)
     driver.finish()
     assert sorted(driver.delivered) == sorted(given_records)
     assert driver.refused == []
     assert set(world.log) == set(given_records)
-    assert (machine.waiting_count, machine.waiting_bytes, machine.in_flight_count) == (0, 0, 0)
+    assert (batcher.waiting_count, batcher.waiting_bytes, batcher.in_flight_count) == (0, 0, 0)
     surplus = len(world.log) - len(given_records)
     assert surplus <= driver.duplicates
     if keeps_key_order:
@@ -90,144 +97,144 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
 
 
 def make(shards=ONE, **changes):
-    machine = PutMachine(PutSettings(**{"linger_s": 0.0, **changes}))
-    machine.add(b"first", "a", None, 0.0, "first")
-    assert machine.plan_step(0.0) == FetchMap("no shard map yet", is_whole=False)
-    machine.learn_shards(shards, 0.0)
-    return machine
+    batcher = Batcher(BatcherSettings(**{"linger_s": 0.0, **changes}))
+    batcher.add(b"first", "a", None, 0.0, "first")
+    assert batcher.plan_step(0.0) == FetchShards("no shard map yet", is_whole=False)
+    batcher.learn_shards(shards, 0.0)
+    return batcher
 
 
 def sent(request):
-    return [[record.data for record in parcel.records] for parcel in request.parcels]
+    return [[record.data for record in entry.records] for entry in request.entries]
 
 
 def test_a_refused_record_holds_back_the_later_ones_of_its_key_only():
-    machine = make()
+    batcher = make()
     for key, data in (("b", b"b1"), ("a", b"a2"), ("b", b"b2")):
-        machine.add(data, key, None, 0.0)
-    request = machine.plan_step(0.0)
+        batcher.add(data, key, None, 0.0)
+    request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"b1"]]
-    assert isinstance(machine.plan_step(0.0), Wait)
+    assert isinstance(batcher.plan_step(0.0), WaitUntil)
     slow = Word(error_code="ProvisionedThroughputExceededException", error_message="slow")
-    settled = machine.on_answers(request, [slow, Word("1", ONE[0].shard_id)], 1.0, 0.5)
-    assert settled.retried == {"ProvisionedThroughputExceededException": 1}
-    assert settled.pauses == {ONE[0].shard_id: 0.05}
-    assert machine.plan_step(1.0) == Wait(1.05, "lanes are in flight, pause or wait for company")
+    result = batcher.on_answers(request, [slow, Word("1", ONE[0].shard_id)], 1.0, 0.5)
+    assert result.retried == {"ProvisionedThroughputExceededException": 1}
+    assert result.pauses == {ONE[0].shard_id: 0.05}
+    assert batcher.plan_step(1.0) == WaitUntil(1.05, "every shard is in flight, paused or lingering")
     # The rate has fallen, so the request is small; what was refused goes first.
-    assert sent(machine.plan_step(1.05))[0] == [b"first"]
+    assert sent(batcher.plan_step(1.05))[0] == [b"first"]
 
 
 def test_with_aggregates_one_goes_into_each_shard_at_a_time():
-    machine = make(TWO, aggregates=True)
-    machine.add(b"low", "k", LOW, 0.0)
-    machine.add(b"low 2", "k", LOW, 0.0)
-    machine.add(b"high", "k", HIGH, 0.0)
-    request = machine.plan_step(0.0)
+    batcher = make(TWO, aggregates=True)
+    batcher.add(b"low", "k", LOW, 0.0)
+    batcher.add(b"low 2", "k", LOW, 0.0)
+    batcher.add(b"high", "k", HIGH, 0.0)
+    request = batcher.plan_step(0.0)
     assert (
         sorted(sent(request)) == sorted([[b"low", b"low 2"], [b"first", b"high"]])
-        or len(request.parcels) == 2
+        or len(request.entries) == 2
     )
-    machine.add(b"low 3", "k", LOW, 0.0)
-    assert machine.plan_step(0.0) == Wait(None, "lanes are in flight, pause or wait for company")
+    batcher.add(b"low 3", "k", LOW, 0.0)
+    assert batcher.plan_step(0.0) == WaitUntil(None, "every shard is in flight, paused or lingering")
 
 
 def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_lies_outside():
-    machine = make(aggregates=True)
-    machine.add(b"low", "k", LOW, 0.0)
-    machine.add(b"high", "k", HIGH, 0.0)
-    request = machine.plan_step(0.0)
+    batcher = make(aggregates=True)
+    batcher.add(b"low", "k", LOW, 0.0)
+    batcher.add(b"high", "k", HIGH, 0.0)
+    request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first", b"low", b"high"]]
-    settled = machine.on_answers(request, [Word("1", TWO[0].shard_id)], 0.0, 0.5)
-    assert settled.delivered == []
-    wish = machine.plan_step(0.0)
-    assert wish == FetchMap("shard shardId-000000000001 answered for shardId-000000000000", is_whole=True)
-    settled = machine.learn_shards((CLOSED, *TWO), 0.0)
-    assert settled.possible_duplicate_count == 3
-    assert settled.retried == {"misplaced": 3}
-    again = machine.plan_step(0.0)
-    assert {shard for parcel in again.parcels for shard in [parcel.shard_id]} == {s.shard_id for s in TWO}
-    assert machine.waiting_count == 3
+    result = batcher.on_answers(request, [Word("1", TWO[0].shard_id)], 0.0, 0.5)
+    assert result.delivered == []
+    wish = batcher.plan_step(0.0)
+    assert wish == FetchShards("shard shardId-000000000001 answered for shardId-000000000000", is_whole=True)
+    result = batcher.learn_shards((CLOSED, *TWO), 0.0)
+    assert result.possible_duplicate_count == 3
+    assert result.retried == {"misplaced": 3}
+    again = batcher.plan_step(0.0)
+    assert {shard for entry in again.entries for shard in [entry.shard_id]} == {s.shard_id for s in TWO}
+    assert batcher.waiting_count == 3
 
 
 def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
-    machine = make(aggregates=True)
-    machine.drop_all()
-    machine.add(b"one", "k", LOW, 0.0)
-    machine.add(b"two", "k", LOW, 0.0)
-    request = machine.plan_step(0.0)
-    machine.on_answers(request, [Word("7", TWO[0].shard_id)], 0.0, 0.5)
-    assert isinstance(machine.plan_step(0.0), FetchMap)
-    settled = machine.learn_shards((CLOSED, *TWO), 0.0)
-    assert [(each.shard_id, each.sequence_number) for each in settled.delivered] == [(TWO[0].shard_id, "7")]
-    assert settled.possible_duplicate_count == 0
-    assert machine.waiting_count == 0
+    batcher = make(aggregates=True)
+    batcher.drop_all()
+    batcher.add(b"one", "k", LOW, 0.0)
+    batcher.add(b"two", "k", LOW, 0.0)
+    request = batcher.plan_step(0.0)
+    batcher.on_answers(request, [Word("7", TWO[0].shard_id)], 0.0, 0.5)
+    assert isinstance(batcher.plan_step(0.0), FetchShards)
+    result = batcher.learn_shards((CLOSED, *TWO), 0.0)
+    assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [(TWO[0].shard_id, "7")]
+    assert result.possible_duplicate_count == 0
+    assert batcher.waiting_count == 0
 
 
 def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
-    machine = make()
+    batcher = make()
     asked_s = []
     now_s = 0.0
     while now_s < 10:
-        step = machine.plan_step(now_s)
-        if isinstance(step, FetchMap):
+        step = batcher.plan_step(now_s)
+        if isinstance(step, FetchShards):
             asked_s.append(now_s)
-            machine.learn_shards(ONE, now_s)
-        elif isinstance(step, Request):
-            machine.on_answers(step, [Word("1", "shardId-000000000099")] * len(step.parcels), now_s, 0.5)
-            machine.add(b"next", "a", None, now_s)
+            batcher.learn_shards(ONE, now_s)
+        elif isinstance(step, PutRequest):
+            batcher.on_answers(step, [Word("1", "shardId-000000000099")] * len(step.entries), now_s, 0.5)
+            batcher.add(b"next", "a", None, now_s)
         now_s += 0.05
     assert 3 <= len(asked_s) <= 7
 
 
 def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_asks_for_no_new_map():
     # A listing may still show the parent open beside its children: no shard can be predicted, so records go alone.
-    machine = make((*ONE, *TWO), aggregates=True)
-    machine.add(b"low", "k", LOW, 0.0)
-    request = machine.plan_step(0.0)
+    batcher = make((*ONE, *TWO), aggregates=True)
+    batcher.add(b"low", "k", LOW, 0.0)
+    request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"low"]]
     words = [Word("1", TWO[1].shard_id), Word("2", TWO[0].shard_id)]
-    settled = machine.on_answers(request, words, 0.0, 0.5)
-    assert [(each.shard_id, each.sequence_number) for each in settled.delivered] == [
+    result = batcher.on_answers(request, words, 0.0, 0.5)
+    assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [
         (TWO[1].shard_id, "1"),
         (TWO[0].shard_id, "2"),
     ]
-    machine.add(b"more", "k", LOW, 0.0)
-    assert isinstance(machine.plan_step(0.0), Request)
+    batcher.add(b"more", "k", LOW, 0.0)
+    assert isinstance(batcher.plan_step(0.0), PutRequest)
 
 
 def test_a_stream_that_places_records_itself_since_gets_them_plain_for_good():
-    machine = make(aggregates=True)
-    machine.add(b"other", "b", None, 0.0)
-    machine.learn_shards(ONE, 0.0, aggregates=False)
-    assert not machine.aggregates
-    request = machine.plan_step(0.0)
+    batcher = make(aggregates=True)
+    batcher.add(b"other", "b", None, 0.0)
+    batcher.learn_shards(ONE, 0.0, aggregates=False)
+    assert not batcher.aggregates
+    request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"other"]]
-    machine.on_answers(request, [Word("1", ONE[0].shard_id), Word("2", ONE[0].shard_id)], 0.0, 0.5)
-    machine.learn_shards(ONE, 1.0)
+    batcher.on_answers(request, [Word("1", ONE[0].shard_id), Word("2", ONE[0].shard_id)], 0.0, 0.5)
+    batcher.learn_shards(ONE, 1.0)
     for key in "ab":
-        machine.add(b"later", key, None, 1.0)
-    assert sent(machine.plan_step(1.0)) == [[b"later"], [b"later"]]
+        batcher.add(b"later", key, None, 1.0)
+    assert sent(batcher.plan_step(1.0)) == [[b"later"], [b"later"]]
 
 
 def test_a_shard_map_may_not_change_under_a_request():
-    machine = make()
-    request = machine.plan_step(0.0)
+    batcher = make()
+    request = batcher.plan_step(0.0)
     with pytest.raises(AssertionError, match="changed under a request"):
-        machine.learn_shards(TWO, 0.0)
-    settled = machine.on_answers(request, [Word("1", ONE[0].shard_id)], 0.0, 0.5)
-    assert len(settled.delivered) == 1
+        batcher.learn_shards(TWO, 0.0)
+    result = batcher.on_answers(request, [Word("1", ONE[0].shard_id)], 0.0, 0.5)
+    assert len(result.delivered) == 1
 
 
 def test_more_keys_than_are_remembered_still_go_each_to_its_shard_and_in_order():
     driver = Driver(
-        PutMachine(PutSettings(aggregates=True)), World(random.Random(1), Troubles(), shard_count=2)
+        Batcher(BatcherSettings(aggregates=True)), World(random.Random(1), Troubles(), shard_count=2)
     )
     # Some 16,000 keys are remembered, so the first hundred are looked up again.
     put = [(b"%d" % number, f"key {number % 17_000}") for number in range(17_100)]
-    driver.machine.add(b"before the map", "key", None, 0.0)
+    driver.batcher.add(b"before the map", "key", None, 0.0)
     driver.finish()
     for data, key in put:
-        driver.machine.add(data, key, None, driver.now_s, (data, key))
+        driver.batcher.add(data, key, None, driver.now_s, (data, key))
     driver.finish()
     assert sorted(driver.delivered[1:]) == sorted(put)
     assert driver.duplicates == 0  # an aggregate that was packed for the wrong shard would count
@@ -236,78 +243,78 @@ def test_more_keys_than_are_remembered_still_go_each_to_its_shard_and_in_order()
 
 
 def test_shards_that_cannot_be_listed_for_too_long_end_the_wait_with_the_services_word():
-    machine = PutMachine(PutSettings(no_progress_deadline_s=10.0))
-    machine.add(b"first", "a", None, 0.0)
+    batcher = Batcher(BatcherSettings(no_progress_deadline_s=10.0))
+    batcher.add(b"first", "a", None, 0.0)
     for now_s in (0.0, 5.0):
-        assert isinstance(machine.plan_step(now_s), FetchMap)
-        machine.note_map_failure("no connection", now_s, 0.5)
-    assert isinstance(machine.plan_step(10.0), FetchMap)
-    machine.note_map_failure("access denied", 10.0, 0.5)
-    assert machine.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
+        assert isinstance(batcher.plan_step(now_s), FetchShards)
+        batcher.note_map_failure("no connection", now_s, 0.5)
+    assert isinstance(batcher.plan_step(10.0), FetchShards)
+    batcher.note_map_failure("access denied", 10.0, 0.5)
+    assert batcher.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
 
 
 def test_an_old_shard_map_is_fetched_anew_and_what_waits_goes_after_it():
-    machine = PutMachine(PutSettings(linger_s=0.0, map_age_max_s=60.0))
-    machine.learn_shards(ONE, 0.0)
-    machine.add(b"first", "a", None, 60.0)
-    assert machine.plan_step(60.5) == FetchMap("the shard map is old", is_whole=False)
-    machine.learn_shards(TWO, 60.5)
-    assert isinstance(machine.plan_step(61.0), Request)
-    assert isinstance(machine.plan_step(62.0), Wait)
+    batcher = Batcher(BatcherSettings(linger_s=0.0, map_age_max_s=60.0))
+    batcher.learn_shards(ONE, 0.0)
+    batcher.add(b"first", "a", None, 60.0)
+    assert batcher.plan_step(60.5) == FetchShards("the shard map is old", is_whole=False)
+    batcher.learn_shards(TWO, 60.5)
+    assert isinstance(batcher.plan_step(61.0), PutRequest)
+    assert isinstance(batcher.plan_step(62.0), WaitUntil)
 
 
 def test_a_shard_whose_record_has_no_room_in_a_request_comes_in_the_next():
-    machine = PutMachine(PutSettings(linger_s=0.0, aggregates=False, request_bytes_max=1000))
-    machine.learn_shards(TWO, 0.0)
-    machine.add(b"x" * 600, "a", LOW, 0.0)
-    machine.add(b"y" * 600, "a", HIGH, 0.0)
-    requests = [machine.plan_step(0.0), machine.plan_step(0.0)]
-    assert [[parcel.shard_id for parcel in request.parcels] for request in requests] == [
+    batcher = Batcher(BatcherSettings(linger_s=0.0, aggregates=False, request_bytes_max=1000))
+    batcher.learn_shards(TWO, 0.0)
+    batcher.add(b"x" * 600, "a", LOW, 0.0)
+    batcher.add(b"y" * 600, "a", HIGH, 0.0)
+    requests = [batcher.plan_step(0.0), batcher.plan_step(0.0)]
+    assert [[entry.shard_id for entry in request.entries] for request in requests] == [
         [TWO[0].shard_id],
         [TWO[1].shard_id],
     ]
 
 
 def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
-    machine = make(no_progress_deadline_s=10.0)
-    request = machine.plan_step(0.0)
-    machine.on_failed_call(request, Failure.UNAVAILABLE, "no connection", 0.0, 0.5)
-    step = machine.plan_step(10.5)
+    batcher = make(no_progress_deadline_s=10.0)
+    request = batcher.plan_step(0.0)
+    batcher.on_failed_call(request, Failure.UNAVAILABLE, "no connection", 0.0, 0.5)
+    step = batcher.plan_step(10.5)
     assert step == Stuck(
         "nothing was acknowledged by shard shardId-000000000000 for 10 s; last: no connection"
     )
 
 
 def test_new_records_do_not_prolong_a_dead_shards_deadline():
-    machine = make(no_progress_deadline_s=10.0)
+    batcher = make(no_progress_deadline_s=10.0)
     now_s = 0.0
     while now_s < 30:
-        step = machine.plan_step(now_s)
+        step = batcher.plan_step(now_s)
         if isinstance(step, Stuck):
             break
-        machine.add(b"more", "a", None, now_s)
-        if isinstance(step, Request):
-            machine.on_failed_call(step, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+        batcher.add(b"more", "a", None, now_s)
+        if isinstance(step, PutRequest):
+            batcher.on_failed_call(step, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
         now_s += 0.5
     assert isinstance(step, Stuck)
     assert now_s < 12
 
 
 def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
-    machine = make()
-    machine.add(b"other", "b", None, 0.0, "other")
-    request = machine.plan_step(0.0)
-    settled = machine.on_answers(
+    batcher = make()
+    batcher.add(b"other", "b", None, 0.0, "other")
+    request = batcher.plan_step(0.0)
+    result = batcher.on_answers(
         request,
         [Word(error_code="KMSDisabledException", error_message="no"), Word("1", ONE[0].shard_id)],
         0.0,
         0.5,
     )
-    assert [(each.parcel.records[0].ticket, each.why) for each in settled.refused] == [
+    assert [(each.entry.records[0].ticket, each.why) for each in result.refused] == [
         ("first", "KMSDisabledException no")
     ]
-    assert [each.parcel.records[0].ticket for each in settled.delivered] == ["other"]
-    assert machine.waiting_count == 0
+    assert [each.entry.records[0].ticket for each in result.delivered] == ["other"]
+    assert batcher.waiting_count == 0
 
 
 @pytest.mark.parametrize(
@@ -322,107 +329,107 @@ def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
     ],
 )
 def test_an_entry_that_is_refused_for_now_is_sent_again_however_often(code):
-    machine = make()
+    batcher = make()
     now_s = 0.0
     for _ in range(30):
-        settled = machine.on_answers(machine.plan_step(now_s), [Word(error_code=code)], now_s, 0.5)
-        assert (settled.refused, settled.retried) == ([], {code: 1})
+        result = batcher.on_answers(batcher.plan_step(now_s), [Word(error_code=code)], now_s, 0.5)
+        assert (result.refused, result.retried) == ([], {code: 1})
         now_s += 6.0
-    settled = machine.on_answers(machine.plan_step(now_s), [Word("1", ONE[0].shard_id)], now_s, 0.5)
-    assert [each.parcel.records[0].ticket for each in settled.delivered] == ["first"]
+    result = batcher.on_answers(batcher.plan_step(now_s), [Word("1", ONE[0].shard_id)], now_s, 0.5)
+    assert [each.entry.records[0].ticket for each in result.delivered] == ["first"]
 
 
 def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_then_given_back():
-    machine = make()
+    batcher = make()
     now_s, attempts = 0.0, 0
-    while machine.waiting_count:
-        settled = machine.on_answers(
-            machine.plan_step(now_s), [Word(error_code="NewCode", error_message="?")], now_s, 0.5
+    while batcher.waiting_count:
+        result = batcher.on_answers(
+            batcher.plan_step(now_s), [Word(error_code="NewCode", error_message="?")], now_s, 0.5
         )
         attempts += 1
         now_s += 6.0
     assert attempts == 8
-    assert [each.why for each in settled.refused] == ["NewCode ?"]
+    assert [each.why for each in result.refused] == ["NewCode ?"]
 
 
 def test_a_known_final_code_ends_what_unknown_ones_began():
-    machine = make()
-    machine.on_answers(machine.plan_step(0.0), [Word(error_code="NewCode")], 0.0, 0.5)
-    settled = machine.on_answers(machine.plan_step(9.0), [Word(error_code="KMSDisabledException")], 9.0, 0.5)
-    assert len(settled.refused) == 1
+    batcher = make()
+    batcher.on_answers(batcher.plan_step(0.0), [Word(error_code="NewCode")], 0.0, 0.5)
+    result = batcher.on_answers(batcher.plan_step(9.0), [Word(error_code="KMSDisabledException")], 9.0, 0.5)
+    assert len(result.refused) == 1
 
 
 def test_an_entry_without_any_answer_is_sent_again_and_may_be_there_twice():
-    machine = make()
-    settled = machine.on_answers(machine.plan_step(0.0), [Word()], 0.0, 0.5)
-    assert (settled.retried, settled.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
+    batcher = make()
+    result = batcher.on_answers(batcher.plan_step(0.0), [Word()], 0.0, 0.5)
+    assert (result.retried, result.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
 
 
 def test_a_request_without_an_answer_counts_as_possible_duplicates_and_is_sent_again():
-    machine = make()
-    request = machine.plan_step(0.0)
-    settled = machine.on_failed_call(request, Failure.UNKNOWN, "timeout", 0.0, 0.5)
-    assert (settled.possible_duplicate_count, settled.retried) == (1, {"unknown": 1})
-    assert sent(machine.plan_step(9.0)) == [[b"first"]]
+    batcher = make()
+    request = batcher.plan_step(0.0)
+    result = batcher.on_failed_call(request, Failure.UNKNOWN, "timeout", 0.0, 0.5)
+    assert (result.possible_duplicate_count, result.retried) == (1, {"unknown": 1})
+    assert sent(batcher.plan_step(9.0)) == [[b"first"]]
 
 
-def aggregate_that_lands_in_an_unknown_shard(machine):
+def aggregate_that_lands_in_an_unknown_shard(batcher):
     for number in range(2):
-        machine.add(b"%d" % number, "b", None, 0.0, number)
-    request = machine.plan_step(1.0)
-    assert request.parcels[0].is_aggregate
-    machine.on_answers(request, [Word("5", TWO[0].shard_id)], 1.0, 0.5)
+        batcher.add(b"%d" % number, "b", None, 0.0, number)
+    request = batcher.plan_step(1.0)
+    assert request.entries[0].is_aggregate
+    batcher.on_answers(request, [Word("5", TWO[0].shard_id)], 1.0, 0.5)
 
 
 def test_a_listing_that_lags_behind_a_reshard_is_asked_again_before_anything_is_sent_twice():
-    machine = make(aggregates=True)
-    aggregate_that_lands_in_an_unknown_shard(machine)
+    batcher = make(aggregates=True)
+    aggregate_that_lands_in_an_unknown_shard(batcher)
     now_s = 1.0
     for _ in range(3):
-        assert isinstance(machine.plan_step(now_s), FetchMap)
-        settled = machine.learn_shards(ONE, now_s)
-        assert (settled.delivered, settled.possible_duplicate_count) == ([], 0)
-        waits = machine.plan_step(now_s)
-        assert isinstance(waits, Wait)  # nothing overtakes what is not settled
+        assert isinstance(batcher.plan_step(now_s), FetchShards)
+        result = batcher.learn_shards(ONE, now_s)
+        assert (result.delivered, result.possible_duplicate_count) == ([], 0)
+        waits = batcher.plan_step(now_s)
+        assert isinstance(waits, WaitUntil)  # nothing overtakes what is not settled
         now_s = waits.until_s
     whole = Shard(TWO[0].shard_id, FULL_RANGE, (ONE[0].shard_id,))
-    machine.plan_step(now_s)
-    settled = machine.learn_shards([CLOSED, whole], now_s)
-    assert [each.shard_id for each in settled.delivered] == [whole.shard_id]
-    assert (machine.waiting_count, settled.possible_duplicate_count) == (0, 0)
+    batcher.plan_step(now_s)
+    result = batcher.learn_shards([CLOSED, whole], now_s)
+    assert [each.shard_id for each in result.delivered] == [whole.shard_id]
+    assert (batcher.waiting_count, result.possible_duplicate_count) == (0, 0)
     assert now_s < 5
 
 
 def test_an_aggregate_in_a_shard_that_no_listing_ever_names_is_sent_again_as_plain_records():
-    machine = make(aggregates=True)
-    aggregate_that_lands_in_an_unknown_shard(machine)
-    now_s, fetched_count, settled = 1.0, 0, None
-    while settled is None or not settled.possible_duplicate_count:
-        step = machine.plan_step(now_s)
-        if isinstance(step, FetchMap):
+    batcher = make(aggregates=True)
+    aggregate_that_lands_in_an_unknown_shard(batcher)
+    now_s, fetched_count, result = 1.0, 0, None
+    while result is None or not result.possible_duplicate_count:
+        step = batcher.plan_step(now_s)
+        if isinstance(step, FetchShards):
             fetched_count += 1
-            settled = machine.learn_shards(ONE, now_s)
+            result = batcher.learn_shards(ONE, now_s)
         else:
             now_s = step.until_s
-    assert (fetched_count, settled.possible_duplicate_count) == (5, 3)
+    assert (fetched_count, result.possible_duplicate_count) == (5, 3)
     assert now_s < 5
-    while not isinstance(step := machine.plan_step(now_s, flushes=True), Request):
-        now_s = step.until_s if isinstance(step, Wait) else now_s
-        if isinstance(step, FetchMap):
-            machine.learn_shards(ONE, now_s)
+    while not isinstance(step := batcher.plan_step(now_s, flushes=True), PutRequest):
+        now_s = step.until_s if isinstance(step, WaitUntil) else now_s
+        if isinstance(step, FetchShards):
+            batcher.learn_shards(ONE, now_s)
     assert sent(step) == [[b"first"]]  # alone, and the next one only when it is acknowledged
 
 
-def test_without_permission_to_list_records_go_plain_through_one_lane():
-    machine = PutMachine(PutSettings(aggregates=True, linger_s=0.0))
-    machine.add(b"one", "a", None, 0.0)
-    machine.add(b"two", "b", None, 0.0)
-    assert isinstance(machine.plan_step(0.0), FetchMap)
-    machine.forgo_map(0.0)
-    request = machine.plan_step(0.0)
+def test_without_permission_to_list_records_go_plain_through_one_queue():
+    batcher = Batcher(BatcherSettings(aggregates=True, linger_s=0.0))
+    batcher.add(b"one", "a", None, 0.0)
+    batcher.add(b"two", "b", None, 0.0)
+    assert isinstance(batcher.plan_step(0.0), FetchShards)
+    batcher.forgo_map(0.0)
+    request = batcher.plan_step(0.0)
     assert sent(request) == [[b"one"], [b"two"]]
-    settled = machine.on_answers(request, [Word("1", "x"), Word("2", "y")], 0.0, 0.5)
-    assert len(settled.delivered) == 2
+    result = batcher.on_answers(request, [Word("1", "x"), Word("2", "y")], 0.0, 0.5)
+    assert len(result.delivered) == 2
 
 
 @settings(max_examples=150, deadline=None)
@@ -432,31 +439,31 @@ def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
 ):
     chance = random.Random(seed)
     world = World(chance, trouble, shard_count=chance.randint(1, 3))
-    machine = PutMachine(
-        PutSettings(
+    batcher = Batcher(
+        BatcherSettings(
             aggregates=aggregates,
             keeps_key_order=keeps_key_order,
             request_record_count_max=3,
             no_progress_deadline_s=1e9,
         )
     )
-    driver = Driver(machine, world)
+    driver = Driver(batcher, world)
     put, expired = [], []
     for number in range(chance.randint(1, 80)):
         record = (f"key-{chance.randrange(5)}", b"%d" % number)
         put.append(record)
-        machine.add(record[1], record[0], None, driver.now_s, record)
+        batcher.add(record[1], record[0], None, driver.now_s, record)
         for _ in range(chance.randrange(3)):
             driver.step(flushes=False)
         if chance.random() < 0.1:
             moment_s = driver.now_s - chance.choice([0.0, 0.5, 5.0])
-            dropped = machine.drop_expired(moment_s)
+            dropped = batcher.drop_expired(moment_s)
             assert all(waiting.came_s < moment_s for waiting in dropped)
             assert [waiting.number for waiting in dropped] == sorted(waiting.number for waiting in dropped)
             expired += [waiting.ticket for waiting in dropped]
     driver.finish()
     assert sorted(driver.delivered + expired) == sorted(put)
-    assert (machine.waiting_count, machine.waiting_bytes) == (0, 0)
+    assert (batcher.waiting_count, batcher.waiting_bytes) == (0, 0)
     if keeps_key_order:
         for key in {key for key, _ in put}:
             delivered = [data for its_key, data in put if its_key == key and (its_key, data) not in expired]
@@ -464,27 +471,27 @@ def test_what_expires_is_given_up_once_and_the_rest_keeps_its_order(
 
 
 def test_a_dropped_request_is_its_owners_once():
-    machine = make()
-    request = machine.plan_step(0.0)
-    assert [record.ticket for record in machine.drop_request(request)] == ["first"]
-    assert machine.drop_request(request) == []
-    assert (machine.waiting_count, machine.in_flight_count) == (0, 0)
+    batcher = make()
+    request = batcher.plan_step(0.0)
+    assert [record.ticket for record in batcher.drop_request(request)] == ["first"]
+    assert batcher.drop_request(request) == []
+    assert (batcher.waiting_count, batcher.in_flight_count) == (0, 0)
 
 
 def test_a_record_waits_for_company_no_longer_than_it_may():
-    machine = make(linger_s=0.1)
-    assert machine.plan_step(0.0) == Wait(0.1, "lanes are in flight, pause or wait for company")
-    assert isinstance(machine.plan_step(0.0, flushes=True), Request)
-    machine = make(linger_s=0.1)
-    assert isinstance(machine.plan_step(0.1), Request)
+    batcher = make(linger_s=0.1)
+    assert batcher.plan_step(0.0) == WaitUntil(0.1, "every shard is in flight, paused or lingering")
+    assert isinstance(batcher.plan_step(0.0, flushes=True), PutRequest)
+    batcher = make(linger_s=0.1)
+    assert isinstance(batcher.plan_step(0.1), PutRequest)
 
 
-@pytest.mark.parametrize(("count", "expected"), [(499, Wait), (500, Request), (501, Request)])
+@pytest.mark.parametrize(("count", "expected"), [(499, WaitUntil), (500, PutRequest), (501, PutRequest)])
 def test_a_full_request_does_not_wait_for_company(count, expected):
-    machine = make(linger_s=60.0)
+    batcher = make(linger_s=60.0)
     for number in range(count - 1):
-        machine.add(b"x", f"key {number}", None, 0.0)
-    step = machine.plan_step(0.0)
+        batcher.add(b"x", f"key {number}", None, 0.0)
+    step = batcher.plan_step(0.0)
     assert isinstance(step, expected)
-    if isinstance(step, Request):
-        assert len(step.parcels) == 500
+    if isinstance(step, PutRequest):
+        assert len(step.entries) == 500

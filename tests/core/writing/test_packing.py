@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.shard import Shard
-from penstock.core.writing.batcher import PutMachine
-from penstock.core.writing.batcher_steps import PutSettings
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock.core.writing.packing import (
     RECORD_OVERHEAD_BYTES,
-    Waiting,
+    PendingRecord,
     check_record,
     pack_one,
     take_aggregate,
@@ -27,7 +27,7 @@ MIB = 2**20
 
 
 def waiting(*records):
-    return deque(Waiting(data, key, None, number) for number, (key, data) in enumerate(records))
+    return deque(PendingRecord(data, key, None, number) for number, (key, data) in enumerate(records))
 
 
 def check(data=b"x", key="k", hash_key=None):
@@ -67,20 +67,20 @@ def test_what_is_over_a_limit_is_refused_by_name(data, key, hash_key, message):
 
 
 def test_one_record_alone_goes_as_it_is():
-    parcel = take_aggregate(waiting(("k", b"x")), "shard", 1000, 1000)
-    assert (parcel.packed.data, parcel.packed.partition_key, parcel.packed.explicit_hash_key) == (
+    entry = take_aggregate(waiting(("k", b"x")), "shard", 1000, 1000)
+    assert (entry.packed.data, entry.packed.partition_key, entry.packed.explicit_hash_key) == (
         b"x",
         "k",
         None,
     )
-    assert (parcel.size_bytes, parcel.is_aggregate) == (2, False)
+    assert (entry.size_bytes, entry.is_aggregate) == (2, False)
 
 
 def test_an_aggregate_always_carries_the_hash_key_of_its_first_record():
-    parcel = take_aggregate(waiting(("k", b"x"), ("l", b"y")), "shard", 1000, 1000)
-    assert parcel.packed.partition_key == "a"
-    assert parcel.packed.explicit_hash_key == str(0x8CE4B16B22B58894AA86C421E8759DF3)
-    assert parcel.size_bytes == len(parcel.packed.data) + 1
+    entry = take_aggregate(waiting(("k", b"x"), ("l", b"y")), "shard", 1000, 1000)
+    assert entry.packed.partition_key == "a"
+    assert entry.packed.explicit_hash_key == str(0x8CE4B16B22B58894AA86C421E8759DF3)
+    assert entry.size_bytes == len(entry.packed.data) + 1
 
 
 def test_a_record_that_must_go_alone_ends_an_aggregate_before_it():
@@ -108,44 +108,44 @@ def test_packed_records_come_out_in_order_and_no_aggregate_is_over_its_limits(re
     queue = waiting(*records)
     found = []
     while queue:
-        parcel = take_aggregate(queue, "shard", bytes_max, count_max)
-        if parcel.is_aggregate:
-            assert len(parcel.packed.data) <= bytes_max
-            assert len(parcel.records) <= count_max
-            found += [(each.partition_key, each.data) for each in deaggregate(parcel.packed.data)]
+        entry = take_aggregate(queue, "shard", bytes_max, count_max)
+        if entry.is_aggregate:
+            assert len(entry.packed.data) <= bytes_max
+            assert len(entry.records) <= count_max
+            found += [(each.partition_key, each.data) for each in deaggregate(entry.packed.data)]
         else:
-            found.append((parcel.packed.partition_key, parcel.packed.data))
+            found.append((entry.packed.partition_key, entry.packed.data))
     assert found == records
 
 
 def test_memory_counts_more_than_the_bytes_of_tiny_records():
-    assert Waiting(b"x", "k", None, 1).memory_bytes == 2 + RECORD_OVERHEAD_BYTES
+    assert PendingRecord(b"x", "k", None, 1).memory_bytes == 2 + RECORD_OVERHEAD_BYTES
 
 
 @pytest.mark.parametrize("aggregates", [True, False])
 @pytest.mark.parametrize("key_count", [1, 10_000])
 @pytest.mark.parametrize("hash_key", [None, str(2**127)])
 def test_what_tiny_records_count_is_at_least_what_they_take(aggregates, key_count, hash_key):
-    machine = PutMachine(PutSettings(aggregates=aggregates))
-    machine.add(b"", "first", None, 0.0)
-    machine.plan_step(0.0)
-    machine.learn_shards([Shard("shardId-000000000000", FULL_RANGE)], 0.0)
-    before_bytes = machine.waiting_bytes
+    batcher = Batcher(BatcherSettings(aggregates=aggregates))
+    batcher.add(b"", "first", None, 0.0)
+    batcher.plan_step(0.0)
+    batcher.learn_shards([Shard("shardId-000000000000", FULL_RANGE)], 0.0)
+    before_bytes = batcher.waiting_bytes
     tracemalloc.start()
     try:
         for number in range(10_000):
             # Strings of their own, as records that come from outside have.
             key, placed_by = f"key-{number % key_count}", hash_key and str(int(hash_key))
-            machine.add(b"%d" % number, key, placed_by, float(number))
+            batcher.add(b"%d" % number, key, placed_by, float(number))
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    counted_bytes = machine.waiting_bytes - before_bytes
+    counted_bytes = batcher.waiting_bytes - before_bytes
     assert 0.7 * counted_bytes < taken_bytes < counted_bytes
 
 
 def test_a_record_lies_where_its_hash_key_is():
     low = HashRange(0, 2**127 - 1)
-    assert Waiting(b"", "k", "5", 1).lies_in(low)
-    assert not Waiting(b"", "k", str(2**128 - 1), 1).lies_in(low)
-    assert pack_one(Waiting(b"", "ключ", None, 1), None).size_bytes == 8
+    assert PendingRecord(b"", "k", "5", 1).lies_in(low)
+    assert not PendingRecord(b"", "k", str(2**128 - 1), 1).lies_in(low)
+    assert pack_one(PendingRecord(b"", "ключ", None, 1), None).size_bytes == 8

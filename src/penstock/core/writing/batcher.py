@@ -1,14 +1,14 @@
-"""What is sent next, and what an answer means: the state machine behind the producer and the Spark sink.
+"""What is sent next, and what an answer means: the state batcher behind the producer and the Spark sink.
 
 It is fed with records, shard maps and answers, and says what to do: send this request, fetch the shard map, wait. It
-does nothing itself; time and chance are arguments. One machine serves one stream.
+does nothing itself; time and chance are arguments. One batcher serves one stream.
 
-Records wait in one lane per predicted shard. With `ordering="key"` a lane has at most one request in flight, and a
-request holds of each lane only what the service may accept in any order: one aggregate, or one record of each key.
+Records wait in one queue per predicted shard. With `ordering="key"` a queue has at most one request in flight, and a
+request holds of each queue only what the service may accept in any order: one aggregate, or one record of each key.
 What was refused goes back to the front, so the later records of its key stay behind it. With `ordering="none"` neither
 rule holds.
 
-A changed shard map moves records to other lanes. It is taken over only while nothing is in flight, and everything that
+A changed shard map moves records to other queues. It is taken over only while nothing is in flight, and everything that
 waits is dealt out again in the order of arrival; so order per key survives a reshard.
 
 Source:
@@ -31,20 +31,20 @@ from penstock.core.shard import Shard
 from penstock.core.shard_graph import HashRouter
 from penstock.core.writing.batcher_steps import (
     Answer,
-    Delivered,
+    BatcherSettings,
+    DeliveredEntry,
     Failure,
-    FetchMap,
-    PutSettings,
-    Refused,
-    Request,
-    Settled,
+    FetchShards,
+    PutRequest,
+    PutResult,
+    RefusedEntry,
     Step,
     Stuck,
-    Wait,
+    WaitUntil,
 )
 from penstock.core.writing.flow_control import ShardFlow
-from penstock.core.writing.packing import Parcel, Waiting
-from penstock.core.writing.shard_queue import Lane
+from penstock.core.writing.packing import PackedEntry, PendingRecord
+from penstock.core.writing.shard_queue import ShardQueue
 from penstock.errors import ResourceBusy, Throttled, Unavailable
 
 _NO_ANSWER: Final = "NoAnswer"
@@ -62,7 +62,7 @@ _ROUTES_COUNT_MAX: Final = 16_384
 """Keys whose shard is remembered, of each kind."""
 
 
-class PutMachine:
+class Batcher:
     """One stream's waiting records. Not thread-safe: its owner holds a lock.
 
     Args:
@@ -75,7 +75,7 @@ class PutMachine:
 
     def __init__(
         self,
-        settings: PutSettings,
+        settings: BatcherSettings,
         *,
         predicts: bool = True,
         record_bytes_max: int = RECORD_DEFAULT_BYTES_MAX,
@@ -90,13 +90,15 @@ class PutMachine:
         self._aggregates = settings.aggregates and predicts
         self._router: HashRouter | None = None
         self._ranges: dict[str, HashRange] = {}
-        self._lanes: dict[str, Lane] = {}
-        self._active: dict[str, Lane] = {}
-        self._routes: dict[str, Lane] = {}
-        self._hash_key_routes: dict[str, Lane] = {}
-        self._unrouted: deque[Waiting] = deque()
-        self._unjudged: list[tuple[Parcel, str, str]] = []
-        self._map_wish: FetchMap | None = FetchMap("no shard map yet", is_whole=False) if predicts else None
+        self._queues: dict[str, ShardQueue] = {}
+        self._active: dict[str, ShardQueue] = {}
+        self._routes: dict[str, ShardQueue] = {}
+        self._hash_key_routes: dict[str, ShardQueue] = {}
+        self._unrouted: deque[PendingRecord] = deque()
+        self._unjudged: list[tuple[PackedEntry, str, str]] = []
+        self._map_wish: FetchShards | None = (
+            FetchShards("no shard map yet", is_whole=False) if predicts else None
+        )
         self._map_asked = False
         self._map_failures = 0
         self._map_failing_s: float | None = None
@@ -121,7 +123,7 @@ class PutMachine:
         now_s: float,
         ticket: Any = None,
     ) -> bool:
-        """Take one checked record; says whether a lane was empty before it, or has become full.
+        """Take one checked record; says whether a queue was empty before it, or has become full.
 
         Args:
             data: The payload.
@@ -131,54 +133,54 @@ class PutMachine:
             ticket: Given back with its acknowledgement.
         """
         self._number += 1
-        record = Waiting(data, partition_key, explicit_hash_key, self._number, now_s, ticket)
+        record = PendingRecord(data, partition_key, explicit_hash_key, self._number, now_s, ticket)
         self.waiting_count += 1
         self.waiting_bytes += record.memory_bytes + self._ticket_bytes
         return self._place(record, now_s)
 
-    def _place(self, record: Waiting, now_s: float) -> bool:
-        lane = self._lane_of(record)
-        if lane is None:
+    def _place(self, record: PendingRecord, now_s: float) -> bool:
+        queue = self._queue_of(record)
+        if queue is None:
             self._unrouted.append(record)
             return len(self._unrouted) == 1
-        was_empty, was_full = not lane.count, lane.is_full
-        lane.add(record)
+        was_empty, was_full = not queue.count, queue.is_full
+        queue.add(record)
         if was_empty:
-            lane.waits_since_s = now_s
-            if not lane.in_flight:
-                lane.progress_s = now_s
-            self._active[lane.shard_id] = lane
+            queue.waits_since_s = now_s
+            if not queue.in_flight:
+                queue.progress_s = now_s
+            self._active[queue.shard_id] = queue
         if was_full:
             self._full_bytes += record.size_bytes
             return False
-        if lane.is_full:
-            self._full_bytes += lane.size_bytes
+        if queue.is_full:
+            self._full_bytes += queue.size_bytes
             return True
         return was_empty
 
-    def _lane_of(self, record: Waiting) -> Lane | None:
-        """Give the lane of a record's shard; None before the first shard map."""
+    def _queue_of(self, record: PendingRecord) -> ShardQueue | None:
+        """Give the queue of a record's shard; None before the first shard map."""
         if not self._predicts:
-            return self._lane(_UNPREDICTED)
+            return self._queue(_UNPREDICTED)
         if self._router is None:
             return None
         # Most streams have few keys beside their records: half of what a record costs is finding its shard.
         keys = record.explicit_hash_key or record.partition_key
         routes = self._routes if record.explicit_hash_key is None else self._hash_key_routes
-        lane = routes.get(keys)
-        if lane is None:
+        queue = routes.get(keys)
+        if queue is None:
             shard_id = self._router.predict_shard(record.partition_key, record.explicit_hash_key)
             if len(routes) >= _ROUTES_COUNT_MAX:
                 routes.clear()
-            lane = routes[keys] = self._lane(shard_id or _UNPREDICTED)
-        return lane
+            queue = routes[keys] = self._queue(shard_id or _UNPREDICTED)
+        return queue
 
-    def _lane(self, shard_id: str) -> Lane:
-        lane = self._lanes.get(shard_id)
-        if lane is None:
+    def _queue(self, shard_id: str) -> ShardQueue:
+        queue = self._queues.get(shard_id)
+        if queue is None:
             settings = self.settings
             # Where the shard is not known an aggregate could lie in no shard's range: its records go alone.
-            lane = self._lanes[shard_id] = Lane(
+            queue = self._queues[shard_id] = ShardQueue(
                 shard_id,
                 ShardFlow(settings.rate_max, float(1 if shard_id else self._shard_count)),
                 aggregates=self._aggregates and shard_id != _UNPREDICTED,
@@ -186,7 +188,7 @@ class PutMachine:
                 aggregate_bytes_max=self._aggregate_bytes_max,
                 aggregate_count_max=settings.aggregate_count_max,
             )
-        return lane
+        return queue
 
     @property
     def last_number(self) -> int:
@@ -195,7 +197,7 @@ class PutMachine:
 
     @property
     def full_bytes(self) -> int:
-        """Bytes that wait in lanes with at least one full aggregate; without aggregation, all that wait."""
+        """Bytes that wait in queues with at least one full aggregate; without aggregation, all that wait."""
         return self._full_bytes
 
     @property
@@ -218,85 +220,87 @@ class PutMachine:
             flushes: Send also what could still wait for company.
         """
         if self._map_wish is None and self._predicts and now_s - self._map_s > self.settings.map_age_max_s:
-            self._map_wish = FetchMap("the shard map is old", is_whole=False)
+            self._map_wish = FetchShards("the shard map is old", is_whole=False)
         if self._map_wish is not None:
             step = self._plan_map(self._map_wish, now_s)
             if step is not None:
                 return step
         return self._plan_request(now_s, flushes=flushes)
 
-    def _plan_map(self, wish: FetchMap, now_s: float) -> Step | None:
+    def _plan_map(self, wish: FetchShards, now_s: float) -> Step | None:
         if self.waiting_count == 0:
-            return Wait(None, "nothing waits")
+            return WaitUntil(None, "nothing waits")
         if self._map_asked:
-            return Wait(None, "the shard map is being fetched")
+            return WaitUntil(None, "the shard map is being fetched")
         is_needed = self._router is None or bool(self._unjudged)
         failing_s = 0.0 if self._map_failing_s is None else now_s - self._map_failing_s
         if is_needed and failing_s > self.settings.no_progress_deadline_s:
             return Stuck(f"the shards could not be listed for {failing_s:.0f} s; last: {self.last_error}")
         if now_s < self._map_ready_s:
-            return Wait(self._map_ready_s, "the shard map is asked for again later") if is_needed else None
+            return (
+                WaitUntil(self._map_ready_s, "the shard map is asked for again later") if is_needed else None
+            )
         if self._in_flight:
-            return Wait(None, "the shard map changes when nothing is in flight")
+            return WaitUntil(None, "the shard map changes when nothing is in flight")
         self._map_asked = True
         return wish
 
     def _plan_request(self, now_s: float, *, flushes: bool) -> Step:
         settings = self.settings
-        parcels: list[Parcel] = []
+        entries: list[PackedEntry] = []
         size_bytes = 0
         until_s: float | None = None
         takes_all = flushes or (not self._aggregates and self._is_request_full())
-        used: list[Lane] = []
-        for lane in self._active.values():
-            if len(parcels) >= settings.request_record_count_max:
+        used: list[ShardQueue] = []
+        for queue in self._active.values():
+            if len(entries) >= settings.request_record_count_max:
                 break
-            if lane.in_flight and settings.keeps_key_order:
+            if queue.in_flight and settings.keeps_key_order:
                 continue
-            if now_s - lane.progress_s > settings.no_progress_deadline_s:
+            if now_s - queue.progress_s > settings.no_progress_deadline_s:
                 return Stuck(
-                    f"nothing was acknowledged by shard {lane.shard_id or '(unknown)'} for "
-                    f"{now_s - lane.progress_s:.0f} s; last: {self.last_error or 'no answer yet'}"
+                    f"nothing was acknowledged by shard {queue.shard_id or '(unknown)'} for "
+                    f"{now_s - queue.progress_s:.0f} s; last: {self.last_error or 'no answer yet'}"
                 )
-            due_s = lane.due_s(now_s, settings.linger_s, takes_all=takes_all)
+            due_s = queue.due_s(now_s, settings.linger_s, takes_all=takes_all)
             if due_s > now_s:
                 until_s = due_s if until_s is None else min(until_s, due_s)
                 continue
-            taken = lane.take(
-                settings.request_record_count_max - len(parcels), settings.request_bytes_max - size_bytes
+            taken = queue.take(
+                settings.request_record_count_max - len(entries), settings.request_bytes_max - size_bytes
             )
             if taken:
-                size_bytes += sum(parcel.size_bytes for parcel in taken)
-                parcels += taken
-                used.append(lane)
-                lane.in_flight += 1
-                lane.waits_since_s = now_s
-                lane.flow.note_sent(sum(parcel.cost_s for parcel in taken), now_s)
-        if not parcels:
-            return Wait(until_s, "lanes are in flight, pause or wait for company")
-        # Whoever was served goes to the end: no lane starves where a request cannot take all.
-        for lane in used:
-            del self._active[lane.shard_id]
-            if lane:
-                self._active[lane.shard_id] = lane
+                size_bytes += sum(entry.size_bytes for entry in taken)
+                entries += taken
+                used.append(queue)
+                queue.in_flight += 1
+                queue.waits_since_s = now_s
+                queue.flow.note_sent(sum(entry.cost_s for entry in taken), now_s)
+        if not entries:
+            return WaitUntil(until_s, "every shard is in flight, paused or lingering")
+        # Whoever was served goes to the end: no queue starves where a request cannot take all.
+        for queue in used:
+            del self._active[queue.shard_id]
+            if queue:
+                self._active[queue.shard_id] = queue
         self._recount_full()
         self._in_flight += 1
-        return Request(parcels)
+        return PutRequest(entries)
 
     def _is_request_full(self) -> bool:
         ready = 0
-        for lane in self._active.values():
-            ready += lane.ready_count
+        for queue in self._active.values():
+            ready += queue.ready_count
             if ready >= self.settings.request_record_count_max:
                 return True
         return False
 
     def _recount_full(self) -> None:
-        self._full_bytes = sum(lane.size_bytes for lane in self._active.values() if lane.is_full)
+        self._full_bytes = sum(queue.size_bytes for queue in self._active.values() if queue.is_full)
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def on_answers(self, request: Request, answers: Sequence[Answer], now_s: float, u: float) -> Settled:
+    def on_answers(self, request: PutRequest, answers: Sequence[Answer], now_s: float, u: float) -> PutResult:
         """Learn what the service said of each entry.
 
         Args:
@@ -306,135 +310,141 @@ class PutMachine:
             u: Drawn evenly from [0, 1), for the pauses.
         """
         request.is_settled = True
-        settled = Settled()
-        by_lane: dict[str, _Tally] = {}
-        for parcel, answer in zip(request.parcels, answers, strict=True):
-            shard_id = parcel.shard_id or _UNPREDICTED
-            tally = by_lane.get(shard_id)
+        result = PutResult()
+        by_shard: dict[str, _QueueResult] = {}
+        for entry, answer in zip(request.entries, answers, strict=True):
+            shard_id = entry.shard_id or _UNPREDICTED
+            tally = by_shard.get(shard_id)
             if tally is None:
-                tally = by_lane[shard_id] = _Tally()
+                tally = by_shard[shard_id] = _QueueResult()
             if answer.error_code is not None or answer.shard_id is None or answer.sequence_number is None:
-                self._on_entry_error(parcel, answer, tally, settled)
+                self._on_entry_error(entry, answer, tally, result)
             else:
-                tally.accepted_cost += parcel.cost_s
-                self._on_accepted(parcel, answer.shard_id, answer.sequence_number, settled)
-        for shard_id, tally in by_lane.items():
-            lane = self._release_lane(shard_id)
+                tally.accepted_cost += entry.cost_s
+                self._on_accepted(entry, answer.shard_id, answer.sequence_number, result)
+        for shard_id, tally in by_shard.items():
+            queue = self._release(shard_id)
             if tally.accepted_cost:
-                lane.progress_s = now_s
-                lane.flow.note_accepted(tally.accepted_cost, now_s)
+                queue.progress_s = now_s
+                queue.flow.note_accepted(tally.accepted_cost, now_s)
             if tally.throttled:
-                settled.pauses[shard_id] = lane.flow.note_refused(now_s, u)
+                result.pauses[shard_id] = queue.flow.note_refused(now_s, u)
             elif tally.back:
-                settled.pauses[shard_id] = lane.flow.note_failed(now_s, u)
-            self._put_back(lane, tally.back)
+                result.pauses[shard_id] = queue.flow.note_failed(now_s, u)
+            self._put_back(queue, tally.back)
         self._in_flight -= 1
         self._recount_full()
-        return settled
+        return result
 
-    def on_failed_call(self, request: Request, failure: Failure, why: str, now_s: float, u: float) -> Settled:
+    def on_failed_call(
+        self, request: PutRequest, failure: Failure, why: str, now_s: float, u: float
+    ) -> PutResult:
         """Learn that the whole request got no answer for its entries; all of it is sent again."""
         request.is_settled = True
-        settled = Settled(retried={failure.name.lower(): len(request.parcels)})
+        result = PutResult(retried={failure.name.lower(): len(request.entries)})
         self.last_error = why
         if failure is Failure.UNKNOWN:
-            settled.possible_duplicate_count = request.user_record_count
-        for shard_id, parcels in _by_lane(request.parcels).items():
-            lane = self._release_lane(shard_id)
-            note = lane.flow.note_refused if failure is Failure.THROTTLED else lane.flow.note_failed
-            settled.pauses[shard_id] = note(now_s, u)
-            self._put_back(lane, parcels)
+            result.possible_duplicate_count = request.user_record_count
+        for shard_id, entries in _by_shard(request.entries).items():
+            queue = self._release(shard_id)
+            note = queue.flow.note_refused if failure is Failure.THROTTLED else queue.flow.note_failed
+            result.pauses[shard_id] = note(now_s, u)
+            self._put_back(queue, entries)
         self._in_flight -= 1
         self._recount_full()
-        return settled
+        return result
 
-    def drop_request(self, request: Request) -> list[Waiting]:
+    def drop_request(self, request: PutRequest) -> list[PendingRecord]:
         """Learn that a request was refused for good; give its records back (none when its answers are known)."""
         if request.is_settled:
             return []
         request.is_settled = True
-        for shard_id in _by_lane(request.parcels):
-            self._release_lane(shard_id)
-        for parcel in request.parcels:
-            self._forget(parcel)
+        for shard_id in _by_shard(request.entries):
+            self._release(shard_id)
+        for entry in request.entries:
+            self._forget(entry)
         self._in_flight -= 1
-        return [record for parcel in request.parcels for record in parcel.records]
+        return [record for entry in request.entries for record in entry.records]
 
-    def drop_all(self) -> list[Waiting]:
+    def drop_all(self) -> list[PendingRecord]:
         """Give up everything that waits (not what is in flight), in the order of arrival."""
-        records = self._drain() + [record for parcel, _, _ in self._unjudged for record in parcel.records]
+        records = self._drain() + [record for entry, _, _ in self._unjudged for record in entry.records]
         self._unjudged.clear()
         for record in records:
             self.waiting_count -= 1
             self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
         return records
 
-    def drop_expired(self, came_before_s: float) -> list[Waiting]:
+    def drop_expired(self, came_before_s: float) -> list[PendingRecord]:
         """Give up what has waited since before a moment (not what is in flight), in the order of arrival.
 
         Every record that waits is looked at, so ask at ease.
         """
-        kept: list[Waiting] = []
-        expired: list[Waiting] = []
-        progress_s = {shard_id: lane.progress_s for shard_id, lane in self._active.items()}
-        waits_since_s = {shard_id: lane.waits_since_s for shard_id, lane in self._active.items()}
+        kept: list[PendingRecord] = []
+        expired: list[PendingRecord] = []
+        progress_s = {shard_id: queue.progress_s for shard_id, queue in self._active.items()}
+        waits_since_s = {shard_id: queue.waits_since_s for shard_id, queue in self._active.items()}
         for record in self._drain():
             (expired if record.came_s < came_before_s else kept).append(record)
         for record in kept:
             self._place(record, record.came_s)
-        for shard_id, lane in self._active.items():
-            lane.progress_s = progress_s.get(shard_id, lane.progress_s)
-            lane.waits_since_s = waits_since_s.get(shard_id, lane.waits_since_s)
+        for shard_id, queue in self._active.items():
+            queue.progress_s = progress_s.get(shard_id, queue.progress_s)
+            queue.waits_since_s = waits_since_s.get(shard_id, queue.waits_since_s)
         for record in expired:
             self.waiting_count -= 1
             self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
         return expired
 
-    def _on_entry_error(self, parcel: Parcel, answer: Answer, tally: _Tally, settled: Settled) -> None:
+    def _on_entry_error(
+        self, entry: PackedEntry, answer: Answer, tally: _QueueResult, result: PutResult
+    ) -> None:
         code = answer.error_code or _NO_ANSWER
         self.last_error = f"{code} {answer.error_message}".strip()
         kind = kind_of(code)
         if kind is None:
-            parcel.unknown_code_count += 1
-        if kind not in _RETRIED and (kind is not None or parcel.unknown_code_count >= _UNKNOWN_CODES_MAX):
-            self._forget(parcel)
-            settled.refused.append(Refused(parcel, self.last_error))
+            entry.unknown_code_count += 1
+        if kind not in _RETRIED and (kind is not None or entry.unknown_code_count >= _UNKNOWN_CODES_MAX):
+            self._forget(entry)
+            result.refused.append(RefusedEntry(entry, self.last_error))
             return
         if code == _NO_ANSWER:
-            settled.possible_duplicate_count += len(parcel.records)
-        tally.back.append(parcel)
+            result.possible_duplicate_count += len(entry.records)
+        tally.back.append(entry)
         tally.throttled = tally.throttled or kind is Throttled
-        settled.retried[code] = settled.retried.get(code, 0) + 1
+        result.retried[code] = result.retried.get(code, 0) + 1
 
-    def _on_accepted(self, parcel: Parcel, shard_id: str, sequence_number: str, settled: Settled) -> None:
-        if self._predicts and shard_id != parcel.shard_id:
+    def _on_accepted(
+        self, entry: PackedEntry, shard_id: str, sequence_number: str, result: PutResult
+    ) -> None:
+        if self._predicts and shard_id != entry.shard_id:
             known = self._ranges.get(shard_id)
-            if known is None or parcel.is_aggregate:
-                self._wish_map(f"shard {shard_id} answered for {parcel.shard_id or 'an unknown one'}")
+            if known is None or entry.is_aggregate:
+                self._wish_map(f"shard {shard_id} answered for {entry.shard_id or 'an unknown one'}")
                 self._missing.add(shard_id)
-            if parcel.is_aggregate:
+            if entry.is_aggregate:
                 # Its records stay counted as waiting until the map tells whether readers will see them.
-                self._unjudged.append((parcel, shard_id, sequence_number))
+                self._unjudged.append((entry, shard_id, sequence_number))
                 return
-        self._forget(parcel)
-        settled.delivered.append(Delivered(parcel, shard_id, sequence_number))
+        self._forget(entry)
+        result.delivered.append(DeliveredEntry(entry, shard_id, sequence_number))
 
     def _wish_map(self, why: str) -> None:
         if self._map_wish is None:
-            self._map_wish = FetchMap(why, is_whole=True)
+            self._map_wish = FetchShards(why, is_whole=True)
 
-    def _release_lane(self, shard_id: str) -> Lane:
-        lane = self._lanes[shard_id]
-        lane.in_flight -= 1
-        return lane
+    def _release(self, shard_id: str) -> ShardQueue:
+        queue = self._queues[shard_id]
+        queue.in_flight -= 1
+        return queue
 
-    def _put_back(self, lane: Lane, parcels: list[Parcel]) -> None:
-        if parcels:
-            lane.put_back(parcels)
-            self._active[lane.shard_id] = lane
+    def _put_back(self, queue: ShardQueue, entries: list[PackedEntry]) -> None:
+        if entries:
+            queue.put_back(entries)
+            self._active[queue.shard_id] = queue
 
-    def _forget(self, parcel: Parcel) -> None:
-        for record in parcel.records:
+    def _forget(self, entry: PackedEntry) -> None:
+        for record in entry.records:
             self.waiting_count -= 1
             self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
 
@@ -442,8 +452,8 @@ class PutMachine:
 
     def learn_shards(
         self, shards: Iterable[Shard], now_s: float, *, aggregates: bool | None = None
-    ) -> Settled:
-        """Take over a shard map; only after `FetchMap`, when nothing is in flight.
+    ) -> PutResult:
+        """Take over a shard map; only after `FetchShards`, when nothing is in flight.
 
         Args:
             shards: As listed; closed ones may be among them.
@@ -475,34 +485,34 @@ class PutMachine:
         unlisted = next((shard_id for _, shard_id, _ in self._unjudged if shard_id not in self._ranges), None)
         if unlisted is not None and self._unexplained_count < _UNEXPLAINED_MAX:
             self._unexplained_count += 1
-            self._map_wish = FetchMap(f"shard {unlisted} is in no listing yet", is_whole=True)
-            return Settled()
+            self._map_wish = FetchShards(f"shard {unlisted} is in no listing yet", is_whole=True)
+            return PutResult()
         self._unexplained_count = 0
         return self._deal_out(now_s, set(self._router.shard_ids))
 
-    def forgo_map(self, now_s: float) -> Settled:
-        """Go on without a shard map, where listing is not permitted: no aggregates, one lane for all shards."""
+    def forgo_map(self, now_s: float) -> PutResult:
+        """Go on without a shard map, where listing is not permitted: no aggregates, one queue for all shards."""
         self._predicts = self._aggregates = self._map_asked = False
         self._router = self._map_wish = None
         return self._deal_out(now_s, set())
 
-    def _deal_out(self, now_s: float, shard_ids: set[str]) -> Settled:
-        settled = self._judge()
-        progress_s = {shard_id: lane.progress_s for shard_id, lane in self._active.items()}
+    def _deal_out(self, now_s: float, shard_ids: set[str]) -> PutResult:
+        result = self._judge()
+        progress_s = {shard_id: queue.progress_s for shard_id, queue in self._active.items()}
         records = self._drain()
         keep = shard_ids | {_UNPREDICTED}
-        old = {shard_id: lane for shard_id, lane in self._lanes.items() if shard_id in keep}
-        self._lanes.clear()
+        old = {shard_id: queue for shard_id, queue in self._queues.items() if shard_id in keep}
+        self._queues.clear()
         self._routes.clear()
         self._hash_key_routes.clear()
-        for shard_id, lane in old.items():
-            self._lane(shard_id).flow = lane.flow
+        for shard_id, queue in old.items():
+            self._queue(shard_id).flow = queue.flow
         for record in records:
             self._place(record, now_s)
         for shard_id in progress_s.keys() & self._active.keys():
             # A shard that accepted nothing for long does not get a new deadline by a new listing.
             self._active[shard_id].progress_s = progress_s[shard_id]
-        return settled
+        return result
 
     def note_map_failure(self, why: str, now_s: float, u: float) -> None:
         """Learn that the shard map could not be fetched; it is asked for again after a pause."""
@@ -512,32 +522,32 @@ class PutMachine:
         self.last_error = why
         self._map_ready_s = now_s + _MAP_PAUSES.delay_s(self._map_failures, u)
 
-    def _judge(self) -> Settled:
-        settled = Settled()
-        again: list[Waiting] = []
-        for parcel, shard_id, sequence_number in self._unjudged:
+    def _judge(self) -> PutResult:
+        result = PutResult()
+        again: list[PendingRecord] = []
+        for entry, shard_id, sequence_number in self._unjudged:
             hash_range = self._ranges.get(shard_id)
-            if hash_range is not None and all(record.lies_in(hash_range) for record in parcel.records):
-                self._forget(parcel)
-                settled.delivered.append(Delivered(parcel, shard_id, sequence_number))
+            if hash_range is not None and all(record.lies_in(hash_range) for record in entry.records):
+                self._forget(entry)
+                result.delivered.append(DeliveredEntry(entry, shard_id, sequence_number))
                 continue
-            for record in parcel.records:
+            for record in entry.records:
                 # Where the map cannot explain the answer, twice at the latest, a plain record cannot go wrong.
                 record.misplaced_count += 1
                 record.is_solo = hash_range is None or record.misplaced_count >= _MISPLACED_COUNT_MAX
-            again += parcel.records
+            again += entry.records
         self._unjudged.clear()
         if again:
-            settled.possible_duplicate_count = len(again)
-            settled.retried["misplaced"] = len(again)
+            result.possible_duplicate_count = len(again)
+            result.retried["misplaced"] = len(again)
             self._unrouted.extendleft(reversed(again))
-        return settled
+        return result
 
-    def _drain(self) -> list[Waiting]:
+    def _drain(self) -> list[PendingRecord]:
         records = list(self._unrouted)
         self._unrouted.clear()
-        for lane in self._lanes.values():
-            records += lane.drain()
+        for queue in self._queues.values():
+            records += queue.drain()
         self._active.clear()
         self._full_bytes = 0
         records.sort(key=lambda record: record.number)
@@ -545,16 +555,16 @@ class PutMachine:
 
 
 @dataclass(slots=True)
-class _Tally:
-    """What one request did to one lane."""
+class _QueueResult:
+    """What one request did to one queue."""
 
     accepted_cost: float = 0.0
     throttled: bool = False
-    back: list[Parcel] = field(default_factory=list)
+    back: list[PackedEntry] = field(default_factory=list)
 
 
-def _by_lane(parcels: Collection[Parcel]) -> dict[str, list[Parcel]]:
-    lanes: dict[str, list[Parcel]] = {}
-    for parcel in parcels:
-        lanes.setdefault(parcel.shard_id or _UNPREDICTED, []).append(parcel)
-    return lanes
+def _by_shard(entries: Collection[PackedEntry]) -> dict[str, list[PackedEntry]]:
+    queues: dict[str, list[PackedEntry]] = {}
+    for entry in entries:
+        queues.setdefault(entry.shard_id or _UNPREDICTED, []).append(entry)
+    return queues

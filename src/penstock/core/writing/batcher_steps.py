@@ -1,4 +1,4 @@
-"""What the put machine is told and what it says: its settings, its steps, and what answers meant. Plain values."""
+"""What the put batcher is told and what it says: its settings, its steps, and what answers meant. Plain values."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from enum import Enum
 from typing import NamedTuple, Protocol, TypeAlias
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
-from penstock.core.writing.packing import Parcel
+from penstock.core.writing.packing import PackedEntry
 
 
 @dataclass(frozen=True, slots=True)
-class PutSettings:
-    """How a machine works; every value is checked by the options that it comes from.
+class BatcherSettings:
+    """How a batcher works; every value is checked by the options that it comes from.
 
     Args:
         aggregates: Pack user records into KPL aggregates.
@@ -23,7 +23,7 @@ class PutSettings:
         aggregate_count_max: User records in one aggregate.
         linger_s: A record waits at most so long for company.
         map_age_max_s: After so long the shard map is fetched again.
-        no_progress_deadline_s: A lane in which nothing was acknowledged for so long has failed.
+        no_progress_deadline_s: A queue in which nothing was acknowledged for so long has failed.
     """
 
     aggregates: bool = False
@@ -62,20 +62,20 @@ class Answer(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Request:
-    """Send these, in one PutRecords, and tell the machine what came of it."""
+class PutRequest:
+    """Send these, in one PutRecords, and tell the batcher what came of it."""
 
-    parcels: list[Parcel]
+    entries: list[PackedEntry]
     is_settled: bool = False
 
     @property
     def user_record_count(self) -> int:
         """User records in it."""
-        return sum(len(parcel.records) for parcel in self.parcels)
+        return sum(len(entry.records) for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
-class FetchMap:
+class FetchShards:
     """Fetch the shards (with `is_whole`, the closed ones too), then call `learn_shards` or `note_map_failure`."""
 
     why: str
@@ -83,7 +83,7 @@ class FetchMap:
 
 
 @dataclass(frozen=True, slots=True)
-class Wait:
+class WaitUntil:
     """Nothing can be done before this moment (None: before an answer or a new record comes)."""
 
     until_s: float | None
@@ -92,12 +92,12 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A lane made no progress for too long; the machine is of no use any more."""
+    """A queue made no progress for too long; the batcher is of no use any more."""
 
     why: str
 
 
-Step: TypeAlias = Request | FetchMap | Wait | Stuck
+Step: TypeAlias = PutRequest | FetchShards | WaitUntil | Stuck
 
 
 class Failure(Enum):
@@ -111,35 +111,35 @@ class Failure(Enum):
 # --- what came of it ------------------------------------------------------------------------------------------
 
 
-class Delivered(NamedTuple):
+class DeliveredEntry(NamedTuple):
     """A Kinesis record that the service acknowledged."""
 
-    parcel: Parcel
+    entry: PackedEntry
     shard_id: str
     sequence_number: str
 
 
-class Refused(NamedTuple):
+class RefusedEntry(NamedTuple):
     """A Kinesis record that the service refused for good."""
 
-    parcel: Parcel
+    entry: PackedEntry
     why: str
 
 
 @dataclass(slots=True)
-class Settled:
+class PutResult:
     """What answers meant.
 
     Args:
         delivered: Acknowledged, and where the readers find them.
-        refused: Refused for good; not sent again.
+        refused: RefusedEntry for good; not sent again.
         retried: How many entries are sent again, by reason.
         pauses: The pause of each shard that refused, seconds.
         possible_duplicate_count: User records that may be in the stream twice.
     """
 
-    delivered: list[Delivered] = field(default_factory=list)
-    refused: list[Refused] = field(default_factory=list)
+    delivered: list[DeliveredEntry] = field(default_factory=list)
+    refused: list[RefusedEntry] = field(default_factory=list)
     retried: dict[str, int] = field(default_factory=dict)
     pauses: dict[str, float] = field(default_factory=dict)
     possible_duplicate_count: int = 0

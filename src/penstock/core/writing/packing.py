@@ -22,7 +22,7 @@ HASH_KEY_BYTES: Final = 88
 """What an explicit hash key takes in memory at most."""
 
 
-class Entry(Protocol):
+class PutEntryLike(Protocol):
     """What is sent as one Kinesis record: an aggregate that was built, or a user record as it is."""
 
     @property
@@ -38,7 +38,7 @@ class Entry(Protocol):
         """Decimal text that places it, or None."""
 
 
-class Waiting:
+class PendingRecord:
     """One user record that is not acknowledged; it is also the entry that is sent when it goes alone.
 
     Args:
@@ -78,8 +78,8 @@ class Waiting:
         self.number = number
         self.came_s = came_s
         self.ticket = ticket
-        self.following: Waiting | None = None
-        """The next record of its key, while it waits in a lane that links them."""
+        self.following: PendingRecord | None = None
+        """The next record of its key, while it waits in a queue that links them."""
         self.is_solo = False
         self.misplaced_count = 0
         self.size_bytes = len(data) + key_bytes(partition_key)
@@ -95,7 +95,7 @@ class Waiting:
         return effective_hash_key(self.partition_key, self.explicit_hash_key) in hash_range
 
 
-class Parcel:
+class PackedEntry:
     """One entry of a request: a plain record, or an aggregate of several.
 
     Args:
@@ -119,8 +119,8 @@ class Parcel:
 
     def __init__(
         self,
-        packed: Entry,
-        records: list[Waiting],
+        packed: PutEntryLike,
+        records: list[PendingRecord],
         shard_id: str | None,
         size_bytes: int,
         waiting_bytes: int,
@@ -180,14 +180,14 @@ def key_bytes(partition_key: str) -> int:
         raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
 
 
-def pack_one(record: Waiting, shard_id: str | None) -> Parcel:
+def pack_one(record: PendingRecord, shard_id: str | None) -> PackedEntry:
     """Make a plain Kinesis record of one user record."""
-    return Parcel(record, [record], shard_id, record.size_bytes, record.size_bytes)
+    return PackedEntry(record, [record], shard_id, record.size_bytes, record.size_bytes)
 
 
 def take_aggregate(
-    waiting: deque[Waiting], shard_id: str, aggregate_bytes_max: int, aggregate_count_max: int
-) -> Parcel:
+    waiting: deque[PendingRecord], shard_id: str, aggregate_bytes_max: int, aggregate_count_max: int
+) -> PackedEntry:
     """Take as many records from the front as one aggregate may hold: at least one, in order.
 
     A record that is larger than an aggregate may be, or that must go alone, becomes a plain record.
@@ -213,4 +213,4 @@ def take_aggregate(
     if len(taken) == 1:
         return pack_one(first, shard_id)
     packed = builder.build()
-    return Parcel(packed, taken, shard_id, len(packed.data) + len(OUTER_KEY), waiting_bytes)
+    return PackedEntry(packed, taken, shard_id, len(packed.data) + len(OUTER_KEY), waiting_bytes)

@@ -1,4 +1,4 @@
-"""What waits for one predicted shard, in an order that refusals cannot break. Pure; part of `put_machine`."""
+"""What waits for one predicted shard, in an order that refusals cannot break. Pure; part of `put_batcher`."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections import deque
 from collections.abc import Iterable
 
 from penstock.core.writing.flow_control import ShardFlow
-from penstock.core.writing.packing import Parcel, Waiting, pack_one, take_aggregate
+from penstock.core.writing.packing import PackedEntry, PendingRecord, pack_one, take_aggregate
 
 
-class Lane:
+class ShardQueue:
     """The records of one shard.
 
     In order per key and without aggregates, the records of each key are linked to one another and `_ready` names the keys
@@ -64,11 +64,11 @@ class Lane:
         self._keeps_key_order = keeps_key_order
         self._aggregate_bytes_max = aggregate_bytes_max
         self._aggregate_count_max = aggregate_count_max
-        self._queue: deque[Waiting] = deque()
-        self._heads: dict[str, Waiting] = {}
-        self._tails: dict[str, Waiting] = {}
+        self._queue: deque[PendingRecord] = deque()
+        self._heads: dict[str, PendingRecord] = {}
+        self._tails: dict[str, PendingRecord] = {}
         self._ready: deque[str] = deque()
-        self._returned: deque[Parcel] = deque()
+        self._returned: deque[PackedEntry] = deque()
 
     def __bool__(self) -> bool:
         """Whether anything waits (what is in flight does not)."""
@@ -83,7 +83,7 @@ class Lane:
 
     @property
     def ready_count(self) -> int:
-        """Records that a request could take now; only for lanes without aggregation."""
+        """Records that a request could take now; only for queues without aggregation."""
         if self.in_flight and self._keeps_key_order:
             return 0
         return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
@@ -96,7 +96,7 @@ class Lane:
 
     # --- in -----------------------------------------------------------------------------------------------
 
-    def add(self, record: Waiting) -> None:
+    def add(self, record: PendingRecord) -> None:
         """Put a record behind the others."""
         self.size_bytes += record.size_bytes
         self.count += 1
@@ -112,47 +112,47 @@ class Lane:
             tail.following = record
         self._tails[key] = record
 
-    def put_back(self, parcels: Iterable[Parcel]) -> None:
-        """Put refused parcels to the front, in their order."""
-        listed = list(parcels)
+    def put_back(self, entries: Iterable[PackedEntry]) -> None:
+        """Put refused entries to the front, in their order."""
+        listed = list(entries)
         self._returned.extendleft(reversed(listed))
-        for parcel in listed:
-            self.count += len(parcel.records)
-            self.size_bytes += parcel.waiting_bytes
+        for entry in listed:
+            self.count += len(entry.records)
+            self.size_bytes += entry.waiting_bytes
 
     # --- out ----------------------------------------------------------------------------------------------
 
-    def take(self, count_max: int, bytes_max: int) -> list[Parcel]:
-        """Take what the next request may hold of this shard, refused parcels first.
+    def take(self, count_max: int, bytes_max: int) -> list[PackedEntry]:
+        """Take what the next request may hold of this shard, refused entries first.
 
         Args:
             count_max: Kinesis records that the request has room for.
             bytes_max: Bytes that it has room for.
         """
-        taken: list[Parcel] = []
+        taken: list[PackedEntry] = []
         taken_keys: set[str] = set()
         cost_max_s = self.flow.request_cost_max_s
         cost_s = 0.0
         size_bytes = 0
         while len(taken) < count_max:
-            parcel = self._next(taken_keys)
-            if parcel is None:
+            entry = self._next(taken_keys)
+            if entry is None:
                 break
-            if size_bytes + parcel.size_bytes > bytes_max or (taken and cost_s + parcel.cost_s > cost_max_s):
-                self._unread(parcel)
+            if size_bytes + entry.size_bytes > bytes_max or (taken and cost_s + entry.cost_s > cost_max_s):
+                self._unread(entry)
                 break
-            parcel.attempt_count += 1
-            taken.append(parcel)
-            taken_keys.add(parcel.packed.partition_key)
-            cost_s += parcel.cost_s
-            size_bytes += parcel.size_bytes
-            self.count -= len(parcel.records)
-            self.size_bytes -= parcel.waiting_bytes
+            entry.attempt_count += 1
+            taken.append(entry)
+            taken_keys.add(entry.packed.partition_key)
+            cost_s += entry.cost_s
+            size_bytes += entry.size_bytes
+            self.count -= len(entry.records)
+            self.size_bytes -= entry.waiting_bytes
             if self.aggregates and (self._keeps_key_order or not (self.is_full or self._returned)):
                 break
         return taken
 
-    def _next(self, taken_keys: set[str]) -> Parcel | None:
+    def _next(self, taken_keys: set[str]) -> PackedEntry | None:
         if self._returned:
             return self._returned.popleft()
         if self._keeps_key_order and not self.aggregates:
@@ -165,7 +165,7 @@ class Lane:
             )
         return pack_one(self._queue.popleft(), self.shard_id)
 
-    def _next_of_ready(self, taken_keys: set[str]) -> Parcel | None:
+    def _next_of_ready(self, taken_keys: set[str]) -> PackedEntry | None:
         """Take the head of the next key; a key whose record is in this request already waits for the next one."""
         for _ in range(len(self._ready)):
             key = self._ready.popleft()
@@ -182,16 +182,16 @@ class Lane:
             return pack_one(record, self.shard_id)
         return None
 
-    def _unread(self, parcel: Parcel) -> None:
-        """Put a parcel that did not fit back to the front; it was not sent."""
-        self._returned.appendleft(parcel)
+    def _unread(self, entry: PackedEntry) -> None:
+        """Put a entry that did not fit back to the front; it was not sent."""
+        self._returned.appendleft(entry)
 
-    def drain(self) -> list[Waiting]:
+    def drain(self) -> list[PendingRecord]:
         """Give up all that waits, in no order."""
-        records = [record for parcel in self._returned for record in parcel.records]
+        records = [record for entry in self._returned for record in entry.records]
         records += self._queue
         for head in self._heads.values():
-            record: Waiting | None = head
+            record: PendingRecord | None = head
             while record is not None:
                 records.append(record)
                 record.following, record = None, record.following

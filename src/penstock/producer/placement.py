@@ -10,7 +10,7 @@ from weakref import WeakKeyDictionary
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
 from penstock.core.shard import Shard, StreamSummary
-from penstock.core.writing.batcher_steps import FetchMap
+from penstock.core.writing.batcher_steps import FetchShards
 from penstock.errors import AccessDenied
 from penstock.ports.kinesis import Kinesis, ShardFilter
 
@@ -114,8 +114,8 @@ def _may_aggregate(summary: StreamSummary) -> bool:
     return not summary.on_demand if summary.service_managed_keys is None else not summary.service_managed_keys
 
 
-def fetch_shard_map(kinesis: Kinesis, stream: str, wish: FetchMap) -> tuple[Shard, ...]:
-    """List the shards that the machine asks for: the open ones, or with the closed ones.
+def fetch_shard_map(kinesis: Kinesis, stream: str, wish: FetchShards) -> tuple[Shard, ...]:
+    """List the shards that the batcher asks for: the open ones, or with the closed ones.
 
     Raises:
         ServiceError: No answer.
