@@ -7,9 +7,10 @@ import urllib.request
 
 import pytest
 
-from penstock.consumer import Health, ShardHealth, metrics_tally
+from penstock.consumer import Health, ShardHealth
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
 from penstock.errors import OptionError
+from penstock.runtime import metrics_tally
 from penstock.runtime.metrics_log import LoggingMetrics
 from penstock.runtime.metrics_tally import MetricsTally
 

@@ -20,11 +20,11 @@ __all__ = ["KinesisDataSource", "SinkReport", "StreamLag", "align_to_shards", "l
 
 _HOMES: Final = {
     "KinesisDataSource": "source",
-    "SinkReport": "sink_figures",
+    "SinkReport": "sink_metrics",
     "StreamLag": "progress",
     "align_to_shards": "align",
     "lag": "progress",
-    "sink_report": "sink_figures",
+    "sink_report": "sink_metrics",
 }
 
 
