@@ -15,8 +15,8 @@ from unittest.mock import patch
 from penstock.core.leases import held_leases, move_planner, shard_syncer
 from penstock.core.leases.coordinator_events import UNKNOWN, CoordinatorOptions
 from penstock.core.leases.fleet_view import Gain, Reason
-from penstock.core.leases.held_lease import Holding, Phase
-from penstock.core.leases.held_leases import Holdings
+from penstock.core.leases.held_lease import HeldLease, LeasePhase
+from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import (
     Applied,
     Checkpoint,
@@ -31,8 +31,8 @@ from penstock.core.leases.lease import (
     apply_write,
     starting_lease,
 )
-from penstock.core.leases.lease_view import Hold, LeaseView
-from penstock.core.leases.pending_writes import Errand, Outbox
+from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.shard_end import ShardEnds
 from penstock.core.position import Position, Sentinel
 from penstock.core.reading.shard_reader import ShardReader
@@ -132,13 +132,13 @@ def _latest_children(children: Any) -> list[Lease]:
     return [starting_lease(child.shard_id, latest, child.parents, child.hash_range) for child in children]
 
 
-def _end_before_children(self: Holdings, holding: Holding, now_s: float) -> None:
+def _end_before_children(self: HeldLeases, held: HeldLease, now_s: float) -> None:
     del self, now_s
-    holding.to_create = {}
+    held.to_create = {}
 
 
-def _never_end(self: Holdings, holding: Holding) -> bool:
-    del self, holding
+def _never_end(self: HeldLeases, held: HeldLease) -> bool:
+    del self, held
     return False
 
 
@@ -147,55 +147,55 @@ def _wait_for_nobody(self: LeaseView, lease: Lease) -> bool:
     return False
 
 
-def _no_deadline(self: Holdings, holding: Holding) -> float:
-    return holding.renewed_s + 100 * self.options.lease_duration_s
+def _no_deadline(self: HeldLeases, held: HeldLease) -> float:
+    return held.renewed_s + 100 * self.options.lease_duration_s
 
 
-def _refused_is_lost(self: Holdings, holding: Holding, write: Any, row: Lease | None, now_s: float) -> None:
+def _refused_is_lost(self: HeldLeases, held: HeldLease, write: Any, row: Lease | None, now_s: float) -> None:
     del write
-    self._drop(holding, now_s, held_leases.StopWhy.LOST, row=row, row_gone=row is None)
+    self._drop(held, now_s, held_leases.StopWhy.LOST, row=row, row_gone=row is None)
 
 
-_on_child_created = Holdings.on_child_created
-_next_write = Holdings._next_write
-_start = Holdings._start
+_on_child_created = HeldLeases.on_child_created
+_next_write = HeldLeases._next_write
+_start = HeldLeases._start
 _plan_balance = move_planner.plan_balance
 _plan_missing = shard_syncer.plan_missing
 _plan_deletions = shard_syncer.plan_deletions
 
 
-def _unknown_child_is_created(self: Holdings, errand: Errand, outcome: Any, now_s: float) -> None:
+def _unknown_child_is_created(self: HeldLeases, pending: PendingWrite, outcome: Any, now_s: float) -> None:
     if outcome is UNKNOWN or isinstance(outcome, held_leases.NotDone):
         outcome = Refused(held_leases.Refusal.EXISTS, None)
-    _on_child_created(self, errand, outcome, now_s)
+    _on_child_created(self, pending, outcome, now_s)
 
 
-def _release_without_checkpoint(self: Holdings, holding: Holding, now_s: float) -> Any:
-    write = _next_write(self, holding, now_s)
+def _release_without_checkpoint(self: HeldLeases, held: HeldLease, now_s: float) -> Any:
+    write = _next_write(self, held, now_s)
     return replace(write, position=None) if isinstance(write, Release) else write
 
 
-def _release_while_reading(_: Holdings, holding: Holding, why: Any) -> None:
+def _release_while_reading(_: HeldLeases, held: HeldLease, why: Any) -> None:
     del why
-    if holding.phase is not Phase.DRAINED:
-        holding.phase = Phase.STOPPED
+    if held.phase is not LeasePhase.DRAINED:
+        held.phase = LeasePhase.STOPPED
 
 
-def _own_but_not_read(self: Holdings, holding: Holding, now_s: float) -> None:
-    if holding.lease.owner_switches:
-        holding.phase = Phase.PARKED  # the cache says mine, and nobody reads it
+def _own_but_not_read(self: HeldLeases, held: HeldLease, now_s: float) -> None:
+    if held.lease.owner_switches:
+        held.phase = LeasePhase.PARKED  # the cache says mine, and nobody reads it
     else:
-        _start(self, holding, now_s)
+        _start(self, held, now_s)
 
 
-def _first_sight_is_dead(self: LeaseView, sighting: Any, now_s: float) -> Hold:
+def _first_sight_is_dead(self: LeaseView, sighting: Any, now_s: float) -> OwnerState:
     lease = sighting.lease
     if lease.is_ended:
-        return Hold.ENDED
+        return OwnerState.ENDED
     if lease.reader is None:
-        return Hold.UNOWNED
+        return OwnerState.UNOWNED
     is_new = not sighting.unchanged_scans and now_s - sighting.changed_s < 1e-9
-    return Hold.EXPIRED if is_new else Hold.ALIVE
+    return OwnerState.EXPIRED if is_new else OwnerState.ALIVE
 
 
 def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
@@ -204,7 +204,7 @@ def _greedy(fleet: Any, me: str, *args: Any, **kwargs: Any) -> Any:
         return moves
     mine = sum(1 for entry in fleet if entry.lease.owner == me)
     target = -(-len(fleet) // max(1, len({entry.lease.owner for entry in fleet} | {me})))
-    rest = [entry for entry in fleet if entry.hold is Hold.ALIVE and entry.lease.owner != me]
+    rest = [entry for entry in fleet if entry.owner_state is OwnerState.ALIVE and entry.lease.owner != me]
     return [
         Gain(Take(entry.lease.key, entry.lease.counter, me), Reason.SHARE) for entry in rest[: target - mine]
     ]
@@ -222,9 +222,9 @@ def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
     return []
 
 
-def _retry_at_once(self: Holdings, holding: Holding, now_s: float) -> None:
+def _retry_at_once(self: HeldLeases, held: HeldLease, now_s: float) -> None:
     del self
-    holding.retry_s = now_s + 0.01
+    held.retry_s = now_s + 0.01
 
 
 def _checkpoint_before_done(self: SimReader, batch: Any, sequences: tuple[int, ...]) -> None:
@@ -245,7 +245,7 @@ def _wall_clock(self: SimWorker) -> float:
     return self.world.wall_ms() / 1000
 
 
-def _never_reports(self: Outbox, *args: Any, **kwargs: Any) -> None:
+def _never_reports(self: PendingWrites, *args: Any, **kwargs: Any) -> None:
     del self, args, kwargs
 
 
@@ -306,40 +306,44 @@ MUTANTS = (
     Mutant(
         "delivery without a deadline",
         "etcd-style locks: paused owners go on",
-        Holdings,
+        HeldLeases,
         "deadline_s",
         _no_deadline,
     ),
     Mutant(
-        "a refused renewal is a loss", "KCL 2: spurious lease loss", Holdings, "_reconcile", _refused_is_lost
+        "a refused renewal is a loss",
+        "KCL 2: spurious lease loss",
+        HeldLeases,
+        "_reconcile",
+        _refused_is_lost,
     ),
     Mutant(
         "unknown creation taken as done",
         "several: two outcomes instead of three",
-        Holdings,
+        HeldLeases,
         "on_child_created",
         _unknown_child_is_created,
     ),
     Mutant(
         "release without the checkpoint",
         "KCL 845: leases given up without progress",
-        Holdings,
+        HeldLeases,
         "_next_write",
         _release_without_checkpoint,
     ),
     Mutant(
         "release while still reading",
         "KCL 265: stealing makes duplicates",
-        Holdings,
+        HeldLeases,
         "stop",
         _release_while_reading,
     ),
-    Mutant("held but not read", "vmware-go-kcl 77", Holdings, "_start", _own_but_not_read),
+    Mutant("held but not read", "vmware-go-kcl 77", HeldLeases, "_start", _own_but_not_read),
     Mutant(
         "first sight counts as dead",
         "cold observers that rob live owners",
         LeaseView,
-        "_hold",
+        "_owner_state",
         _first_sight_is_dead,
     ),
     Mutant(
@@ -356,7 +360,7 @@ MUTANTS = (
     Mutant(
         "retries without a pause",
         "retry storms on a throttled table",
-        Holdings,
+        HeldLeases,
         "_retry_later",
         _retry_at_once,
     ),
@@ -382,5 +386,5 @@ MUTANTS = (
         property(_renew_at_expiry),
     ),
     Mutant("wall clock for ages", "several: NTP jumps expire leases", SimWorker, "local_s", _wall_clock),
-    Mutant("silence", "KCL 461: a deleted lease dies in silence", Outbox, "report", _never_reports),
+    Mutant("silence", "KCL 461: a deleted lease dies in silence", PendingWrites, "report", _never_reports),
 )

@@ -26,7 +26,7 @@ from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.core.leases import coordinator_events as c
-from penstock.core.leases.standstill import HeldLease, is_standstill, stop_reason
+from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
 from penstock.core.reading.shard_reader import ReaderOptions
@@ -424,7 +424,7 @@ class DeliveryLoop(Loop[ShardRun]):
                     "shard %s is still stopped, restart the worker once it can go on: %s", shard_id, failure
                 )
 
-    def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLease], now_s: float) -> None:
+    def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
         """Set the gauges of the shards that this worker holds, and show those of others no more."""
         self.stopped.keep_held(held)
         stopped = self.stopped.runs()

@@ -18,7 +18,7 @@ from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.held_lease import Phase
+from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
@@ -204,7 +204,7 @@ class Runtime:
         has_ended = self._has_ended.is_set()
         runs = {(run.shard_id, run.epoch): run for run in self.delivery.runs()}
         held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
-        left = [(key, epoch, Phase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
+        left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
         # Leases that were given up while the worker ends: what has stopped is still told.
         shards += [
@@ -232,13 +232,13 @@ class Runtime:
             self._worker_id,
         )
 
-    def _shard_health(self, key: str, phase: Phase, run: ShardRun | None, now_s: float) -> ShardHealth:
-        if phase is Phase.WAITING or run is None:
-            return ShardHealth(key, "waiting" if phase is Phase.WAITING else "leaving")
+    def _shard_health(self, key: str, phase: LeasePhase, run: ShardRun | None, now_s: float) -> ShardHealth:
+        if phase is LeasePhase.WAITING or run is None:
+            return ShardHealth(key, "waiting" if phase is LeasePhase.WAITING else "leaving")
         lag_ms = run.lag_ms(now_s)
         if run.is_told and run.failure is not None:
             return ShardHealth(key, "stopped", lag_ms, str(run.failure))
-        if phase is not Phase.READING:
+        if phase is not LeasePhase.READING:
             return ShardHealth(key, "leaving", lag_ms)
         is_stalled = run.still_s(now_s) >= self._options.stall_after_s
         failure = run.read_failure

@@ -7,7 +7,7 @@ from collections.abc import Collection
 
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.shard_run import ShardRun
-from penstock.core.leases.standstill import HeldLease
+from penstock.core.leases.standstill import HeldLeaseStatus
 from penstock.errors import HandlerFailed, PenstockError, ShardsStopped
 
 _NAMED_MAX = 5
@@ -40,7 +40,7 @@ class StoppedShards:
         with self._lock:
             self._runs.pop(shard_id, None)
 
-    def keep_held(self, held: Collection[HeldLease]) -> None:
+    def keep_held(self, held: Collection[HeldLeaseStatus]) -> None:
         """Forget shards whose leases this worker does not hold any more."""
         places = {(lease.key, lease.epoch) for lease in held}
         with self._lock:

@@ -16,7 +16,7 @@ from typing import Protocol, TypeAlias, assert_never
 from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.lease import Checkpoint, End, LateCheckpoint, Release
-from penstock.core.leases.standstill import HeldLease, look_at
+from penstock.core.leases.standstill import HeldLeaseStatus, look_at
 from penstock.core.position import Position
 from penstock.core.stream_identity import ForeignLease, describe_foreign_table
 from penstock.errors import (
@@ -74,7 +74,7 @@ class LeaseLook:
         round_s: Time between two such looks.
     """
 
-    held: tuple[HeldLease, ...]
+    held: tuple[HeldLeaseStatus, ...]
     table_looked_s: float | None
     round_s: float
 
@@ -155,7 +155,7 @@ class LeaseLoop(Loop[c.Event]):
             rows = stats.total_leases + stats.ended_leases
             stretched_s = rows * stats.worker_count / machine.options.scanned_rows_per_s_max
             return LeaseLook(
-                look_at(machine.holdings),
+                look_at(machine.held_leases),
                 self._table_looked_s,
                 max(machine.options.interval_s, stretched_s),
             )

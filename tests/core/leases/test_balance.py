@@ -15,7 +15,7 @@ from penstock.core.leases.fleet_view import (
     BalanceLimits,
     FleetLease,
     Gain,
-    GiveUp,
+    GiveUpLease,
     Reason,
     capacity_of,
     fleet_of,
@@ -23,7 +23,7 @@ from penstock.core.leases.fleet_view import (
     zone_of,
 )
 from penstock.core.leases.lease import Lease, RequestHandover, Take
-from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.position import SHARD_END
 
 CASES = json.loads((Path(__file__).parents[2] / "scenarios" / "balance.json").read_text())["cases"]
@@ -34,21 +34,23 @@ def build(case):
     fleet = []
     rates = case.get("kbps", {})
 
-    def add(key, owner, hold, **more):
+    def add(key, owner, owner_state, **more):
         lease = Lease(key, counter=7, owner=owner, throughput_kbps=rates.get(key), **more)
-        free_s = 0.0 if hold is Hold.ALIVE else case.get("free_s", 1.0)
-        fleet.append(FleetLease(lease, hold, free_s, waits=key in case.get("waiting", ()), free_s=free_s))
+        free_s = 0.0 if owner_state is OwnerState.ALIVE else case.get("free_s", 1.0)
+        fleet.append(
+            FleetLease(lease, owner_state, free_s, waits=key in case.get("waiting", ()), free_s=free_s)
+        )
 
     for worker, count in case["workers"].items():
         for place in range(count):
-            add(f"{worker}.{place}", worker, Hold.ALIVE)
+            add(f"{worker}.{place}", worker, OwnerState.ALIVE)
     for place in range(case.get("free", 0)):
-        add(f"free.{place}", None, Hold.UNOWNED)
+        add(f"free.{place}", None, OwnerState.UNOWNED)
     for worker, count in case.get("expired", {}).items():
         for place in range(count):
-            add(f"{worker}.{place}", worker, Hold.EXPIRED)
+            add(f"{worker}.{place}", worker, OwnerState.EXPIRED)
     for key, (owner, old) in case.get("handing_over", {}).items():
-        add(key, owner, Hold.ALIVE, checkpoint_owner=old)
+        add(key, owner, OwnerState.ALIVE, checkpoint_owner=old)
     return fleet
 
 
@@ -67,7 +69,10 @@ def plans(case):
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["name"])
 def test_exactly_the_moves_of_the_case(case):
     fleet, by_worker = plans(case)
-    owner = {entry.lease.key: entry.lease.owner if entry.hold is Hold.ALIVE else None for entry in fleet}
+    owner = {
+        entry.lease.key: entry.lease.owner if entry.owner_state is OwnerState.ALIVE else None
+        for entry in fleet
+    }
     gained = [
         move.write.key
         for moves in by_worker.values()
@@ -95,7 +100,10 @@ def test_exactly_the_moves_of_the_case(case):
 def fleet_from(owners, waits=()):
     return [
         FleetLease(
-            Lease(key, owner=owner), Hold.UNOWNED if owner is None else Hold.ALIVE, 1.0, waits=key in waits
+            Lease(key, owner=owner),
+            OwnerState.UNOWNED if owner is None else OwnerState.ALIVE,
+            1.0,
+            waits=key in waits,
         )
         for key, owner in owners.items()
     ]
@@ -205,7 +213,7 @@ def test_by_throughput_settles_in_one_round_and_stays(rates, worker_count, seed)
         fleet = [
             FleetLease(
                 Lease(key, owner=owner, throughput_kbps=rate),
-                Hold.UNOWNED if owner is None else Hold.ALIVE,
+                OwnerState.UNOWNED if owner is None else OwnerState.ALIVE,
                 1.0,
             )
             for (key, owner), rate in zip(owners.items(), rates, strict=True)
@@ -235,7 +243,7 @@ def test_a_worker_of_six_cores_gets_three_quarters_beside_one_of_two():
     rates = [10.0] * 40
     owners = {f"s{number}": "small@2" for number in range(40)}
     fleet = [
-        FleetLease(Lease(key, owner=owner, throughput_kbps=rate), Hold.ALIVE, 1.0)
+        FleetLease(Lease(key, owner=owner, throughput_kbps=rate), OwnerState.ALIVE, 1.0)
         for (key, owner), rate in zip(owners.items(), rates, strict=True)
     ]
     gains = plan_balance(fleet, "large@6", BalancePolicy.BY_THROUGHPUT, workers=workers)
@@ -247,7 +255,7 @@ def loaded(owners, **more):
     return [
         FleetLease(
             Lease(key, owner=owner, throughput_kbps=rate, checkpoint_owner=more.get(key)),
-            Hold.UNOWNED if owner is None else Hold.ALIVE,
+            OwnerState.UNOWNED if owner is None else OwnerState.ALIVE,
             1.0,
         )
         for key, (owner, rate) in owners.items()
@@ -318,7 +326,7 @@ def test_a_newcomer_to_a_thousand_workers_on_ten_thousand_leases_gets_its_share_
     fleet = [
         FleetLease(
             Lease(f"s{number}", owner=chance.choice(workers[:900]), throughput_kbps=chance.random() * 1000),
-            Hold.ALIVE,
+            OwnerState.ALIVE,
         )
         for number in range(10_000)
     ]
@@ -355,7 +363,7 @@ def test_what_waits_moves_before_what_is_being_read():
 
 def test_a_worker_with_too_many_gives_up_the_surplus():
     moves = plan_balance(fleet_from(dict.fromkeys("abcde", "me")), "me", limits=BalanceLimits(max_leases=3))
-    assert [type(move) for move in moves] == [GiveUp, GiveUp]
+    assert [type(move) for move in moves] == [GiveUpLease, GiveUpLease]
 
 
 def takers(fleet, workers, free_s, **limits):
@@ -369,7 +377,7 @@ def takers(fleet, workers, free_s, **limits):
 
 
 def test_a_free_lease_goes_to_one_worker_then_to_one_of_the_others_then_to_anybody():
-    fleet = [FleetLease(Lease("s"), Hold.UNOWNED)]
+    fleet = [FleetLease(Lease("s"), OwnerState.UNOWNED)]
     workers = ["a", "b", "c"]
     first = takers(fleet, workers, 0.0)
     assert len(first) == 1
@@ -380,14 +388,14 @@ def test_a_free_lease_goes_to_one_worker_then_to_one_of_the_others_then_to_anybo
 
 
 def test_nobody_takes_more_than_it_may_of_what_is_left_over():
-    fleet = [FleetLease(Lease(f"s{number}"), Hold.UNOWNED, free_s=99.0) for number in range(5)]
+    fleet = [FleetLease(Lease(f"s{number}"), OwnerState.UNOWNED, free_s=99.0) for number in range(5)]
     moves = plan_balance(fleet, "me", limits=BalanceLimits(max_leases=3), workers=["full", "dead"])
     assert len(moves) == 3
 
 
-@pytest.mark.parametrize("hold", [Hold.UNOWNED, Hold.EXPIRED])
-def test_the_java_rule_takes_no_more_at_a_time_than_it_should(hold):
-    fleet = [FleetLease(Lease(f"s{number}", owner="dead"), hold, 12.0) for number in range(5)]
+@pytest.mark.parametrize("owner_state", [OwnerState.UNOWNED, OwnerState.EXPIRED])
+def test_the_java_rule_takes_no_more_at_a_time_than_it_should(owner_state):
+    fleet = [FleetLease(Lease(f"s{number}", owner="dead"), owner_state, 12.0) for number in range(5)]
     moves = plan_balance(fleet, "me", BalancePolicy.KCL2, BalanceLimits(leases_to_acquire=2))
     assert len(moves) == 2
 
@@ -415,14 +423,17 @@ def test_ended_leases_count_for_nothing():
 
 def test_workers_are_who_renews_or_has_asked():
     fleet = [
-        FleetLease(Lease("a", owner="new", checkpoint_owner="old"), Hold.ALIVE),
-        FleetLease(Lease("b", owner="dead"), Hold.EXPIRED),
+        FleetLease(Lease("a", owner="new", checkpoint_owner="old"), OwnerState.ALIVE),
+        FleetLease(Lease("b", owner="dead"), OwnerState.EXPIRED),
     ]
     assert live_workers(fleet, "me") == {"me", "new", "old"}
 
 
 def test_a_worker_that_still_reads_a_lease_without_a_next_owner_lives():
-    assert live_workers([FleetLease(Lease("a", checkpoint_owner="old"), Hold.ALIVE)], "me") == {"me", "old"}
+    assert live_workers([FleetLease(Lease("a", checkpoint_owner="old"), OwnerState.ALIVE)], "me") == {
+        "me",
+        "old",
+    }
 
 
 # --- beside Java workers ----------------------------------------------------------------------------------
@@ -506,8 +517,8 @@ def test_kcl2_takes_every_very_old_lease_whatever_its_target():
 
 
 def test_kcl2_takes_no_more_free_leases_than_it_needs_and_steals_none_beside_them():
-    entries = [FleetLease(Lease(f"f{number}", owner="dead"), Hold.EXPIRED, 12.0) for number in range(3)]
-    entries += [FleetLease(Lease("b", owner="bar"), Hold.ALIVE, 1.0)]
+    entries = [FleetLease(Lease(f"f{number}", owner="dead"), OwnerState.EXPIRED, 12.0) for number in range(3)]
+    entries += [FleetLease(Lease("b", owner="bar"), OwnerState.ALIVE, 1.0)]
     moves = plan_balance(entries, "me", BalancePolicy.KCL2)
     assert [move.reason for move in moves] == [Reason.EXPIRED, Reason.EXPIRED]
 

@@ -41,7 +41,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
     WriteLease,
 )
-from penstock.core.leases.held_lease import Phase
+from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import (
     Applied,
     Checkpoint,
@@ -73,7 +73,7 @@ def holding(**options):
     """A bench that holds and reads lease `s`."""
     bench = Bench(Lease("s", hash_range=WHOLE), **options)
     bench.start()
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     return bench
 
 
@@ -125,7 +125,7 @@ def test_an_empty_table_is_looked_at_twice_before_the_shards_are_listed_once():
     bench.at(bench.options.cold_start_jitter_s)
     assert [effect.filter_type for effect in bench.of(ListShards)] == ["AT_LATEST"]
     assert {write.lease.checkpoint.timestamp_ms for write in bench.writes(Create)} == {1000}
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_fifty_workers_on_an_empty_table_list_the_shards_a_few_times_and_each_at_most_once():
@@ -202,7 +202,7 @@ def test_a_listing_that_comes_twice_starts_the_application_once():
         ("a", 2000),
         ("b", 2000),
     ]
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_a_restart_under_the_same_name_renews_its_own_leases_at_once():
@@ -255,7 +255,7 @@ def test_a_take_whose_answer_was_lost_is_found_by_the_next_look():
     bench.feed(WriteDone(take.write_id, take.write, UNKNOWN))
     assert bench.machine.held() == {}
     bench.at(2.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
 def test_a_worker_that_joins_asks_for_one_lease_then_for_its_share_and_waits_until_it_is_given():
@@ -273,7 +273,7 @@ def test_a_worker_that_joins_asks_for_one_lease_then_for_its_share_and_waits_unt
     key = asked[0].key
     bench.table.write(Release(key, 1, "other", at_record("7"), next_owner="me"))
     bench.at(12.0)
-    assert bench.machine.held() == {key: Phase.READING}
+    assert bench.machine.held() == {key: LeasePhase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [at_record("7")]
     assert [report.reason for report in bench.reports(Topic.TAKEN)] == ["handed_over"]
 
@@ -314,11 +314,11 @@ def test_a_lease_that_waits_for_its_parents_is_not_read():
         Lease("s", counter=1, owner="me", parents=frozenset({"p"}), hash_range=WHOLE),
     )
     bench.start()
-    assert bench.machine.held() == {"s": Phase.WAITING}
+    assert bench.machine.held() == {"s": LeasePhase.WAITING}
     assert bench.of(StartReader) == []
     bench.table.rows["p"] = Lease("p", counter=2, checkpoint=SHARD_END, hash_range=WHOLE)
     bench.at(12.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
 def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
@@ -327,7 +327,7 @@ def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
         Lease("s", counter=1, owner="me", parents=frozenset({"p", "q"}), hash_range=WHOLE),
     )
     bench.start()
-    assert bench.machine.held() == {"s": Phase.WAITING}
+    assert bench.machine.held() == {"s": LeasePhase.WAITING}
 
 
 def test_max_leases_is_kept():
@@ -428,9 +428,9 @@ def test_a_lease_that_expired_here_and_was_taken_by_nobody_is_picked_up_again_af
     bench = holding()
     bench.now = 20.0
     bench.run(Tick())
-    assert bench.machine.held() == {"s": Phase.WAITING}
+    assert bench.machine.held() == {"s": LeasePhase.WAITING}
     bench.run(ReaderStopped("s", 1, at_record("9")))
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [TRIM_HORIZON, at_record("9")]
 
 
@@ -451,7 +451,7 @@ def test_after_a_loss_it_is_at_rest_only_when_a_look_has_shown_whose_the_lease_i
     assert not bench.machine.is_at_rest
     bench.slow = ()
     bench.at(bench.now + 8.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert bench.machine.is_at_rest
 
 
@@ -463,7 +463,7 @@ def test_it_is_not_at_rest_before_rows_that_name_no_stream_are_compared_with_its
     assert not bench.machine.is_at_rest
     (listing,) = bench.of(ListShards)
     bench.run(ListingDone(listing.purpose, bench.listing, 1000))
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert bench.machine.is_at_rest
 
 
@@ -479,7 +479,7 @@ def test_after_a_take_that_gave_no_lease_it_is_at_rest_only_when_a_look_has_show
     bench.feed(WriteDone(take.write_id, take.write, answer))
     assert not bench.machine.is_at_rest
     bench.at(bench.now + 15.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert bench.machine.is_at_rest
 
 
@@ -512,7 +512,7 @@ def test_a_renewal_refused_although_it_was_done_is_no_loss():
         return Refused(Refusal.COUNTER, bench.table.rows["s"])
 
     drive_renewal(bench, answer)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert len(bench.reports(Topic.READ_BACK)) == 1
     assert bench.reports(Topic.LOST) == []
 
@@ -531,7 +531,7 @@ def test_a_renewal_whose_answer_does_not_tell_what_stands_is_read_back(is_done, 
 
     effects = drive_renewal(bench, answer)
     assert [effect for effect in effects if isinstance(effect, FetchLease)] == [FetchLease("s")]
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     bench.at(20.0)
     assert bench.reports(Topic.LOST) == []
 
@@ -558,7 +558,7 @@ def test_a_robbed_reader_that_fails_instead_of_stopping_has_a_last_word_too():
     assert bench.reports(Topic.STOPPED_SHARD) == []
     bench.table.rows["s"] = Lease("s", counter=9, checkpoint=at_record("8"), hash_range=WHOLE)
     bench.at(20.0)  # it is not this shard's failure: the lease may come back here at once
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
 def test_a_table_that_refuses_to_be_written_is_reported_once_and_tried_on():
@@ -569,7 +569,7 @@ def test_a_table_that_refuses_to_be_written_is_reported_once_and_tried_on():
     assert (report.level, report.key, report.reason) == (Level.ERROR, "s", "refused")
     assert "AccessDeniedException" in report.message
     bench.at(30.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert bench.reports(Topic.LOST) == []
 
 
@@ -578,7 +578,7 @@ def test_a_checkpoint_that_the_table_is_ahead_of_is_dropped_and_the_lease_kept()
     bench.table.write(LateCheckpoint("s", at_record("50")))
     bench.run(CheckpointRequested("s", 1, at_record("9"), urgent=True))
     bench.at(10.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert bench.table.rows["s"].checkpoint == at_record("50")
     assert len(bench.reports(Topic.CHECKPOINT_BEHIND)) == 1
 
@@ -598,7 +598,7 @@ def test_losing_one_lease_leaves_the_others_alone():
     bench.start()
     bench.table.write(Take("a", 1, "thief"))
     bench.at(6.0)
-    assert bench.machine.held() == {"b": Phase.READING}
+    assert bench.machine.held() == {"b": LeasePhase.READING}
     assert [effect.key for effect in bench.of(StopReader)] == ["a"]
 
 
@@ -618,7 +618,7 @@ def test_stale_events_of_an_earlier_ownership_are_ignored():
     assert bench.run(ReaderStopped("s", 99, None)) == []
     assert bench.run(ReaderFailed("s", 99, at_record("5"), "the handler raised")) == []
     assert bench.run(ShardDrained("s", 99, ())) == []
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
 # --- the tip ----------------------------------------------------------------------------------------------
@@ -722,7 +722,7 @@ def test_children_are_created_then_the_end_is_written_then_they_are_taken():
     assert kinds == ["Take", "Create", "Create", "End", "Take", "Take"]
     assert bench.table.rows["s"].checkpoint == SHARD_END
     assert bench.table.rows["s"].children == {"a", "b"}
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
     assert [effect.position for effect in bench.of(StartReader)] == [TRIM_HORIZON] * 3
 
 
@@ -764,7 +764,7 @@ def test_a_merged_child_is_not_created_while_its_other_parent_has_no_lease():
     bench.start()
     bench.run(ShardDrained("s", 1, (child("m", "s", "t"),)))
     assert bench.writes(Create) == []
-    assert bench.machine.held() == {"s": Phase.DRAINED}
+    assert bench.machine.held() == {"s": LeasePhase.DRAINED}
     bench.table.rows["t"] = Lease("t", counter=1, owner="x", parents=frozenset({"g"}), hash_range=RIGHT)
     bench.table.rows["g"] = Lease("g", counter=3, checkpoint=SHARD_END, hash_range=RIGHT)
     bench.at(25.0)
@@ -791,7 +791,7 @@ def test_a_hole_is_filled_after_three_rounds_and_two_listings_that_agree():
     bench.at(60.0)
     assert len(bench.of(ListShards)) == 2
     assert bench.writes(Create) == [Create(Lease("b", hash_range=RIGHT))]
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_a_lease_that_is_being_created_is_not_created_again_while_its_hole_stays():
@@ -805,7 +805,7 @@ def test_a_lease_that_is_being_created_is_not_created_again_while_its_hole_stays
         effect for effect in bench.seen if isinstance(effect, WriteLease) and isinstance(effect.write, Create)
     ]
     bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
 
 
 def test_a_hole_that_a_finished_parent_explains_is_filled_after_one_listing():
@@ -911,7 +911,7 @@ def test_a_failed_listing_is_reported_and_asked_again_later():
     assert bench.reports(Topic.CALL_FAILED)[0].reason == "throttled"
     bench.listing = (Shard("a", WHOLE),)
     bench.at(40.0)
-    assert bench.machine.held() == {"a": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING}
 
 
 # --- stopping, failing, watching --------------------------------------------------------------------------
@@ -973,11 +973,11 @@ def test_a_lease_that_arrives_while_stopping_is_released():
 def test_a_failed_shard_is_kept_and_said_so_loudly():
     bench = holding()
     bench.run(ReaderFailed("s", 1, at_record("3"), "the handler raised"))
-    assert bench.machine.held() == {"s": Phase.PARKED}
+    assert bench.machine.held() == {"s": LeasePhase.PARKED}
     assert bench.table.rows["s"].checkpoint == at_record("3")
     assert bench.reports(Topic.STOPPED_SHARD)[0].level is Level.ERROR
     bench.at(30.0)
-    assert bench.machine.held() == {"s": Phase.PARKED}
+    assert bench.machine.held() == {"s": LeasePhase.PARKED}
 
 
 def test_a_failed_shard_can_be_freed_and_is_not_taken_again_at_once():
@@ -1073,8 +1073,8 @@ def test_a_table_that_another_worker_has_begun_to_fill_again_gets_its_lost_lease
         "c": TRIM_HORIZON,
     }
     held = bench.machine.held()
-    assert (held["a"], held["b"], held.get("c", Phase.WAITING)) == (
-        Phase.READING,
-        Phase.READING,
-        Phase.WAITING,
+    assert (held["a"], held["b"], held.get("c", LeasePhase.WAITING)) == (
+        LeasePhase.READING,
+        LeasePhase.READING,
+        LeasePhase.WAITING,
     )

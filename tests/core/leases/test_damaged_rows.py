@@ -13,7 +13,7 @@ from penstock.core.leases.coordinator_events import (
     StopWhy,
     Topic,
 )
-from penstock.core.leases.held_lease import Phase
+from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Create, Delete, Lease, Take
 from penstock.core.position import at_record
 from penstock.core.shard import Shard
@@ -30,7 +30,7 @@ def lease(key, *parents, owner=None, span=WHOLE, counter=1):
 def test_a_lease_that_names_itself_as_its_parent_is_read_and_reported_once():
     bench = Bench(lease("s", "s"))
     bench.start()
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     bench.at(60.0)
     (report,) = bench.reports(Topic.ROW_DAMAGED)
     assert (report.level, report.key) == (Level.ERROR, "s")
@@ -42,7 +42,11 @@ def test_leases_that_name_each_other_as_parents_are_read_and_what_follows_them_w
         lease("a", "b", span=LEFT), lease("b", "a", span=RIGHT), lease("after", "a", span=LEFT, owner="me")
     )
     bench.start()
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING, "after": Phase.WAITING}
+    assert bench.machine.held() == {
+        "a": LeasePhase.READING,
+        "b": LeasePhase.READING,
+        "after": LeasePhase.WAITING,
+    }
     assert [report.key for report in bench.reports(Topic.ROW_DAMAGED)] == ["a", "b"]
 
 
@@ -86,7 +90,7 @@ def test_a_row_that_was_put_right_is_read_again():
     bench.damaged = {}
     bench.table.rows["s"] = replace(bench.table.rows["s"], checkpoint=at_record("7"))
     bench.at(90.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
     assert bench.of(StartReader)[-1].position == at_record("7")
 
 
@@ -111,7 +115,7 @@ def test_a_row_that_was_damaged_before_this_worker_came_is_told_when_the_stream_
     assert "Leader" in {report.key for report in bench.reports(Topic.ROW_SKIPPED)}
     assert len(bench.reports(Topic.HOLE)) == 1
     assert bench.writes(Create) == bench.writes(Delete) == []
-    assert bench.machine.held() == {"t": Phase.READING}
+    assert bench.machine.held() == {"t": LeasePhase.READING}
 
 
 def test_a_table_whose_only_lease_is_damaged_is_no_new_application():
@@ -130,4 +134,4 @@ def test_rows_of_another_kind_do_not_keep_an_application_from_starting():
     bench.listing = (Shard("s", WHOLE),)
     bench.start()
     bench.at(30.0)
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}

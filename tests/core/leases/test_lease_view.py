@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.position import SHARD_END, at_record
 
 
@@ -14,14 +14,14 @@ def view_of(*leases, now=0.0):
 
 
 def test_a_row_seen_for_the_first_time_is_alive_whoever_owns_it():
-    assert view_of(Lease("s", counter=99, owner="x")).hold("s", 9.99) is Hold.ALIVE
+    assert view_of(Lease("s", counter=99, owner="x")).owner_state("s", 9.99) is OwnerState.ALIVE
 
 
 def test_a_counter_that_stands_still_for_the_lease_duration_means_a_dead_owner():
     view = view_of(Lease("s", counter=1, owner="x"))
     view.observe_scan([Lease("s", counter=1, owner="x")], 8.0)
-    assert view.hold("s", 9.99) is Hold.ALIVE
-    assert view.hold("s", 10.0) is Hold.EXPIRED
+    assert view.owner_state("s", 9.99) is OwnerState.ALIVE
+    assert view.owner_state("s", 10.0) is OwnerState.EXPIRED
 
 
 @pytest.mark.parametrize(
@@ -37,20 +37,20 @@ def test_a_counter_that_stands_still_for_the_lease_duration_means_a_dead_owner()
 def test_any_change_counts_as_a_sign_of_life(changed):
     view = view_of(Lease("s", counter=1, owner="x"))
     view.observe_scan([changed], 8.0)
-    assert view.hold("s", 17.9) is Hold.ALIVE
-    assert view.hold("s", 18.0) is Hold.EXPIRED
+    assert view.owner_state("s", 17.9) is OwnerState.ALIVE
+    assert view.owner_state("s", 18.0) is OwnerState.EXPIRED
 
 
 def test_a_row_without_an_owner_is_free_at_once():
-    assert view_of(Lease("s")).hold("s", 0.0) is Hold.UNOWNED
+    assert view_of(Lease("s")).owner_state("s", 0.0) is OwnerState.UNOWNED
 
 
 def test_a_finished_lease_is_neither_free_nor_held():
-    assert view_of(Lease("s", owner="x", checkpoint=SHARD_END)).hold("s", 99.0) is Hold.ENDED
+    assert view_of(Lease("s", owner="x", checkpoint=SHARD_END)).owner_state("s", 99.0) is OwnerState.ENDED
 
 
 def test_while_a_lease_is_handed_over_its_reader_keeps_it_alive():
-    assert view_of(Lease("s", owner="next", checkpoint_owner="old")).hold("s", 5.0) is Hold.ALIVE
+    assert view_of(Lease("s", owner="next", checkpoint_owner="old")).owner_state("s", 5.0) is OwnerState.ALIVE
 
 
 def test_a_suspect_is_looked_at_when_it_expires():

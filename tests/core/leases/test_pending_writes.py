@@ -3,48 +3,48 @@
 import pytest
 
 from penstock.core.leases.lease import Renew, Take
-from penstock.core.leases.pending_writes import Outbox
+from penstock.core.leases.pending_writes import PendingWrites
 
 
 def test_two_writes_for_one_lease_at_once_are_an_error():
-    outbox = Outbox(in_flight_max=5)
-    outbox.send(Renew("s", 1, "me"), "first", 0.0)
+    writes = PendingWrites(in_flight_max=5)
+    writes.send(Renew("s", 1, "me"), "first", 0.0)
     with pytest.raises(AssertionError, match="two writes for lease s at once"):
-        outbox.send(Renew("s", 2, "me"), "second", 0.0)
+        writes.send(Renew("s", 2, "me"), "second", 0.0)
 
 
 def test_the_next_write_for_a_lease_begins_after_the_answer_to_the_one_before():
-    outbox = Outbox(in_flight_max=5)
-    outbox.send(Renew("s", 1, "me"), "first", 0.0)
-    assert not outbox.enqueue(Take("s", 1, "me"), "refused")
-    errand = outbox.settle(outbox.effects[-1].write_id)
-    assert errand is not None
-    assert errand.purpose == "first"
-    assert outbox.enqueue(Take("s", 1, "me"), "taken")
-    outbox.pump(1.0)
-    assert outbox.effects[-1].write == Take("s", 1, "me")
+    writes = PendingWrites(in_flight_max=5)
+    writes.send(Renew("s", 1, "me"), "first", 0.0)
+    assert not writes.enqueue(Take("s", 1, "me"), "refused")
+    pending = writes.settle(writes.effects[-1].write_id)
+    assert pending is not None
+    assert pending.purpose == "first"
+    assert writes.enqueue(Take("s", 1, "me"), "taken")
+    writes.pump(1.0)
+    assert writes.effects[-1].write == Take("s", 1, "me")
 
 
 def test_heartbeats_do_not_wait_for_room_and_take_none():
-    outbox = Outbox(in_flight_max=1)
+    writes = PendingWrites(in_flight_max=1)
     for key in ("a", "b"):
-        outbox.enqueue(Take(key, 1, "me"), key)
-    outbox.send(Renew("s", 1, "me"), "heartbeat", 0.0)
-    outbox.pump(0.0)
-    assert [effect.write.key for effect in outbox.effects] == ["s", "a"]
-    outbox.settle(outbox.effects[0].write_id)
-    outbox.pump(1.0)
-    assert len(outbox.effects) == 2
-    outbox.settle(outbox.effects[1].write_id)
-    outbox.pump(2.0)
-    assert [effect.write.key for effect in outbox.effects] == ["s", "a", "b"]
+        writes.enqueue(Take(key, 1, "me"), key)
+    writes.send(Renew("s", 1, "me"), "heartbeat", 0.0)
+    writes.pump(0.0)
+    assert [effect.write.key for effect in writes.effects] == ["s", "a"]
+    writes.settle(writes.effects[0].write_id)
+    writes.pump(1.0)
+    assert len(writes.effects) == 2
+    writes.settle(writes.effects[1].write_id)
+    writes.pump(2.0)
+    assert [effect.write.key for effect in writes.effects] == ["s", "a", "b"]
 
 
 def test_an_answer_to_no_write_that_is_under_way_is_nobodys():
-    outbox = Outbox(in_flight_max=1)
-    outbox.enqueue(Take("a", 1, "me"), "taken")
-    outbox.pump(0.0)
-    assert outbox.settle(99) is None
-    assert outbox.settle(1) is not None
-    assert outbox.settle(1) is None
-    assert outbox.is_idle()
+    writes = PendingWrites(in_flight_max=1)
+    writes.enqueue(Take("a", 1, "me"), "taken")
+    writes.pump(0.0)
+    assert writes.settle(99) is None
+    assert writes.settle(1) is not None
+    assert writes.settle(1) is None
+    assert writes.is_idle()

@@ -2,8 +2,8 @@
 
 import pytest
 
-from penstock.core.leases.held_lease import Phase
-from penstock.core.leases.standstill import HeldLease, describe_stop, is_standstill, stop_reason
+from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.standstill import HeldLeaseStatus, describe_stop, is_standstill, stop_reason
 from penstock.errors import (
     AccessDenied,
     DataLossError,
@@ -15,27 +15,31 @@ from penstock.errors import (
 
 
 def lease(key, phase, *parents):
-    return HeldLease(key, 1, phase, 0.0, frozenset(parents))
+    return HeldLeaseStatus(key, 1, phase, 0.0, frozenset(parents))
 
 
 @pytest.mark.parametrize(
     ("held", "expected"),
     [
         ([], False),
-        ([lease("a", Phase.READING)], False),
-        ([lease("a", Phase.PARKED)], True),
-        ([lease("a", Phase.PARKED), lease("b", Phase.PARKED)], True),
-        ([lease("a", Phase.PARKED), lease("b", Phase.READING)], False),
-        ([lease("a", Phase.PARKED), lease("b", Phase.DRAINED)], False),
-        ([lease("a", Phase.PARKED), lease("b", Phase.STOPPED)], False),
+        ([lease("a", LeasePhase.READING)], False),
+        ([lease("a", LeasePhase.PARKED)], True),
+        ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.PARKED)], True),
+        ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.READING)], False),
+        ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.DRAINED)], False),
+        ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.STOPPED)], False),
         # A child of the shard that stands, and its child.
         (
-            [lease("c", Phase.WAITING, "b"), lease("b", Phase.WAITING, "a", "x"), lease("a", Phase.PARKED)],
+            [
+                lease("c", LeasePhase.WAITING, "b"),
+                lease("b", LeasePhase.WAITING, "a", "x"),
+                lease("a", LeasePhase.PARKED),
+            ],
             True,
         ),
         # A child of a shard that another worker reads.
-        ([lease("a", Phase.PARKED), lease("b", Phase.WAITING, "x")], False),
-        ([lease("b", Phase.WAITING, "a")], False),
+        ([lease("a", LeasePhase.PARKED), lease("b", LeasePhase.WAITING, "x")], False),
+        ([lease("b", LeasePhase.WAITING, "a")], False),
     ],
 )
 def test_a_worker_stands_still_when_nothing_that_it_holds_can_move(held, expected):

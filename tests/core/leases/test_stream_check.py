@@ -21,7 +21,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
     WriteLease,
 )
-from penstock.core.leases.held_lease import Phase
+from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Create, Lease, Renew, Take
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position, Sentinel, at_record
 from penstock.core.shard import ChildShard, Shard
@@ -65,7 +65,7 @@ def test_a_foreign_lease_that_appears_later_ends_a_running_worker_gracefully():
     bench = bench_of(lease("a", WHOLE))
     bench.listing = (Shard("a", WHOLE),)
     bench.start()
-    assert bench.machine.held() == {"a": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING}
     bench.table.rows["b"] = lease("b", RIGHT, RETURNS)
     bench.at(10.0)
     assert len(bench.of(TableRefused)) == 1
@@ -76,7 +76,7 @@ def test_rows_that_do_not_name_their_stream_are_compared_with_one_listing_and_th
     bench = bench_of(lease("a", LEFT), lease("b", RIGHT))
     bench.start()
     assert [effect.purpose for effect in bench.of(ListShards)] == [ListingPurpose.COMPARE]
-    assert bench.machine.held() == {"a": Phase.READING, "b": Phase.READING}
+    assert bench.machine.held() == {"a": LeasePhase.READING, "b": LeasePhase.READING}
     assert {row.stream for row in bench.table.rows.values()} == {ORDERS}
     bench.at(60.0)
     assert len(bench.of(ListShards)) == 1
@@ -192,7 +192,7 @@ def test_an_application_whose_leases_cannot_be_made_again_at_once_is_no_new_one(
     bench.slow = ()
     bench.at(bench.now + 30.0)
     assert bench.table.rows["s"].checkpoint == at_record("7")
-    assert bench.machine.held() == {"s": Phase.READING}
+    assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
 def test_when_the_last_rows_vanish_what_the_stream_lists_is_read_from_its_beginning():
@@ -205,5 +205,5 @@ def test_when_the_last_rows_vanish_what_the_stream_lists_is_read_from_its_beginn
     bench.table.rows.clear()
     bench.at(90.0)
     assert bench.table.rows["new"].checkpoint == TRIM_HORIZON
-    assert bench.machine.held()["new"] is Phase.READING
+    assert bench.machine.held()["new"] is LeasePhase.READING
     assert bench.reports(Topic.TABLE_GONE)

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from penstock.core.leases.coordinator_events import CoordinatorOptions, FetchLease
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease import Lease, Release, Renew, Take
-from penstock.core.leases.lease_view import Hold, LeaseView
-from penstock.core.leases.pending_writes import Outbox
+from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
 
 
@@ -27,7 +27,7 @@ class AwaitedLeases:
         me: The worker's id.
         options: As for the coordinator.
         view: The coordinator's.
-        outbox: Where effects go.
+        writes: Where effects go.
         stream_check: The coordinator's.
     """
 
@@ -36,13 +36,13 @@ class AwaitedLeases:
         me: str,
         options: CoordinatorOptions,
         view: LeaseView,
-        outbox: Outbox,
+        writes: PendingWrites,
         stream_check: StreamCheck,
     ) -> None:
         self.me = me
         self.options = options
         self.view = view
-        self.outbox = outbox
+        self.writes = writes
         self.stream_check = stream_check
         self.is_stopping = False
         self._asks: dict[str, _Ask] = {}
@@ -72,7 +72,7 @@ class AwaitedLeases:
         for key, ask in self._asks.items():
             if not ask.is_looking and now_s >= ask.look_s:
                 ask.is_looking = True
-                self.outbox.emit(FetchLease(key))
+                self.writes.emit(FetchLease(key))
 
     def on_answer(self, key: str, held: Container[str], now_s: float) -> None:
         """Take in that a look has ended, with or without a row; the row is in the view."""
@@ -88,18 +88,18 @@ class AwaitedLeases:
             self._on_given(row)
         elif not self.is_stopping and self._is_overdue(row, ask, now_s):
             take = self.stream_check.prepared(Take(key, row.counter, self.me), now_s)
-            self.outbox.enqueue(take, ("gain", Reason.HANDOVER_OVERDUE))
+            self.writes.enqueue(take, ("gain", Reason.HANDOVER_OVERDUE))
 
     def _on_given(self, row: Lease) -> None:
         if self.is_stopping:
-            self.outbox.enqueue(Release(row.key, row.counter, self.me), ("gain", Reason.HANDED_OVER))
+            self.writes.enqueue(Release(row.key, row.counter, self.me), ("gain", Reason.HANDED_OVER))
             del self._asks[row.key]
         else:
             write = Renew(row.key, row.counter, self.me, stream=self.stream_check.unsaid(row))
-            self.outbox.enqueue(write, ("gain", Reason.HANDED_OVER))
+            self.writes.enqueue(write, ("gain", Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, ask: _Ask, now_s: float) -> bool:
-        if self.view.hold(row.key, now_s) is Hold.EXPIRED:
+        if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
             return True
         is_overdue = now_s >= ask.since_s + self.options.handover_timeout_s
         if is_overdue:
@@ -107,4 +107,4 @@ class AwaitedLeases:
         return is_overdue or self.view.handovers.is_deaf(row.checkpoint_owner, now_s)
 
     def _poll_s(self) -> float:
-        return self.options.handover_poll_s * (0.5 + self.outbox.draw())
+        return self.options.handover_poll_s * (0.5 + self.writes.draw())

@@ -36,7 +36,7 @@ from penstock.core.leases.fleet_view import (
     BalanceLimits,
     FleetLease,
     Gain,
-    GiveUp,
+    GiveUpLease,
     Move,
     Reason,
     capacity_of,
@@ -45,7 +45,7 @@ from penstock.core.leases.fleet_view import (
     zone_of,
 )
 from penstock.core.leases.lease import RequestHandover, Take
-from penstock.core.leases.lease_view import Hold
+from penstock.core.leases.lease_view import OwnerState
 
 OVERSHOOT: Final = 0.10
 """Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""
@@ -84,7 +84,7 @@ def plan_balance(
     counts = dict.fromkeys(live_workers(fleet, me) | set(workers), 0)
     for entry in fleet:
         owner = entry.lease.owner
-        if entry.hold is Hold.ALIVE and owner is not None:
+        if entry.owner_state is OwnerState.ALIVE and owner is not None:
             counts[owner] += 1
     caps = dict.fromkeys(counts, limits.max_leases)
     assigned = _assign(fleet, counts, policy, caps)
@@ -191,7 +191,7 @@ def _assign(
 
 
 def _is_takable(entry: FleetLease) -> bool:
-    return entry.hold is not Hold.ALIVE and not entry.waits
+    return entry.owner_state is not OwnerState.ALIVE and not entry.waits
 
 
 def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
@@ -209,7 +209,9 @@ def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) ->
 
 
 def _may_be_asked_for(entry: FleetLease) -> bool:
-    return entry.hold is Hold.ALIVE and entry.lease.checkpoint_owner is None  # else it is under way already
+    return (
+        entry.owner_state is OwnerState.ALIVE and entry.lease.checkpoint_owner is None
+    )  # else it is under way already
 
 
 def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
@@ -242,8 +244,8 @@ def _own_moves(
     """Plan this worker's gains: free leases first, and last of all those that nobody with a claim to them takes."""
     entries = {entry.lease.key: entry for entry in fleet}
     mine = [entries[key] for key, worker in assigned.items() if worker == me]
-    mine = [entry for entry in mine if entry.hold is not Hold.ALIVE or entry.lease.owner != me]
-    mine.sort(key=lambda entry: entry.hold is Hold.ALIVE)  # stable: free leases first
+    mine = [entry for entry in mine if entry.owner_state is not OwnerState.ALIVE or entry.lease.owner != me]
+    mine.sort(key=lambda entry: entry.owner_state is OwnerState.ALIVE)  # stable: free leases first
     moves = [
         _gain(entry, me, limits, Reason.LEFT_OVER if entry.lease.key in left_over else None) for entry in mine
     ]
@@ -260,12 +262,12 @@ def _own_moves(
 
 def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | None = None) -> Gain:
     lease = entry.lease
-    if entry.hold is Hold.ALIVE:
+    if entry.owner_state is OwnerState.ALIVE:
         if limits.handover and not entry.is_deaf and lease.owner is not None:
             return Gain(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
         return Gain(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
     if reason is None:
-        reason = Reason.UNOWNED if entry.hold is Hold.UNOWNED else Reason.EXPIRED
+        reason = Reason.UNOWNED if entry.owner_state is OwnerState.UNOWNED else Reason.EXPIRED
     return Gain(Take(lease.key, lease.counter, me), reason)
 
 
@@ -276,7 +278,7 @@ def _surplus(
         return []
     held = [entry for entry in fleet if entry.lease.owner == me and _may_be_asked_for(entry)]
     held.sort(key=lambda entry: (not entry.waits, tie(entry.lease.key)))
-    return [GiveUp(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
+    return [GiveUpLease(entry.lease.key, Reason.SURPLUS) for entry in held[: counts[me] - limits.max_leases]]
 
 
 # --- by throughput --------------------------------------------------------------------------------------
@@ -292,7 +294,7 @@ def _assign_by_throughput(
     movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}
     for entry in fleet:
         owner = entry.lease.owner
-        if owner in loads and entry.hold is Hold.ALIVE:
+        if owner in loads and entry.owner_state is OwnerState.ALIVE:
             loads[owner] += weights[entry.lease.key] / capacity[owner]
             if _may_be_asked_for(entry):
                 movable[owner].append((weights[entry.lease.key], entry.lease.key))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Reason, tie
 from penstock.core.leases.lease import Take
-from penstock.core.leases.lease_view import Hold
+from penstock.core.leases.lease_view import OwnerState
 
 VERY_OLD_DURATIONS = 3
 """After so many lease durations without a renewal the share no longer counts."""
@@ -43,15 +43,16 @@ def _plan(
     counts = {me: 0}
     for entry in fleet:
         owner = entry.lease.owner
-        if entry.hold is Hold.ALIVE and owner is not None:
+        if entry.owner_state is OwnerState.ALIVE and owner is not None:
             counts[owner] = counts.get(owner, 0) + 1
-    available = [entry for entry in fleet if entry.hold is not Hold.ALIVE]
+    available = [entry for entry in fleet if entry.owner_state is not OwnerState.ALIVE]
     seed = repr(chance)
     available.sort(key=lambda entry: tie(seed, entry.lease.key))
     very_old = [
         entry
         for entry in available
-        if entry.hold is Hold.UNOWNED or entry.unchanged_s > VERY_OLD_DURATIONS * lease_duration_s
+        if entry.owner_state is OwnerState.UNOWNED
+        or entry.unchanged_s > VERY_OLD_DURATIONS * lease_duration_s
     ]
     if very_old:
         room = len(very_old) if cap is None else max(0, cap - counts[me])
@@ -77,7 +78,7 @@ def _steal(
     over = others[donor] - target
     if over < 0 or (over == 0 and need <= 1):
         return []
-    held = [entry for entry in fleet if entry.lease.owner == donor and entry.hold is Hold.ALIVE]
+    held = [entry for entry in fleet if entry.lease.owner == donor and entry.owner_state is OwnerState.ALIVE]
     return [_take(min(held, key=lambda entry: tie(seed, entry.lease.key)), me, Reason.STEAL)]
 
 

@@ -68,10 +68,10 @@ from penstock.core.leases.coordinator_events import (
     Unknown,
     WriteDone,
 )
-from penstock.core.leases.damaged_rows import OddRows
-from penstock.core.leases.fleet_view import FleetLease, Gain, GiveUp, Reason, fleet_of, live_workers
-from penstock.core.leases.held_lease import Phase
-from penstock.core.leases.held_leases import Holdings
+from penstock.core.leases.damaged_rows import DamagedRows
+from penstock.core.leases.fleet_view import FleetLease, Gain, GiveUpLease, Reason, fleet_of, live_workers
+from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import (
     Applied,
     LateCheckpoint,
@@ -83,10 +83,10 @@ from penstock.core.leases.lease import (
     RequestHandover,
     Take,
 )
-from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.move_planner import MovePlanner
-from penstock.core.leases.pending_writes import Errand, Outbox
-from penstock.core.leases.shard_syncer import Caretaker
+from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.position import LATEST
 
@@ -95,7 +95,7 @@ _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
 _LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
-_RESTING: Final = frozenset({Phase.WAITING, Phase.READING, Phase.STOPPING, Phase.PARKED})
+_RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
 _Upkeep: TypeAlias = Literal["first", "create", "delete", "late"]  # writes that no held lease waits for
 
 
@@ -115,11 +115,11 @@ class Coordinator:
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
         self.view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.stream is not None)
         self._planner = MovePlanner(worker, options)
-        self.outbox = Outbox(options.writes_in_flight_max)
-        self.holdings = Holdings(worker, options, self.view, self.outbox)
+        self.writes = PendingWrites(options.writes_in_flight_max)
+        self.held_leases = HeldLeases(worker, options, self.view, self.writes)
         self.stream_check = StreamCheck(options.stream, self.view)
-        self.odd_rows = OddRows(self.view, self.outbox)
-        self.caretaker = Caretaker(worker, options, self.view, self.outbox)
+        self.damaged_rows = DamagedRows(self.view, self.writes)
+        self.syncer = ShardSyncer(worker, options, self.view, self.writes)
         self.stats = CoordinatorStats()
         self.stopped = False
         self._table_state = "unknown"  # unknown -> ensuring -> ready
@@ -128,7 +128,7 @@ class Coordinator:
         self._scanning = False
         self._scan_failures = 0
         self._last_round_s = -math.inf
-        self.awaited = AwaitedLeases(worker, options, self.view, self.outbox, self.stream_check)
+        self.awaited = AwaitedLeases(worker, options, self.view, self.writes, self.stream_check)
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
         self._stop_by_s: float | None = None
@@ -147,7 +147,7 @@ class Coordinator:
         """When the next `Tick` is due at the latest, on the clock of `handle`; infinity once stopped."""
         if self.stopped:
             return math.inf
-        moments = [self.holdings.next_wake_s]
+        moments = [self.held_leases.next_wake_s]
         if self._table_state == "unknown":
             moments.append(self._table_due_s)
         if self._table_state == "ready" and not self._scanning:
@@ -170,10 +170,10 @@ class Coordinator:
         """
         if self.stopped:
             return []
-        self.outbox.begin(chance)
+        self.writes.begin(chance)
         self._dispatch(event, now_s)
         self._advance(now_s)
-        return self.outbox.effects
+        return self.writes.effects
 
     @property
     def is_at_rest(self) -> bool:
@@ -188,23 +188,25 @@ class Coordinator:
             and not self.view.set_aside
             and self._doubt_count == self._doubts_looked_at
             and not any(self._is_own_and_unheld(key) for key in self._unheld_own)
-            and self.outbox.is_idle()
-            and not self.caretaker.wants_round
-            and all(holding.phase in _RESTING for holding in self.holdings)
+            and self.writes.is_idle()
+            and not self.syncer.wants_round
+            and all(held.phase in _RESTING for held in self.held_leases)
         )
 
     @property
     def _doubt_count(self) -> int:
         """How often it became unknown whose a lease is: only a scan that begins later tells."""
-        return self.holdings.lost_count + self._doubtful_take_count
+        return self.held_leases.lost_count + self._doubtful_take_count
 
     def _is_own_and_unheld(self, key: str) -> bool:
         row = self.view.get(key)
-        return key not in self.holdings and row is not None and not row.is_ended and row.reader == self.worker
+        return (
+            key not in self.held_leases and row is not None and not row.is_ended and row.reader == self.worker
+        )
 
-    def held(self) -> dict[str, Phase]:
+    def held(self) -> dict[str, LeasePhase]:
         """Give every lease in this worker's hands and where it stands."""
-        return {holding.key: holding.phase for holding in self.holdings}
+        return {held.key: held.phase for held in self.held_leases}
 
     # --- events ---------------------------------------------------------------------------------------
 
@@ -226,59 +228,59 @@ class Coordinator:
             case LeaseFetched(key, lease):
                 self._on_fetched(key, lease, now_s)
             case FetchFailed(key):
-                self.holdings.on_fetch_failed(key, now_s)
-                self.awaited.on_answer(key, self.holdings, now_s)
+                self.held_leases.on_fetch_failed(key, now_s)
+                self.awaited.on_answer(key, self.held_leases, now_s)
             case ListingDone():
-                self.odd_rows.look(shard.shard_id for shard in event.shards)
+                self.damaged_rows.look(shard.shard_id for shard in event.shards)
                 if event.purpose is ListingPurpose.COMPARE:
                     self.stream_check.compare(event.shards, event.moment_ms, now_s)
                     self._refuse_foreign(now_s)
-                self.caretaker.on_listing(event, now_s)
+                self.syncer.on_listing(event, now_s)
             case ListingFailed(purpose, problem, detail):
-                self.caretaker.on_listing_failed()
+                self.syncer.on_listing_failed()
                 self._report_failure(f"listing the shards ({purpose.value})", problem, detail)
             case CheckpointRequested():
-                self.holdings.on_checkpoint(event, now_s)
+                self.held_leases.on_checkpoint(event, now_s)
             case ReaderProgress():
-                self.holdings.on_progress(event, now_s)
+                self.held_leases.on_progress(event, now_s)
             case ShardDrained():
-                self.holdings.on_drained(event, now_s)
+                self.held_leases.on_drained(event, now_s)
             case ReaderStopped():
-                self.holdings.on_stopped(event, now_s)
+                self.held_leases.on_stopped(event, now_s)
             case ReaderFailed():
-                if self.holdings.on_failed(event, now_s):
+                if self.held_leases.on_failed(event, now_s):
                     self._shunned[event.key] = now_s + _SHUN_DURATIONS * self.options.lease_duration_s
             case ReadersFound(alive):
-                self.holdings.audit(alive, now_s)
+                self.held_leases.audit(alive, now_s)
             case StopRequested():
                 self._begin_stop(now_s)
             case _:
                 assert_never(event)
 
     def _advance(self, now_s: float) -> None:
-        self.holdings.tick(now_s)
-        if self.holdings.table_missing:
-            self.holdings.table_missing = False
+        self.held_leases.tick(now_s)
+        if self.held_leases.table_missing:
+            self.held_leases.table_missing = False
             self._on_table_missing()
         if self._table_state == "unknown" and now_s >= self._table_due_s:
             self._table_state = "ensuring"
-            self.outbox.emit(EnsureTable())
+            self.writes.emit(EnsureTable())
         if (
-            self.caretaker.wants_round and not self._scanning
+            self.syncer.wants_round and not self._scanning
         ):  # else this scan may have begun too early to see it
-            self.caretaker.wants_round = False
+            self.syncer.wants_round = False
             self._round_due_s = min(self._round_due_s, now_s)
         if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:
             self._scanning = True
             self._doubts_at_scan = self._doubt_count
-            self.outbox.emit(ScanTable())
+            self.writes.emit(ScanTable())
         self.awaited.look(now_s)
-        self.outbox.pump(now_s)
+        self.writes.pump(now_s)
         self._finish_stop(now_s)
 
     def _report_failure(self, what: str, problem: Problem, detail: str) -> None:
         level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
-        self.outbox.report(
+        self.writes.report(
             Topic.CALL_FAILED,
             level,
             f"{what} failed: {problem.value} {detail}".rstrip(),
@@ -289,20 +291,20 @@ class Coordinator:
 
     def _on_table_failed(self, detail: str, now_s: float) -> None:
         self._table_state = "unknown"
-        self._table_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self.outbox.draw())
-        self.outbox.report(Topic.CALL_FAILED, Level.ERROR, f"the lease table cannot be made ready: {detail}")
+        self._table_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self.writes.draw())
+        self.writes.report(Topic.CALL_FAILED, Level.ERROR, f"the lease table cannot be made ready: {detail}")
 
     def _on_table_missing(self) -> None:
         if self._table_state != "ready":
             return
-        self.outbox.report(
+        self.writes.report(
             Topic.TABLE_GONE,
             Level.ERROR,
             "the lease table has been deleted under a running application; it is created again",
         )
         self._table_state = "unknown"
         self._table_due_s = -math.inf
-        self.caretaker.table_was_missing = True
+        self.syncer.table_was_missing = True
 
     # --- rounds ---------------------------------------------------------------------------------------
 
@@ -313,56 +315,58 @@ class Coordinator:
         if problem is Problem.TABLE_MISSING:
             self._on_table_missing()
         bound_s = min(self.options.interval_s, 0.5 * 2 ** min(self._scan_failures, 8))
-        self._round_due_s = now_s + 0.1 + bound_s * self.outbox.draw()
+        self._round_due_s = now_s + 0.1 + bound_s * self.writes.draw()
 
     def _on_scan(self, event: ScanDone, now_s: float) -> None:
         self._scanning = False
         self._scan_failures = 0
         self._doubts_looked_at = self._doubts_at_scan
         self._last_round_s = now_s
-        for key in self.view.observe_scan(event.leases, now_s, event.began_s, self.holdings, event.skipped):
-            self.holdings.renew_now(key, now_s)  # gone from the table: its own write will say so
+        for key in self.view.observe_scan(
+            event.leases, now_s, event.began_s, self.held_leases, event.skipped
+        ):
+            self.held_leases.renew_now(key, now_s)  # gone from the table: its own write will say so
         wants_listing = self.stream_check.look(event.leases)
         self._refuse_foreign(now_s)
-        self.odd_rows.look()
+        self.damaged_rows.look()
         for lease in event.leases:
-            if lease.key in self.holdings:
-                self.holdings.see_row(lease, now_s, event.began_s)
+            if lease.key in self.held_leases:
+                self.held_leases.see_row(lease, now_s, event.began_s)
         if self._stop_by_s is None:
             if wants_listing:
-                self.caretaker.compare()
+                self.syncer.compare()
             self._run_round(event, now_s)
-        self.holdings.wake_waiting(now_s)
-        self.holdings.watch_progress(now_s)
-        self.outbox.emit(AuditReaders())
+        self.held_leases.wake_waiting(now_s)
+        self.held_leases.watch_progress(now_s)
+        self.writes.emit(AuditReaders())
         self._schedule_round(now_s)
 
     def _refuse_foreign(self, now_s: float) -> None:
         if self.stream_check.foreign is not None and not self._is_refused:
             self._is_refused = True
-            self.outbox.emit(TableRefused(self.stream_check.foreign))
+            self.writes.emit(TableRefused(self.stream_check.foreign))
             self._begin_stop(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
         rows = dict(self.view.rows())
-        for holding in self.holdings:
-            rows[holding.key] = holding.lease
+        for held in self.held_leases:
+            rows[held.key] = held.lease
         return rows
 
     def _run_round(self, event: ScanDone, now_s: float) -> None:
         standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
         if not event.leases and not any(key in self.view for key in standing):
             self._count([], {self.worker})
-            self.caretaker.on_empty_table(now_s)
+            self.syncer.on_empty_table(now_s)
             return
-        if self.caretaker.restore_if_gone(standing, now_s):
+        if self.syncer.restore_if_gone(standing, now_s):
             return
-        self.caretaker.remember(self._last_known(), now_s)
+        self.syncer.remember(self._last_known(), now_s)
         self._see_own_rows(now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         workers = live_workers(fleet, self.worker)
         self._count(fleet, workers)
-        self.caretaker.on_round(now_s, sorted(workers), self.holdings.lacking_parents())
+        self.syncer.on_round(now_s, sorted(workers), self.held_leases.lacking_parents())
         self._balance(fleet, now_s)
 
     def _round_s(self) -> float:
@@ -371,26 +375,26 @@ class Coordinator:
 
     def _schedule_round(self, now_s: float) -> None:
         interval_s = self._round_s()
-        due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self.outbox.draw())
+        due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self.writes.draw())
         suspect_s = self.view.next_expiry_s(self.worker)
         if suspect_s is not None and suspect_s > now_s:
             # Somebody may have died: look when that is certain rather than at the next regular round.
-            due_s = min(due_s, suspect_s + 0.02 * interval_s * self.outbox.draw())
+            due_s = min(due_s, suspect_s + 0.02 * interval_s * self.writes.draw())
         look_s = min(self._planner.look_s, self.view.handovers.next_overdue_s(now_s))
         due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * interval_s))
-        if self.caretaker.cold_until_s is not None:
-            due_s = self.caretaker.cold_until_s
+        if self.syncer.cold_until_s is not None:
+            due_s = self.syncer.cold_until_s
         self._round_due_s = max(due_s, now_s + 0.01 * interval_s)
 
     def _see_own_rows(self, now_s: float) -> None:
         """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
         self._unheld_own.clear()
         for key, lease in self.view.rows().items():
-            if lease.is_ended or key in self.holdings:
+            if lease.is_ended or key in self.held_leases:
                 continue
             if lease.reader == self.worker:
                 self._unheld_own.add(key)
-            if self.outbox.is_busy(key) or not self.view.is_usable(key):
+            if self.writes.is_busy(key) or not self.view.is_usable(key):
                 continue
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
                 self.awaited.add(key, now_s)
@@ -406,84 +410,88 @@ class Coordinator:
                 if lease.checkpoint == LATEST and not is_leaving:
                     write = self.stream_check.prepared(Take(key, lease.counter, self.worker), now_s)
                 if is_leaving and not self.options.keeps_claims:
-                    done = self.holdings.last_words.take(key)
+                    done = self.held_leases.late_checkpoints.take(key)
                     write = Release(key, lease.counter, self.worker, done, lease.owner)
                 reason = Reason.HANDED_OVER if key in self.awaited else Reason.OWN
-                self.outbox.enqueue(write, ("gain", reason))
+                self.writes.enqueue(write, ("gain", reason))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
         moves = self._planner.plan(
             fleet,
             now_s,
             round_s=self._round_s(),
-            held_count=len(self.holdings),
-            chance=self.outbox.draw(),
+            held_count=len(self.held_leases),
+            chance=self.writes.draw(),
         )
         for move in moves:
-            if isinstance(move, GiveUp):
-                holding = self.holdings.get(move.key)
-                if holding is not None:
-                    self.holdings.stop(holding, StopWhy.SURPLUS)
-                    self.holdings.drive(holding, now_s)
+            if isinstance(move, GiveUpLease):
+                held = self.held_leases.get(move.key)
+                if held is not None:
+                    self.held_leases.stop(held, StopWhy.SURPLUS)
+                    self.held_leases.drive(held, now_s)
             else:
                 self._gain(move, now_s)
 
     def _gain(self, move: Gain, now_s: float) -> None:
         key = move.write.key
-        if key in self.holdings or key in self.awaited or self._shunned.get(key, -math.inf) > now_s:
+        if key in self.held_leases or key in self.awaited or self._shunned.get(key, -math.inf) > now_s:
             return
         write = move.write
         if isinstance(write, Take):
             write = self.stream_check.prepared(write, now_s)
-        self.outbox.enqueue(write, ("gain", move.reason))
+        self.writes.enqueue(write, ("gain", move.reason))
 
     def _count(self, fleet: list[FleetLease], workers: set[str]) -> None:
         self._fleet_size = (len(self.view), len(workers))
         self.stats = CoordinatorStats(
             total_leases=len(fleet),
             ended_leases=len(self.view) - len(fleet),
-            unclaimed_leases=sum(1 for entry in fleet if entry.hold is not Hold.ALIVE),
+            unclaimed_leases=sum(1 for entry in fleet if entry.owner_state is not OwnerState.ALIVE),
             worker_count=len(workers),
-            held_leases=len(self.holdings),
-            reading_leases=sum(1 for holding in self.holdings if holding.phase is Phase.READING),
-            lost_leases=self.holdings.lost_count,
+            held_leases=len(self.held_leases),
+            reading_leases=sum(1 for held in self.held_leases if held.phase is LeasePhase.READING),
+            lost_leases=self.held_leases.lost_count,
             takes=tuple(sorted(self._takes.items())),
         )
 
     # --- answers --------------------------------------------------------------------------------------
 
     def _on_write(self, event: WriteDone, now_s: float) -> None:
-        errand = self.outbox.settle(event.write_id)
-        if errand is None:
+        pending = self.writes.settle(event.write_id)
+        if pending is None:
             return
         outcome = event.outcome
         if isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING:
             self._on_table_missing()
-        kind = errand.purpose[0]
+        kind = pending.purpose[0]
         if kind == "held":
-            self.holdings.on_write(errand, outcome, now_s)
+            self.held_leases.on_write(pending, outcome, now_s)
         elif kind == "child":
-            self.holdings.on_child_created(errand, outcome, now_s)
+            self.held_leases.on_child_created(pending, outcome, now_s)
         elif kind == "gain":
-            self._on_gain(errand, outcome, now_s)
+            self._on_gain(pending, outcome, now_s)
         else:
-            self._observe(outcome, errand.write.key, now_s)
-            self._on_upkeep(kind, errand, outcome, now_s)
+            self._observe(outcome, pending.write.key, now_s)
+            self._on_upkeep(kind, pending, outcome, now_s)
 
     def _on_upkeep(
-        self, kind: _Upkeep, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float
+        self,
+        kind: _Upkeep,
+        pending: PendingWrite,
+        outcome: Applied | Refused | NotDone | Unknown,
+        now_s: float,
     ) -> None:
         match kind:
             case "first":
-                self.caretaker.on_first_created(outcome)
+                self.syncer.on_first_created(outcome)
             case "create":
-                self.caretaker.on_created(errand, outcome)
+                self.syncer.on_created(pending, outcome)
             case "delete":
-                self.caretaker.on_deleted(errand, outcome)
+                self.syncer.on_deleted(pending, outcome)
             case "late":
-                if isinstance(errand.write, LateCheckpoint) and isinstance(outcome, NotDone | Unknown):
-                    retry_s = now_s + self.options.renew_interval_s * self.outbox.draw()
-                    self.holdings.last_words.keep_again(errand.write, retry_s)
+                if isinstance(pending.write, LateCheckpoint) and isinstance(outcome, NotDone | Unknown):
+                    retry_s = now_s + self.options.renew_interval_s * self.writes.draw()
+                    self.held_leases.late_checkpoints.keep_again(pending.write, retry_s)
             case _:
                 assert_never(kind)
 
@@ -499,9 +507,11 @@ class Coordinator:
             self.view.observe(row, now_s)
         return row
 
-    def _on_gain(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown, now_s: float) -> None:
-        row = self._observe(outcome, errand.write.key, now_s)
-        write, reason = errand.write, errand.purpose[1]
+    def _on_gain(
+        self, pending: PendingWrite, outcome: Applied | Refused | NotDone | Unknown, now_s: float
+    ) -> None:
+        row = self._observe(outcome, pending.write.key, now_s)
+        write, reason = pending.write, pending.purpose[1]
         is_anothers = row is not None and row.reader not in (None, self.worker)
         if isinstance(write, Take | Renew) and not isinstance(outcome, Applied) and not is_anothers:
             self._doubtful_take_count += 1
@@ -509,9 +519,9 @@ class Coordinator:
             if isinstance(write, RequestHandover):
                 self.awaited.add(row.key, now_s)
             elif isinstance(write, Take | Renew):
-                self._hold(row, reason, errand.sent_s, now_s)
+                self._hold(row, reason, pending.sent_s, now_s)
         elif isinstance(write, RequestHandover):
-            if isinstance(outcome, Refused) and not self._planner.settling.is_settled(now_s):
+            if isinstance(outcome, Refused) and not self._planner.membership.is_settled(now_s):
                 # Another newcomer has asked for the same: nobody sees this worker before it has asked for one.
                 self._round_due_s = min(self._round_due_s, now_s + _LOOK_ROUNDS * self._round_s())
         elif isinstance(write, Take | Renew) and (
@@ -522,25 +532,25 @@ class Coordinator:
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
         self.awaited.drop(row.key)
-        if row.key in self.holdings or row.is_ended or row.reader != self.worker:
+        if row.key in self.held_leases or row.is_ended or row.reader != self.worker:
             return
         self._takes[reason.value] = self._takes.get(reason.value, 0) + 1
-        self.outbox.report(
+        self.writes.report(
             Topic.TAKEN,
             Level.INFO,
             f"lease {row.key} taken at {row.checkpoint} ({reason.value})",
             row.key,
             reason.value,
         )
-        self.holdings.acquire(row, sent_s, now_s)
+        self.held_leases.acquire(row, sent_s, now_s)
 
     def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
         if lease is None:
             self.view.forget(key)
         else:
             self.view.observe(lease, now_s)
-        self.holdings.on_fetched(key, lease, now_s)
-        self.awaited.on_answer(key, self.holdings, now_s)
+        self.held_leases.on_fetched(key, lease, now_s)
+        self.awaited.on_answer(key, self.held_leases, now_s)
 
     # --- stopping -------------------------------------------------------------------------------------
 
@@ -548,20 +558,20 @@ class Coordinator:
         if self._stop_by_s is not None:
             return
         self._stop_by_s = now_s + self.options.shutdown_timeout_s
-        self.outbox.drop_queue()
+        self.writes.drop_queue()
         self.awaited.is_stopping = True
-        self.holdings.stop_all(now_s)
+        self.held_leases.stop_all(now_s)
 
     def _finish_stop(self, now_s: float) -> None:
         if self._stop_by_s is None:
             return
-        is_done = self.holdings.is_quiet and not self.awaited and self.outbox.is_idle()
+        is_done = self.held_leases.is_quiet and not self.awaited and self.writes.is_idle()
         if not is_done and now_s < self._stop_by_s:
             return
         if not is_done and self._stop_hard_s is None:
-            late = self.holdings.release_stragglers(now_s)
+            late = self.held_leases.release_stragglers(now_s)
             if late:
-                self.outbox.report(
+                self.writes.report(
                     Topic.SHUTDOWN,
                     Level.WARNING,
                     f"shards {', '.join(sorted(late)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
@@ -570,12 +580,12 @@ class Coordinator:
             self._stop_by_s = self._stop_hard_s = now_s + self.options.renew_interval_s
             return
         self.stopped = True
-        left = sorted(holding.key for holding in self.holdings)
+        left = sorted(held.key for held in self.held_leases)
         if left:
-            self.outbox.report(
+            self.writes.report(
                 Topic.SHUTDOWN,
                 Level.WARNING,
                 f"leases {', '.join(left[:5])} could not be released; they expire after "
                 f"{self.options.lease_duration_s} s",
             )
-        self.outbox.emit(Stopped())
+        self.writes.emit(Stopped())

@@ -12,7 +12,7 @@ from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.core.leases.lease import Lease, RequestHandover, Take
-from penstock.core.leases.lease_view import Hold, LeaseView
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 
 
 class Reason(Enum):
@@ -36,7 +36,7 @@ class FleetLease(NamedTuple):
 
     Args:
         lease: The row. A hand-over that will not be answered does not show in it: the owner is who counts as such.
-        hold: What may be said about the owner.
+        owner_state: What may be said about the owner.
         unchanged_s: How long the row has stood unchanged.
         waits: Whether its parents are unfinished.
         free_s: How long it has been free for anybody.
@@ -44,7 +44,7 @@ class FleetLease(NamedTuple):
     """
 
     lease: Lease
-    hold: Hold
+    owner_state: OwnerState
     unchanged_s: float = 0.0
     waits: bool = False
     free_s: float = 0.0
@@ -65,14 +65,14 @@ class Gain:
 
 
 @dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUpLease:
     """Finish, checkpoint and free this lease."""
 
     key: str
     reason: Reason
 
 
-Move: TypeAlias = Gain | GiveUp
+Move: TypeAlias = Gain | GiveUpLease
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,19 +112,21 @@ def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
     fleet = [
         FleetLease(
             lease,
-            hold,
+            owner_state,
             unchanged_s,
             view.waits_for_parents(lease),
-            unchanged_s if hold is Hold.UNOWNED else max(0.0, unchanged_s - view.lease_duration_s),
+            unchanged_s
+            if owner_state is OwnerState.UNOWNED
+            else max(0.0, unchanged_s - view.lease_duration_s),
             handovers.is_deaf(lease.owner, now_s),
         )
-        for lease, hold, unchanged_s in view.holds(now_s)
-        if hold is not Hold.ENDED and view.is_usable(lease.key)
+        for lease, owner_state, unchanged_s in view.judged(now_s)
+        if owner_state is not OwnerState.ENDED and view.is_usable(lease.key)
     ]
     overdue = [
         place
         for place, entry in enumerate(fleet)
-        if entry.hold is Hold.ALIVE and handovers.is_overdue(entry.lease, now_s)
+        if entry.owner_state is OwnerState.ALIVE and handovers.is_overdue(entry.lease, now_s)
     ]
     if overdue:
         left_out = set(overdue)
@@ -144,7 +146,7 @@ def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
     """Give everybody who renews a lease or has asked for one, and this worker."""
     workers = {me}
     for entry in fleet:
-        if entry.hold is Hold.ALIVE:
+        if entry.owner_state is OwnerState.ALIVE:
             named = (entry.lease.owner, entry.lease.checkpoint_owner)
             workers.update(worker for worker in named if worker is not None)
     return workers

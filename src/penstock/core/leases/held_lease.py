@@ -10,7 +10,7 @@ from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 
 
-class Phase(Enum):
+class LeasePhase(Enum):
     """Where a held lease stands."""
 
     WAITING = "its parents are unfinished, or an earlier reader has not stopped yet"
@@ -22,7 +22,7 @@ class Phase(Enum):
 
 
 @dataclass(slots=True)
-class Holding:
+class HeldLease:
     """One lease in this worker's hands."""
 
     key: str
@@ -30,7 +30,7 @@ class Holding:
     lease: Lease
     renewed_s: float
     renew_due_s: float
-    phase: Phase = Phase.WAITING
+    phase: LeasePhase = LeasePhase.WAITING
     wanted: Position | None = None
     urgent: bool = False
     doubtful: LeaseWrite | None = None  # what was sent, while it is read back
@@ -81,4 +81,4 @@ class Holding:
     @property
     def has_reader(self) -> bool:
         """Whether a reader was started and has not said that it stopped."""
-        return self.phase in (Phase.READING, Phase.STOPPING)
+        return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 from penstock.core.leases.lease import LateCheckpoint
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.pending_writes import Outbox
+from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.position import Position
 
 
-class LastWords:
+class LateCheckpoints:
     """The last words of one worker's readers."""
 
-    def __init__(self, view: LeaseView, outbox: Outbox) -> None:
+    def __init__(self, view: LeaseView, writes: PendingWrites) -> None:
         self.view = view
-        self.outbox = outbox
+        self.writes = writes
         self._kept: dict[str, Position] = {}
         self._due_s = 0.0
 
@@ -45,7 +45,7 @@ class LastWords:
         """Write what is kept, where no other write is under way."""
         if not self._kept or now_s < self._due_s:
             return
-        for key in [key for key in self._kept if not self.outbox.is_busy(key)]:
+        for key in [key for key in self._kept if not self.writes.is_busy(key)]:
             position = self.take(key)
             if position is not None:
-                self.outbox.enqueue(LateCheckpoint(key, position), ("late",))
+                self.writes.enqueue(LateCheckpoint(key, position), ("late",))

@@ -23,7 +23,7 @@ STALE_READ_S: Final = 2.0
 """A scan may miss what was written so shortly before it (eventually consistent reads)."""
 
 
-class Hold(Enum):
+class OwnerState(Enum):
     """What an observer may say about a lease's owner."""
 
     ALIVE = "the owner renews"
@@ -155,14 +155,14 @@ class LeaseView:
         self._rows.pop(key, None)
         self.handovers.forget(key)
 
-    def hold(self, key: str, now_s: float) -> Hold:
+    def owner_state(self, key: str, now_s: float) -> OwnerState:
         """Judge one known lease.
 
         Raises:
             KeyError: No such row is known.
         """
         sighting = self._rows[key]
-        return self._hold(sighting, now_s)
+        return self._owner_state(sighting, now_s)
 
     def unchanged_s(self, key: str, now_s: float) -> float:
         """Give how long the row has stood unchanged, as seen from here; seconds.
@@ -172,10 +172,10 @@ class LeaseView:
         """
         return now_s - self._rows[key].changed_s
 
-    def holds(self, now_s: float) -> Iterator[tuple[Lease, Hold, float]]:
+    def judged(self, now_s: float) -> Iterator[tuple[Lease, OwnerState, float]]:
         """Judge every lease: the row, the judgement, and the seconds it has stood unchanged."""
         for sighting in self._rows.values():
-            yield sighting.lease, self._hold(sighting, now_s), now_s - sighting.changed_s
+            yield sighting.lease, self._owner_state(sighting, now_s), now_s - sighting.changed_s
 
     def next_expiry_s(self, me: str) -> float | None:
         """Give the earliest moment at which a lease that looks left will have expired.
@@ -229,15 +229,15 @@ class LeaseView:
         """Whether a parent's lease stands in the table, finished or not."""
         return any(parent in self._rows for parent in lease.parents)
 
-    def _hold(self, sighting: _Sighting, now_s: float) -> Hold:
+    def _owner_state(self, sighting: _Sighting, now_s: float) -> OwnerState:
         lease = sighting.lease
         if lease.is_ended:
-            return Hold.ENDED
+            return OwnerState.ENDED
         if lease.reader is None:
-            return Hold.UNOWNED
+            return OwnerState.UNOWNED
         if now_s - sighting.changed_s >= self.lease_duration_s:
-            return Hold.EXPIRED
-        return Hold.ALIVE
+            return OwnerState.EXPIRED
+        return OwnerState.ALIVE
 
 
 def _stands_still(before: Lease, now: Lease) -> bool:

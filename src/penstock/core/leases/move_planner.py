@@ -8,9 +8,9 @@ from typing import Final
 
 from penstock.core.leases.balance import plan_balance
 from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.fleet_membership import FleetMembership
 from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Move, live_workers, tie
-from penstock.core.leases.lease_view import Hold
-from penstock.core.leases.settling import Settling
+from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
 
@@ -26,7 +26,7 @@ class MovePlanner:
     def __init__(self, me: str, options: CoordinatorOptions) -> None:
         self.me = me
         self.options = options
-        self.settling = Settling()
+        self.membership = FleetMembership()
         self.look_s = math.inf
         """When a look at the table will find something to do; infinity where the regular round is soon enough."""
 
@@ -43,7 +43,7 @@ class MovePlanner:
             chance: In [0, 1), for policies whose choices are random.
         """
         options = self.options
-        self.settling.observe(live_workers(fleet, self.me), now_s, round_s)
+        self.membership.observe(live_workers(fleet, self.me), now_s, round_s)
         left_over_s = _LEFT_OVER_ROUNDS * round_s
         moves = plan_balance(
             fleet,
@@ -56,7 +56,7 @@ class MovePlanner:
         self.look_s = math.inf
         if options.max_leases is None or held_count < options.max_leases:
             self.look_s = _left_over_look_s(fleet, left_over_s, now_s)
-        if options.policy is not BalancePolicy.KCL2 and not self.settling.is_settled(now_s):
+        if options.policy is not BalancePolicy.KCL2 and not self.membership.is_settled(now_s):
             moves = self._hold_back(moves, fleet)
         return moves
 
@@ -65,9 +65,11 @@ class MovePlanner:
         live = [move for move in moves if isinstance(move, Gain) and move.is_live]
         if not live:
             return moves
-        self.look_s = min(self.look_s, self.settling.due_s)
+        self.look_s = min(self.look_s, self.membership.due_s)
         rest = [move for move in moves if not (isinstance(move, Gain) and move.is_live)]
-        is_seen = any(entry.lease.owner == self.me and entry.hold is Hold.ALIVE for entry in fleet)
+        is_seen = any(
+            entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet
+        )
         if is_seen or rest:
             return rest
         # Not the first one: other newcomers that see the same would choose it too.
@@ -79,7 +81,7 @@ def _left_over_look_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: fl
     moments = (
         now_s + step * left_over_s - entry.free_s
         for entry in fleet
-        if entry.hold is not Hold.ALIVE and not entry.waits
+        if entry.owner_state is not OwnerState.ALIVE and not entry.waits
         for step in (1, 2)
     )
     return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)

@@ -18,7 +18,7 @@ _GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Errand:
+class PendingWrite:
     """A write under way, and what for.
 
     Args:
@@ -32,12 +32,12 @@ class Errand:
 
 
 @dataclass(slots=True)
-class Outbox:
+class PendingWrites:
     """Collects effects; knows which writes are under way."""
 
     in_flight_max: int
     effects: list[Effect] = field(default_factory=list)
-    _errands: dict[int, Errand] = field(default_factory=dict)
+    _under_way: dict[int, PendingWrite] = field(default_factory=dict)
     _busy: set[str] = field(default_factory=set)
     _queue: deque[tuple[LeaseWrite, Any]] = field(default_factory=deque)
     _queued: set[str] = field(default_factory=set)
@@ -71,12 +71,12 @@ class Outbox:
 
     def is_idle(self) -> bool:
         """Whether no write is under way or waits."""
-        return not self._errands and not self._queue
+        return not self._under_way and not self._queue
 
     def has_creations(self) -> bool:
         """Whether the creation of a lease is under way or waits."""
         waiting = (write for write, _ in self._queue)
-        under_way = (errand.write for errand in self._errands.values())
+        under_way = (pending.write for pending in self._under_way.values())
         return any(isinstance(write, Create) for write in chain(under_way, waiting))
 
     def send(self, write: LeaseWrite, purpose: Any, now_s: float, give_up_s: float | None = None) -> None:
@@ -103,15 +103,15 @@ class Outbox:
             self._queued.discard(write.key)
             self._start(write, purpose, now_s, is_heartbeat=False)
 
-    def settle(self, write_id: int) -> Errand | None:
+    def settle(self, write_id: int) -> PendingWrite | None:
         """Take an answer in; None when no such write is under way."""
-        errand = self._errands.pop(write_id, None)
-        if errand is None:
+        pending = self._under_way.pop(write_id, None)
+        if pending is None:
             return None
-        self._busy.remove(errand.write.key)
-        if not errand.is_heartbeat:
+        self._busy.remove(pending.write.key)
+        if not pending.is_heartbeat:
             self._in_flight -= 1
-        return errand
+        return pending
 
     def _start(
         self,
@@ -125,7 +125,7 @@ class Outbox:
         if write.key in self._busy:
             raise AssertionError(f"two writes for lease {write.key} at once: {write}")
         self._last_id += 1
-        self._errands[self._last_id] = Errand(write, purpose, now_s, is_heartbeat)
+        self._under_way[self._last_id] = PendingWrite(write, purpose, now_s, is_heartbeat)
         self._busy.add(write.key)
         if not is_heartbeat:
             self._in_flight += 1

@@ -28,7 +28,7 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.fleet_view import tie
 from penstock.core.leases.lease import Applied, Create, Delete, Lease, Refused
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.pending_writes import Errand, Outbox
+from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.required_leases import (
     BadSnapshot,
     Coverage,
@@ -53,21 +53,21 @@ _DELETIONS_PER_ROUND: Final = 100
 _RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
 
 
-class Caretaker:
+class ShardSyncer:
     """Creates and deletes leases as the stream changes.
 
     Args:
         me: The worker's id.
         options: As for the coordinator.
         view: The coordinator's.
-        outbox: Where effects go.
+        writes: Where effects go.
     """
 
-    def __init__(self, me: str, options: CoordinatorOptions, view: LeaseView, outbox: Outbox) -> None:
+    def __init__(self, me: str, options: CoordinatorOptions, view: LeaseView, writes: PendingWrites) -> None:
         self.me = me
         self.options = options
         self.view = view
-        self.outbox = outbox
+        self.writes = writes
         self.ranges: dict[str, HashRange] = {}
         self.cold_until_s: float | None = None
         self.wants_round = False
@@ -117,7 +117,7 @@ class Caretaker:
         """Start the application, after a wait of this worker's own length; or bring back what was deleted."""
         if self._memory:
             # What is remembered stays until leases are seen again: an application that has ever had any is never new.
-            if not self.outbox.has_creations():
+            if not self.writes.has_creations():
                 self._restore(frozenset())
             return
         if self._listing is not None or self._first:
@@ -125,14 +125,14 @@ class Caretaker:
         if self.cold_until_s is None:
             # Fifty workers that start together must not list the shards fifty times: most find the leases
             # already there when they look again.
-            self.cold_until_s = now_s + self.options.cold_start_jitter_s * self.outbox.draw()
+            self.cold_until_s = now_s + self.options.cold_start_jitter_s * self.writes.draw()
         elif now_s >= self.cold_until_s:
             self.cold_until_s = None
             self._list(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
     def _restore(self, scanned: AbstractSet[str]) -> None:
         leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
-        self.outbox.report(
+        self.writes.report(
             Topic.TABLE_GONE,
             Level.ERROR,
             f"{len(leases)} leases are gone with the lease table: they are created again at the "
@@ -148,14 +148,14 @@ class Caretaker:
                 pending_state=None,
                 claims=(),  # what was seen of them may be older than batches that are done
             )
-            self.outbox.enqueue(Create(self.options.own(bare)), ("create", "restored"))
+            self.writes.enqueue(Create(self.options.own(bare)), ("create", "restored"))
         self.wants_round = True
 
     def _list(
         self, purpose: ListingPurpose, filter_type: str | None = None, timestamp_ms: int | None = None
     ) -> None:
         self._listing = purpose
-        self.outbox.emit(ListShards(purpose, filter_type, timestamp_ms))
+        self.writes.emit(ListShards(purpose, filter_type, timestamp_ms))
 
     def compare(self) -> None:
         """List every shard, to compare leases with that do not name their stream."""
@@ -182,7 +182,7 @@ class Caretaker:
             self._vanished_before, self._vanished = find_vanished(
                 self.view.rows(), event.shards, self._vanished_before
             )
-            self._garbage_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self.outbox.draw())
+            self._garbage_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self.writes.draw())
 
     def _on_first_listing(self, event: ListingDone) -> None:
         if len(self.view):
@@ -191,14 +191,14 @@ class Caretaker:
             return  # it was started before: a row that cannot be read is one of its leases
         plan = plan_first_leases(event.shards, self.options.start, event.moment_ms)
         if isinstance(plan, BadSnapshot):
-            self.outbox.report(
+            self.writes.report(
                 Topic.HOLE,
                 Level.ERROR,
                 f"the listing does not cover the hash range: {plan.detail}; it is asked again",
             )
             return
         for name in unknown_names(event.shards, self.options.start):
-            self.outbox.report(
+            self.writes.report(
                 Topic.SHARD_VANISHED,
                 Level.ERROR,
                 f"shard {name} is named in the starting position and the stream does not list it: it is misspelt, or it "
@@ -211,7 +211,7 @@ class Caretaker:
 
     def _create_first(self) -> None:
         # The first lease decides who starts the application; the others follow when it stands.
-        if not self.outbox.enqueue(Create(self.options.own(self._first[0])), ("first",)):
+        if not self.writes.enqueue(Create(self.options.own(self._first[0])), ("first",)):
             self._first.clear()  # a write for it is under way: the next round shows what stands
 
     def on_first_created(self, outcome: Applied | Refused | NotDone | Unknown) -> None:
@@ -233,23 +233,27 @@ class Caretaker:
             return  # another worker's moment counts; it creates the others too
         self.wants_round = not rest
         for lease in rest:
-            self.outbox.enqueue(Create(self.options.own(lease)), ("create", "first"))
+            self.writes.enqueue(Create(self.options.own(lease)), ("create", "first"))
 
-    def on_created(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown) -> None:
+    def on_created(self, pending: PendingWrite, outcome: Applied | Refused | NotDone | Unknown) -> None:
         """Take in the answer to another creation."""
-        _, why = errand.purpose
+        _, why = pending.purpose
         if isinstance(outcome, Applied):
-            self.outbox.report(
-                Topic.CREATED, Level.INFO, f"lease {errand.write.key} created ({why})", errand.write.key, why
+            self.writes.report(
+                Topic.CREATED,
+                Level.INFO,
+                f"lease {pending.write.key} created ({why})",
+                pending.write.key,
+                why,
             )
         if isinstance(outcome, Applied | Refused):
             self._retries = 0
             # Not before the last one: a half-created table looks full of holes. Takes may be under way meanwhile.
-            self.wants_round = self.wants_round or not self.outbox.has_creations()
+            self.wants_round = self.wants_round or not self.writes.has_creations()
         else:
             self._retries += 1
             if self._retries <= _RETRIES_MAX:
-                self.outbox.enqueue(errand.write, errand.purpose)
+                self.writes.enqueue(pending.write, pending.purpose)
                 return
         self._fill_next()
 
@@ -298,7 +302,7 @@ class Caretaker:
                 if spans
                 else f"no lease for parent {min(lacking)}"
             )
-            self.outbox.report(
+            self.writes.report(
                 Topic.HOLE, Level.WARNING, f"{what}; the shards are listed to see what is missing"
             )
             self._list(ListingPurpose.FILL_HOLE, *fill_filter(self.view, self.options.start))
@@ -344,8 +348,8 @@ class Caretaker:
         # One after the other, parents first: a child without its parent's lease would be read at once.
         while self._filling:
             lease, why = self._filling.popleft()
-            if self.outbox.enqueue(Create(self.options.own(lease)), ("create", why)):
-                self.outbox.report(
+            if self.writes.enqueue(Create(self.options.own(lease)), ("create", why)):
+                self.writes.report(
                     Topic.HOLE,
                     Level.WARNING,
                     f"shard {lease.key} has no lease: it gets one at {lease.checkpoint} ({why})",
@@ -364,9 +368,9 @@ class Caretaker:
             if self.view.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
                 continue  # a creation whose answer was lost may still arrive, and would bring the row back
             if begun < _DELETIONS_PER_ROUND and self._is_mine(workers, key):
-                begun += self.outbox.enqueue(deletion.write, ("delete", deletion.why))
+                begun += self.writes.enqueue(deletion.write, ("delete", deletion.why))
         if self._garbage_due_s is None:
-            self._garbage_due_s = now_s + self.options.garbage_interval_s * self.outbox.draw()
+            self._garbage_due_s = now_s + self.options.garbage_interval_s * self.writes.draw()
         if now_s >= self._garbage_due_s and self._listing is None:
             self._garbage_due_s = now_s + self.options.garbage_interval_s
             stale = any(
@@ -376,15 +380,15 @@ class Caretaker:
             if stale:
                 self._list(ListingPurpose.FIND_VANISHED)
 
-    def on_deleted(self, errand: Errand, outcome: Applied | Refused | NotDone | Unknown) -> None:
+    def on_deleted(self, pending: PendingWrite, outcome: Applied | Refused | NotDone | Unknown) -> None:
         """Take in the answer to a deletion; what is not done is planned again by a later round."""
-        if isinstance(outcome, Applied) and isinstance(errand.write, Delete):
-            self.view.forget(errand.write.key)
-            why = errand.purpose[1]
-            self.outbox.report(
+        if isinstance(outcome, Applied) and isinstance(pending.write, Delete):
+            self.view.forget(pending.write.key)
+            why = pending.purpose[1]
+            self.writes.report(
                 Topic.DELETED,
                 Level.INFO,
-                f"lease {errand.write.key} deleted: {why.value}",
-                errand.write.key,
+                f"lease {pending.write.key} deleted: {why.value}",
+                pending.write.key,
                 why.name.lower(),
             )

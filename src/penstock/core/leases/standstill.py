@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.leases.held_lease import Holding, Phase
+from penstock.core.leases.held_lease import HeldLease, LeasePhase
 from penstock.errors import (
     AccessDenied,
     DataLossError,
@@ -40,7 +40,7 @@ def describe_stop(error: PenstockError) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class HeldLease:
+class HeldLeaseStatus:
     """One lease in a worker's hands, as others may look at it.
 
     Args:
@@ -53,27 +53,28 @@ class HeldLease:
 
     key: str
     epoch: int
-    phase: Phase
+    phase: LeasePhase
     renewed_s: float
     parents: frozenset[str] = frozenset()
 
 
-def look_at(holdings: Iterable[Holding]) -> tuple[HeldLease, ...]:
+def look_at(held_leases: Iterable[HeldLease]) -> tuple[HeldLeaseStatus, ...]:
     """Return what is held, as a value."""
     return tuple(
-        HeldLease(held.key, held.epoch, held.phase, held.renewed_s, held.lease.parents) for held in holdings
+        HeldLeaseStatus(held.key, held.epoch, held.phase, held.renewed_s, held.lease.parents)
+        for held in held_leases
     )
 
 
-def is_standstill(held: Iterable[HeldLease]) -> bool:
+def is_standstill(held: Iterable[HeldLeaseStatus]) -> bool:
     """Whether some leases have stopped for a failure, and every other one waits for those."""
     leases = tuple(held)
-    still = {lease.key for lease in leases if lease.phase is Phase.PARKED}
+    still = {lease.key for lease in leases if lease.phase is LeasePhase.PARKED}
     if not still:
         return False
-    waiting = [lease for lease in leases if lease.phase is not Phase.PARKED]
+    waiting = [lease for lease in leases if lease.phase is not LeasePhase.PARKED]
     while waiting:
-        blocked = [lease for lease in waiting if lease.phase is Phase.WAITING and lease.parents & still]
+        blocked = [lease for lease in waiting if lease.phase is LeasePhase.WAITING and lease.parents & still]
         if not blocked:
             return False
         still.update(lease.key for lease in blocked)

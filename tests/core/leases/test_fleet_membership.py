@@ -1,23 +1,23 @@
 """When a worker may ask for its share: not before a round has passed in which everybody could show up."""
 
-from penstock.core.leases.settling import Settling
+from penstock.core.leases.fleet_membership import FleetMembership
 
 ROUND_S = 8.0
 
 
 def watching(*sights):
     """A watcher that saw these workers at these seconds."""
-    settling = Settling()
+    membership = FleetMembership()
     for at_s, workers in sights:
-        settling.observe(workers.split(), at_s, ROUND_S)
-    return settling
+        membership.observe(workers.split(), at_s, ROUND_S)
+    return membership
 
 
 def test_a_new_worker_waits_for_a_round():
-    settling = watching((0.0, "me old"))
-    assert not settling.is_settled(7.9)
-    assert settling.due_s == 8.0
-    assert settling.is_settled(8.0)
+    membership = watching((0.0, "me old"))
+    assert not membership.is_settled(7.9)
+    assert membership.due_s == 8.0
+    assert membership.is_settled(8.0)
 
 
 def test_whoever_comes_late_in_the_round_is_waited_for_a_moment_more():
@@ -26,19 +26,19 @@ def test_whoever_comes_late_in_the_round_is_waited_for_a_moment_more():
 
 
 def test_one_that_comes_to_a_settled_fleet_is_waited_for_a_moment():
-    settling = watching((0.0, "me old"), (8.0, "me old"), (16.0, "me old new"))
-    assert not settling.is_settled(17.9)
-    assert settling.is_settled(18.0)
+    membership = watching((0.0, "me old"), (8.0, "me old"), (16.0, "me old new"))
+    assert not membership.is_settled(17.9)
+    assert membership.is_settled(18.0)
 
 
 def test_the_wait_ends_although_one_comes_after_the_other():
-    settling = watching(*[(at_s, f"me old w{at_s}") for at_s in range(24)])
-    assert settling.due_s == 24.0
+    membership = watching(*[(at_s, f"me old w{at_s}") for at_s in range(24)])
+    assert membership.due_s == 24.0
 
 
 def test_a_worker_between_two_leases_is_no_newcomer():
-    settling = watching((0.0, "me old"), (8.0, "me old"), (16.0, "me"), (24.0, "me old"))
-    assert settling.is_settled(24.0)
+    membership = watching((0.0, "me old"), (8.0, "me old"), (16.0, "me"), (24.0, "me old"))
+    assert membership.is_settled(24.0)
 
 
 def test_one_that_was_gone_for_long_is_a_newcomer_again():

@@ -17,7 +17,7 @@ _WAIT_ROUNDS_MAX: Final = 3.0  # workers that come one after the other do not ke
 _MEMORY_ROUNDS: Final = 4.0  # a worker between two leases is not a new one
 
 
-class Settling:
+class FleetMembership:
     """One worker's view of who is there, and since when. Not thread-safe."""
 
     def __init__(self) -> None:
