@@ -3,8 +3,8 @@
     python examples/enrichment.py --local
     python examples/enrichment.py --stream orders --to billed --checkpoint s3a://lake/billed-checkpoint
 
-The sink keeps the order of each key and sends only what was refused again. Delivery is at-least-once: a task that Spark
-repeats sends its rows again, so readers of `billed` should be able to see an order twice.
+The sink keeps the order of each key and repeats only refused records. Delivery is at-least-once: a task that Spark
+repeats sends its rows again, so readers of `billed` must expect to see an order twice.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python examples/exactly_once_sqlite.py --local
     python examples/exactly_once_sqlite.py --stream orders --database sales.db --checkpoint /var/lib/sales-checkpoint
 
-Spark may run a batch again after a crash. A batch of Penstock's source then holds the very same rows, so a batch whose
-number is in the database already can be left out, and nothing else is needed: no key to upsert by, no `cache()`.
+Spark may run a batch again after a crash. A batch of Penstock's source then holds the same rows. So the program skips a batch
+whose number is already in the database, and needs nothing else: no key to upsert by, no `cache()`.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""Two Spark drivers and one plain consumer share 16 shards; one driver is killed, and the others have its shards.
+"""Two Spark drivers and one plain consumer share 16 shards; one driver is killed, and the others take its shards.
 
     python examples/fleet_of_three.py --local
 
-Each is a process of its own and a worker of one application. Nobody leads: each computes the same shares from the lease
-table, and asks for what it lacks. `penstock leases` shows who has what. The driver that dies without a word is noticed when
-its leases have shown no life for `leaseDuration`; the others take them in their next round.
+Each of the three is a separate process and a worker of the same application. There is no leader: each computes the same shares
+from the lease table and asks for what it lacks. `penstock leases` shows who has what. When a driver dies, its leases are not
+renewed any more; after `leaseDuration` the others take them in their next round.
 """
 
 from __future__ import annotations

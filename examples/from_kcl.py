@@ -2,9 +2,9 @@
 
     python examples/from_kcl.py --local
 
-Stop the KCL workers (or let them run on: Spark shares the shards with them), and start the query with `applicationName` set
-to the KCL application's name. It goes on behind each shard's checkpoint, inside a KPL aggregate too. When the query stops,
-KCL workers, `penstock consume` or a `penstock.Consumer`, as here, go on from what it has done.
+Stop the KCL workers, or let them run and share the shards with Spark. Start the query with `applicationName` set to the KCL
+application's name. It goes on after each shard's checkpoint, even inside a KPL aggregate. When the query stops, KCL workers,
+`penstock consume` or a `penstock.Consumer` (as here) go on where it stopped.
 """
 
 from __future__ import annotations

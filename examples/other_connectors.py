@@ -1,9 +1,9 @@
-"""Option sets of other connectors, unchanged: of awslabs' `aws-kinesis` and of Databricks' `kinesis`.
+"""The options of two other connectors, unchanged: awslabs' `aws-kinesis` and Databricks' `kinesis`.
 
     python examples/other_connectors.py --local
 
-Their names are aliases of ours; what has no meaning here is named in a warning, never silently different. Only the format's
-name changes, from `aws-kinesis` to `kinesis`. Positions are not taken over: a new checkpoint location is begun.
+Penstock accepts their option names. A warning names each option that has no meaning here; none is silently different. Only the
+format's name changes, from `aws-kinesis` to `kinesis`. Positions are not taken over, so begin with a new checkpoint location.
 """
 
 from __future__ import annotations

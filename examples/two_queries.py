@@ -1,9 +1,9 @@
-"""Two queries of one application share the stream: each reads half of the shards, and stops without loss for the other.
+"""Two queries of one application share the stream: each reads half of the shards. One stops, and nothing is lost.
 
     python examples/two_queries.py --local
 
-They could as well run on two clusters; what joins them is `applicationName`, the name of the lease table. Here both run in
-one program. When the first one stops, the second one has all shards and goes on where the first one was.
+Here both run in one program, but they could run on two clusters: `applicationName`, the name of the lease table, is all that
+joins them. When the first one stops, the second one gets all shards and goes on where the first one was.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # executors run the sam
 
 
 def arguments(about: str, **more: str) -> argparse.ArgumentParser:
-    """Give a parser with what every example takes; `more` are further arguments with their defaults."""
+    """Return a parser with the arguments of every example; `more` are further arguments with their defaults."""
     parser = argparse.ArgumentParser(description=about.partition("\n")[0])
     parser.add_argument("--local", action="store_true", help="run on an embedded Kinesis with sample data")
     parser.add_argument("--stream", default="orders", help="name of the stream (default: orders)")

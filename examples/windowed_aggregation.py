@@ -3,8 +3,8 @@
     python examples/windowed_aggregation.py --local
     python examples/windowed_aggregation.py --stream orders --out s3a://lake/sales --checkpoint s3a://lake/sales-checkpoint
 
-`approximateArrivalTimestamp` is the event time. Rows of one key come in order, also across splits, merges and restarts, so a
-watermark of seconds is enough: no row is late because of the source. A window is written when the watermark has passed it.
+`approximateArrivalTimestamp` is the event time. Rows of one key come in order, even across splits, merges and restarts. So the
+source makes no row late, and a watermark of seconds is enough. A window is written when the watermark has passed it.
 """
 
 from __future__ import annotations
