@@ -4,7 +4,8 @@
 
 The client is this process: it sends requests that were built beforehand and throws the answers away, so
 that the server is what is measured. MB are 10^6 bytes of user data (before base64). `ratio` is ours over
-the peer's, each measured the same way; the peer gets smaller answers because it would take minutes.
+the peer's, each measured the same way; the peer gets smaller answers because it would take minutes. For writes
+with a state folder, `ratio` is the rate with the folder over the rate without it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import os
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -117,12 +119,7 @@ def rate(client: RawClient, request: bytes, payload_bytes: int, seconds: float) 
 def measure(url: str, *, records: int, seconds: float) -> dict[str, float]:
     """Fill a shard with records, read them over and over, then write to another stream."""
     client = RawClient(url)
-    for stream in ("read", "write"):
-        client.call("CreateStream", {"StreamName": stream, "ShardCount": 1})
-    deadline = time.monotonic() + 10
-    while not described_active(client, ("read", "write")):
-        if time.monotonic() > deadline:
-            raise SystemExit(f"the streams at {url} did not become active")
+    create_streams(client, ("read", "write"))
     fill = put_request(client, "read")
     for _ in range(records // BATCH_RECORDS):
         client.exchange(fill)
@@ -134,8 +131,39 @@ def measure(url: str, *, records: int, seconds: float) -> dict[str, float]:
     read = client.request("GetRecords", {"ShardIterator": iterator, "Limit": records})
     return {
         "GetRecords": rate(client, read, records * RECORD_BYTES, seconds),
-        "PutRecords": rate(client, put_request(client, "write"), BATCH_RECORDS * RECORD_BYTES, seconds),
+        **measure_writes(client, "write", seconds=seconds),
     }
+
+
+def measure_writes(client: RawClient, stream: str, *, seconds: float) -> dict[str, float]:
+    """Write batches, then single records."""
+    data = base64.b64encode(os.urandom(RECORD_BYTES)).decode()
+    one = client.request("PutRecord", {"StreamName": stream, "Data": data, "PartitionKey": "key"})
+    return {
+        "PutRecords": rate(client, put_request(client, stream), BATCH_RECORDS * RECORD_BYTES, seconds),
+        "PutRecord": rate(client, one, RECORD_BYTES, seconds),
+    }
+
+
+def measure_kept_writes(*, seconds: float) -> dict[str, float]:
+    """Write to a server that keeps its streams in a state folder."""
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        LocalKinesisProcess(limits=False, state_dir=folder) as server,
+    ):
+        client = RawClient(server.endpoint_url)
+        create_streams(client, ("write",))
+        return measure_writes(client, "write", seconds=seconds)
+
+
+def create_streams(client: RawClient, streams: tuple[str, ...]) -> None:
+    for stream in streams:
+        client.call("CreateStream", {"StreamName": stream, "ShardCount": 1})
+    deadline = time.monotonic() + 10
+    while not described_active(client, streams):
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the streams at {client.host} did not become active")
+        time.sleep(0.01)
 
 
 def described_active(client: RawClient, streams: tuple[str, ...]) -> bool:
@@ -177,6 +205,7 @@ def main() -> int:
     args = parser.parse_args()
     with LocalKinesisProcess(limits=False) as server:
         ours = measure(server.endpoint_url, records=10_000, seconds=args.seconds)
+    kept = measure_kept_writes(seconds=args.seconds)
     peer: dict[str, float] = {}
     if not args.no_peer:
         with moto_server() as url:
@@ -187,14 +216,18 @@ def main() -> int:
         rows.append((f"server {operation} 1 KiB, penstock local", rate_mb, rate_mb / base if base else None))
         if base:
             rows.append((f"server {operation} 1 KiB, moto server", base, 1.0))
+    rows += [
+        (f"server {operation} 1 KiB, penstock local, state folder", rate_mb, rate_mb / ours[operation])
+        for operation, rate_mb in kept.items()
+    ]
     if args.json:
         print(
-            json.dumps([{"name": n, "mb_per_s": round(r, 1), "ratio": q and round(q, 1)} for n, r, q in rows])
+            json.dumps([{"name": n, "mb_per_s": round(r, 1), "ratio": q and round(q, 2)} for n, r, q in rows])
         )
         return 0
-    print(f"{'name':<48}{'MB/s':>10}{'ratio':>9}")
+    print(f"{'name':<56}{'MB/s':>10}{'ratio':>9}")
     for name, rate_mb, ratio in rows:
-        print(f"{name:<48}{rate_mb:>10.1f}{'' if ratio is None else f'{ratio:.1f}x':>9}")
+        print(f"{name:<56}{rate_mb:>10.1f}{'' if ratio is None else f'{ratio:.2f}x':>9}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""A file of frames that only grows: what the state folder is made of.
+"""A file of frames that only grows; the state folder is made of two of them.
 
 A frame is appended, and has reached the operating system, before the change that it tells of is
 acknowledged: so it survives the death of this process. It is not forced to the disk, except when the file
@@ -8,6 +8,10 @@ What a crash can leave is a last frame that is cut short. It was never acknowled
 warning. Everything else that does not read is damage: the file is refused as it is. To tell them apart, a
 frame's head has a checksum of its own, so that a length is never believed that was not written, and
 that checksum goes on from the one of the frame before, so that no frame can go missing in the middle.
+
+sqlite3 (WAL, `synchronous=OFF`, which promises as much) was measured in its place, in the CPU time that the
+server spends on a call with a state folder: a batch of 500 records of 1 KiB runs at 0.88 of the rate of frames,
+a single record at 0.63. `bench/server.py` shows what the state folder costs.
 """
 
 from __future__ import annotations
