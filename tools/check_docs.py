@@ -1,4 +1,4 @@
-"""Hold the documentation against the code: generated parts, links, commands.
+"""Hold the documentation against the code (generated parts, links, commands), and the import rules against strings.
 
     python tools/check_docs.py            say what is out of step, exit 1
     python tools/check_docs.py --write    write the generated parts
@@ -6,7 +6,9 @@
 Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports past their
-public interface, and the tests that it names are there; docs/metrics.md has exactly the metrics that the code sends.
+public interface, and the tests that it names are there; docs/metrics.md has exactly the metrics that the code sends; no
+module below the command line is imported by a string, where the import contracts would not see it (a package's lazy
+`__init__` names only its own modules).
 """
 
 from __future__ import annotations
@@ -160,6 +162,24 @@ def misdescribed_metrics() -> list[str]:
     ]
 
 
+_STRING_IMPORTS = ("import_module", "__import__")
+_MAY_IMPORT_BY_STRING = ("src/penstock/cli/*.py", "src/penstock/__init__.py", "src/penstock/*/__init__.py")
+
+
+def imports_by_string() -> list[str]:
+    """Name the places below the command line that import a module by a string."""
+    found = []
+    for path in sorted((ROOT / "src").glob("**/*.py")):
+        place = path.relative_to(ROOT)
+        if any(place.match(pattern) for pattern in _MAY_IMPORT_BY_STRING):
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            name = getattr(node, "attr", None) or getattr(node, "id", None)
+            if name in _STRING_IMPORTS:
+                found.append(f"{place}:{node.lineno}: {name} hides an import from the import contracts")
+    return found
+
+
 def main() -> int:
     """Check or write; exit code 1 when something is out of step."""
     parser = argparse.ArgumentParser(
@@ -177,6 +197,7 @@ def main() -> int:
         *missing_words(),
         *unlisted_internals(),
         *misdescribed_metrics(),
+        *imports_by_string(),
     ]
     for problem in problems:
         print(problem, file=sys.stderr)

@@ -2,31 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+from typing import Any
+
 from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
 from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
+from penstock.core.keyword_options import check_names, field_names
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.system_clock import SystemClock
 
 
+def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()) -> AwsOptions:
+    """Return the options of a connection that is given field by field.
+
+    Args:
+        fields: Fields of `AwsOptions`.
+        also_known: Further names that the caller takes, for the message.
+
+    Raises:
+        OptionError: A field is unknown or has a bad value.
+    """
+    check_names(fields, field_names(AwsOptions) | set(also_known), "connection option")
+    return AwsOptions(**fields)
+
+
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
-    """Give the stream service; connections are shared by everything in this process with the same options."""
+    """Return the stream service; connections are shared by everything in this process with the same options."""
     return AwsKinesis(AwsOptions() if options is None else options)
 
 
 def open_lease_table(
     name: str, options: AwsOptions | None = None, table_options: LeaseTableOptions | None = None
 ) -> LeaseTable:
-    """Give a lease table; nothing is asked or made yet."""
+    """Return a lease table; nothing is asked or made yet."""
     return DynamoLeaseTable(name, AwsOptions() if options is None else options, table_options)
 
 
 def open_cloudwatch(
     application: str, worker: str, options: AwsOptions | None = None, interval_s: float = 60.0
 ) -> CloudWatchMetrics:
-    """Send figures to CloudWatch, under the application's name as the KCL does; to be closed."""
+    """Return metrics that go to CloudWatch under the application's name, as the KCL's do; the caller closes them."""
     return CloudWatchMetrics(
         application, options, dimensions={"WorkerIdentifier": worker}, interval_s=interval_s
     )
@@ -39,4 +57,5 @@ __all__ = [
     "open_cloudwatch",
     "open_kinesis",
     "open_lease_table",
+    "parse_connection",
 ]

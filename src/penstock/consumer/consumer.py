@@ -19,7 +19,6 @@ import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
@@ -31,7 +30,7 @@ from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProce
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.runtime import Outside, Runtime, thread_pools
-from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
+from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
@@ -368,8 +367,6 @@ class _Signals:
 def open_ports(application: str, connection: dict[str, Any], lease_duration_s: float) -> ConsumerPorts:
     """Open the service for a consumer whose ports were not given.
 
-    Wiring stands above this package and knows it; the other way round it is only asked for by name, here.
-
     Args:
         application: Names the lease table.
         connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` where that is not the
@@ -379,11 +376,11 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
     Raises:
         OptionError: A field is unknown or has a bad value.
     """
-    wiring = import_module("penstock.wiring")
+    from penstock import wiring  # here, so that the SDK is loaded only where it is used
+
     fields = dict(connection)
     table_name = fields.pop("lease_table_name", None) or application
-    check_names(fields, field_names(wiring.AwsOptions) | {"lease_table_name"}, "connection option")
-    options = wiring.AwsOptions(**fields)
+    options = wiring.parse_connection(fields, also_known=("lease_table_name",))
     table_options = dataclasses.replace(
         options,
         connect_timeout_s=min(options.connect_timeout_s, lease_duration_s / 3),

@@ -18,11 +18,10 @@ import threading
 from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
-from importlib import import_module
 from types import TracebackType
 from typing import Any, Final, Self
 
-from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
+from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import check_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
@@ -31,7 +30,6 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
 from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine, EnginePorts
 from penstock.producer.placement import Placement, fetch_placement
-from penstock.producer.system_clock import SystemClock
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
@@ -39,6 +37,7 @@ from penstock.producer.writer_options import (
     check_range,
     settings_of,
 )
+from penstock.runtime.system_clock import SystemClock
 
 _log: Final = logging.getLogger("penstock.producer")
 _JOIN_S: Final = 30.0
@@ -392,15 +391,12 @@ class AsyncProducer:
 def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     """Open the service for a producer that was not given one.
 
-    Wiring stands above this package and knows it; the other way round it is only asked for by name, here.
-
     Raises:
         OptionError: A field of `penstock.wiring.AwsOptions` is unknown or has a bad value.
     """
-    wiring = import_module("penstock.wiring")
-    check_names(connection, field_names(wiring.AwsOptions), "connection option")
-    kinesis: Kinesis = wiring.open_kinesis(wiring.AwsOptions(**connection))
-    return kinesis
+    from penstock import wiring  # here, so that the SDK is loaded only where it is used
+
+    return wiring.open_kinesis(wiring.parse_connection(connection))
 
 
 def _close_at_exit(producer: Producer) -> Any:
