@@ -1,8 +1,8 @@
-"""Rows of the lease table, exactly as KCL 2.x writes them, and tolerant of what KCL 3.x adds.
+"""Read and write rows of the lease table exactly as KCL 2.x does, and tolerate what KCL 3.x adds.
 
-Our own attributes (`penstock...`) stand beside KCL's; Java workers leave them alone, as we leave alone what we do not
-know. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain sentinel.
-Each query's claim is a map in an attribute of its own, `penstockClaim:<worker>`.
+Rows have Penstock's attributes (`penstock...`) beside the KCL's. Java workers leave them alone, as Penstock leaves alone what
+it does not know. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain
+sentinel. Each query has an attribute for its claim, the map `penstockClaim:<worker>`.
 
 Source:
     KCL's lease serializer: names, types and spelling of every attribute.
@@ -51,14 +51,14 @@ LEASE_ENTITY: Final = "LEASE"
 
 
 class NotALease(ValueError):  # noqa: N818 - says what the row is
-    """A row that is no lease, or a broken one; the message says why."""
+    """The row is not a lease, or a broken one; the message says why."""
 
 
 def read_item(item: Item) -> Lease:
-    """Read a row.
+    """Return the lease in a row.
 
     Raises:
-        NotALease: Another entity, or attributes that are missing or of a wrong type.
+        NotALease: The row is another entity, or attributes are missing or have a wrong type.
     """
     entity = item.get(ENTITY, {}).get("S")
     if entity not in (None, LEASE_ENTITY):
@@ -104,7 +104,7 @@ def claim_attribute(worker: str) -> str:
 
 
 def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
-    """Return the map that stands for a claim; its worker is in the attribute's name."""
+    """Return the map that stores a claim; the attribute's name has the worker."""
     return {
         CLAIM_BATCH: {"N": str(claim.batch)},
         CLAIM_RUN: {"S": claim.run},
@@ -140,7 +140,7 @@ def _read_past_claim(text: str) -> PastClaim:
 
 
 def write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:
-    """Return the map that a note is kept as."""
+    """Return the map that stores a note."""
     return {"worker": {"S": note.worker}, "reason": {"S": note.reason}}
 
 
@@ -154,7 +154,7 @@ def _hash_range(item: Item) -> HashRange | None:
 
 
 def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
-    """Give the row of a new lease."""
+    """Return the row of a new lease."""
     item: dict[str, dict[str, Any]] = {
         KEY: {"S": lease.key},
         COUNTER: {"N": str(lease.counter)},
@@ -191,7 +191,7 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
 
 
 def checkpoint_text(position: Position) -> str:
-    """Spell a position as KCL does."""
+    """Return a position as the KCL spells it."""
     if position.sequence_number is not None:
         return position.sequence_number
     return "" if position.sentinel is None else position.sentinel.value

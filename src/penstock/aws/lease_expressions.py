@@ -1,8 +1,8 @@
-"""Each lease write as one DynamoDB request: the twin of `penstock.core.leases.lease.apply_write`.
+"""Turn each lease write into one DynamoDB request: the twin of `penstock.core.leases.lease.apply_write`.
 
-A contract test asks both the same questions over every pair of a small set of rows and writes. Conditions are built
-from few pieces; the checkpoint rule compares texts by length and then by characters, which for numbers without leading
-zeros is the order of the numbers.
+A contract test asks both the same questions about every pair of a small set of rows and writes. The conditions are built
+from few pieces. The checkpoint rule compares texts by length first and then by characters. For numbers without leading zeros
+this is the order of the numbers.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Update:
         return placeholder
 
     def value(self, kind: str, value: Any) -> str:
-        """Give the placeholder of a value."""
+        """Return the placeholder of a value."""
         for placeholder, known in self.values.items():
             if known == {kind: value}:
                 return placeholder
@@ -71,13 +71,13 @@ class Update:
         self.removes += [self.name(attribute) for attribute in attributes]
 
     def require(self, attribute: str, operator: str, kind: str, value: Any) -> None:
-        """Demand a comparison."""
+        """Require a comparison."""
         self.conditions.append(f"{self.name(attribute)} {operator} {self.value(kind, value)}")
 
     def set_checkpoint(
         self, position: Position, tip_ms: int | None = None, *, is_marked: bool = True
     ) -> None:
-        """Set the checkpoint and mark it as a Penstock worker's; a starting moment beside the old one goes."""
+        """Set the checkpoint, mark it as a Penstock worker's, and remove the starting moment of the old one."""
         self.set_mark(TipMark(position, tip_ms) if is_marked and position.is_record else None)
         self.set(codec.CHECKPOINT, "S", codec.checkpoint_text(position))
         self.set(codec.CHECKPOINT_SUB, "N", str(position.sub_sequence_number))
@@ -87,7 +87,7 @@ class Update:
             self.set(codec.START_MILLIS, "N", str(position.timestamp_ms))
 
     def set_mark(self, mark: TipMark | None) -> None:
-        """Set what a Penstock worker wrote last, in place of what this update was to set before."""
+        """Set the mark of the last Penstock write, in place of a mark that this update has set before."""
         millis, place = self.name(codec.TIP_MILLIS), self.name(codec.MARK)
         self.sets = [part for part in self.sets if not part.startswith((f"{millis} ", f"{place} "))]
         self.removes = [part for part in self.removes if part not in (millis, place)]
@@ -101,18 +101,18 @@ class Update:
             self.set(codec.TIP_MILLIS, "N", str(mark.tip_ms))
 
     def set_stream(self, stream: StreamIdentity | None) -> None:
-        """Set whose shard it is, where the write says so."""
+        """Set the shard's stream, if the write names one."""
         if stream is not None:
             self.set(codec.STREAM, "S", str(stream))
 
     def require_stream(self, stream: StreamIdentity | None) -> None:
-        """Demand that the row is of this stream, or does not say."""
+        """Require that the row names this stream, or none."""
         if stream is not None:
             name, mine = self.name(codec.STREAM), self.value("S", str(stream))
             self.conditions.append(f"(attribute_not_exists({name}) OR {name} = {mine})")
 
     def request(self) -> dict[str, Any]:
-        """Give the arguments for UpdateItem or DeleteItem."""
+        """Return the arguments for UpdateItem or DeleteItem."""
         arguments: dict[str, Any] = {
             "ConditionExpression": " AND ".join(
                 [f"attribute_exists({self.name(codec.KEY)})", *self.conditions]
@@ -132,11 +132,11 @@ class Update:
 
 
 def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update:  # noqa: C901, PLR0912 - one table
-    """Give the request for a write other than `Create`.
+    """Return the request for a write other than `Create`.
 
     Args:
-        write: What is wanted.
-        previous_owner: For `Take`: the owner as last read, which the request then demands to be right, since the
+        write: The write.
+        previous_owner: For `Take`: the owner as last read. The request requires that it is still the owner, because the
             count of owner switches depends on it.
     """
     update = Update()
@@ -330,7 +330,7 @@ def _same(update: Update, position: Position) -> str:
 
 
 def _sub_is(update: Update, attribute: str, comparison: Literal["=", "<", "<="], sub: int) -> str:
-    """Compare a stored sub-sequence number; a row without one stands for 0, as KCL reads it."""
+    """Return the condition on a stored sub-sequence number; a row without one counts as 0, as in the KCL."""
     stored = update.name(attribute)
     compared = f"{stored} {comparison} {update.value('N', str(sub))}"
     is_missing_right = {"=": sub == 0, "<": sub > 0, "<=": True}[comparison]
@@ -338,7 +338,7 @@ def _sub_is(update: Update, attribute: str, comparison: Literal["=", "<", "<="],
 
 
 def _forward(update: Update, position: Position, *, or_same: bool) -> str:
-    """Say that the checkpoint may move to `position`: the twin of `may_move`."""
+    """Return the condition that the checkpoint may move to `position`: the twin of `may_move`."""
     checkpoint = update.name(codec.CHECKPOINT)
     same = _same(update, position)
     if position.is_shard_end:

@@ -1,4 +1,4 @@
-"""The LeaseTable port over DynamoDB."""
+"""Implement the LeaseTable port over DynamoDB."""
 
 from __future__ import annotations
 
@@ -60,15 +60,15 @@ _Found = TypeVar("_Found")
 
 @dataclass(frozen=True, slots=True)
 class LeaseTableOptions:
-    """How a lease table is made and read.
+    """How a lease table is created and read.
 
     Args:
         billing: `PAY_PER_REQUEST`, or `PROVISIONED` with the two capacities.
         read_capacity_units: Only for PROVISIONED.
         write_capacity_units: Only for PROVISIONED.
-        tags: Put on a table that is made.
-        point_in_time_recovery: Switched on for a table that is made.
-        deletion_protection: Switched on for a table that is made.
+        tags: Tags of a new table.
+        point_in_time_recovery: Whether a new table has it.
+        deletion_protection: Whether a new table has it.
         scan_segment_count: Parallel segments of a scan; 1 reads page by page.
         creation_deadline_s: Time for a table to become usable.
     """
@@ -102,7 +102,7 @@ class DynamoLeaseTable:
     Args:
         name: The table's name; by KCL's convention the application's.
         options: Where and as whom.
-        table_options: How the table is made and read.
+        table_options: How the table is created and read.
     """
 
     def __init__(
@@ -132,7 +132,7 @@ class DynamoLeaseTable:
     # --- the table ----------------------------------------------------------------------------------------
 
     def ensure_exists(self) -> bool:
-        """Make the table where it is missing and wait until it is usable."""
+        """Create the table if it does not exist, and wait until it is usable; True if this call created it."""
         deadline_s = time.monotonic() + self._table_options.creation_deadline_s
         made = self._status() is None and self._make()
         self._until(deadline_s, lambda: self._status() in ("ACTIVE", "UPDATING"), "usable")
@@ -188,7 +188,7 @@ class DynamoLeaseTable:
         return str(table["TableStatus"])
 
     def _make(self) -> bool | None:
-        """Ask for the table: True when it is ours, False when another worker was first, None when nobody knows."""
+        """Create the table: True if this call did, False if another worker was first, None if nobody knows."""
         options = self._table_options
         arguments: dict[str, Any] = {
             "TableName": self._name,
@@ -235,7 +235,7 @@ class DynamoLeaseTable:
             try:
                 return _sort_out(item for found in _map(self._fetch_batch, chunks) for item in found)
             except AccessDenied as error:
-                # The KCL never calls it, so a policy that was written for the KCL does not allow it.
+                # The KCL never makes this call, so a policy that was written for the KCL does not allow it.
                 self._may_fetch_batches = False
                 _log.info("lease table %s is read row by row: %s", self._name, error)
         return _sort_out(item for item in _map(self._fetch_item, wanted) if item is not None)
@@ -251,7 +251,7 @@ class DynamoLeaseTable:
             request = answer.get("UnprocessedKeys")
             if not request:
                 return found
-            # Throttled in part, or more than 16 MB: what is left is asked for again.
+            # Some rows were throttled, or the answer would exceed 16 MB: ask for the rest again.
             attempt = 1 if got else attempt + 1
             decision = self._options.retry_plan.decide(attempt, time.monotonic() - began_s, random.random())
             if isinstance(decision, GiveUp):
@@ -308,7 +308,7 @@ class DynamoLeaseTable:
     # --- writing ------------------------------------------------------------------------------------------
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one conditional write; an answer that was lost is read back."""
+        """Do one conditional write; if its answer is lost, read the row back."""
         lost_answer: UnknownOutcome | None = None
         before: Lease | None = None
         began_s = time.monotonic()
@@ -389,7 +389,7 @@ class DynamoLeaseTable:
 
 
 def _map(fetch: Callable[[_Part], _Found], parts: list[_Part]) -> list[_Found]:
-    """Call `fetch` for each part, several at once where there are several; the first error comes out."""
+    """Call `fetch` for each part, several at once; raise the first error."""
     if len(parts) <= 1:
         return [fetch(part) for part in parts]
     with ThreadPoolExecutor(min(len(parts), _FETCH_THREADS_MAX), thread_name_prefix="penstock-fetch") as pool:
@@ -407,7 +407,7 @@ def _sort_out(items: Iterable[Item]) -> LeaseScan:
 
 
 def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
-    """Whether a write whose answer was lost can be seen in the row."""
+    """Whether the row shows that a write whose answer was lost was applied."""
     if isinstance(write, Delete):
         return row is None
     if row is None:
