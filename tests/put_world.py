@@ -8,19 +8,10 @@ from dataclasses import dataclass, field
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.hash_key import FULL_RANGE, HashRange, effective_hash_key
+from penstock.core.put_entry import PutAnswer
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult, Stuck, WaitUntil
-
-
-@dataclass(frozen=True)
-class Word:
-    """The service's word on one entry."""
-
-    sequence_number: str | None = None
-    shard_id: str | None = None
-    error_code: str | None = None
-    error_message: str = ""
 
 
 @dataclass
@@ -99,22 +90,21 @@ class World:
     def _owner(self, hash_key: int) -> Shard:
         return next(shard for shard in self.shards.values() if shard.is_open and hash_key in shard.hash_range)
 
-    def accept(self, entry) -> Word:
+    def accept(self, entry) -> PutAnswer:
         """Store a record; what a KCL reader would see of it goes to the log."""
-        packed = entry.packed
-        shard = self._owner(effective_hash_key(packed.partition_key, packed.explicit_hash_key))
+        shard = self._owner(effective_hash_key(entry.partition_key, entry.explicit_hash_key))
         self.sequence += 1
-        inner = deaggregate(packed.data)
+        inner = deaggregate(entry.data)
         if inner is None:
-            self.log.append((packed.partition_key, packed.data))
+            self.log.append((entry.partition_key, entry.data))
         elif all(
             effective_hash_key(each.partition_key, each.explicit_hash_key) in shard.hash_range
             for each in inner
         ):
             self.log += [(each.partition_key, each.data) for each in inner]
-        return Word(str(self.sequence), shard.shard_id)
+        return PutAnswer(str(self.sequence), shard.shard_id)
 
-    def put(self, request: PutRequest) -> list[Word] | Failure:
+    def put(self, request: PutRequest) -> list[PutAnswer] | Failure:
         """Answer one request; the entries are taken in random order, as PutRecords may."""
         troubles, draw = self.troubles, self.chance.random
         if draw() < troubles.reshard:
@@ -123,15 +113,17 @@ class World:
             return Failure.UNAVAILABLE
         if draw() < troubles.call_throttled:
             return Failure.THROTTLED
-        words: list[Word | None] = [None] * len(request.entries)
+        words: list[PutAnswer | None] = [None] * len(request.entries)
         order = list(range(len(words)))
         self.chance.shuffle(order)
         for place in order:
             lot = draw()
             if lot < troubles.throttle:
-                words[place] = Word(error_code="ProvisionedThroughputExceededException", error_message="slow")
+                words[place] = PutAnswer(
+                    error_code="ProvisionedThroughputExceededException", error_message="slow"
+                )
             elif lot < troubles.throttle + troubles.internal:
-                words[place] = Word(error_code="InternalFailure", error_message="oops")
+                words[place] = PutAnswer(error_code="InternalFailure", error_message="oops")
             else:
                 words[place] = self.accept(request.entries[place])
         return Failure.UNKNOWN if draw() < troubles.lost_answer else words
@@ -145,7 +137,7 @@ class Driver:
     world: World
     senders: int = 3
     now_s: float = 0.0
-    underway: list[tuple[PutRequest, list[Word] | Failure]] = field(default_factory=list)
+    underway: list[tuple[PutRequest, list[PutAnswer] | Failure]] = field(default_factory=list)
     delivered: list = field(default_factory=list)
     refused: list = field(default_factory=list)
     duplicates: int = 0
@@ -196,15 +188,13 @@ class Driver:
         settings = self.batcher.settings
         assert 1 <= len(request.entries) <= settings.request_record_count_max
         assert (
-            sum(
-                len(entry.packed.data) + len(entry.packed.partition_key.encode()) for entry in request.entries
-            )
+            sum(len(entry.data) + len(entry.partition_key.encode()) for entry in request.entries)
             <= settings.request_bytes_max
         )
         for entry in request.entries:
             assert len(entry.records) <= settings.aggregate_count_max
             if entry.is_aggregate:
-                assert len(entry.packed.data) <= settings.aggregate_bytes_max
+                assert len(entry.data) <= settings.aggregate_bytes_max
         if settings.keeps_key_order:
             keys = [key for entry in request.entries for key in {r.partition_key for r in entry.records}]
             assert len(keys) == len(set(keys)), "a key is in one request twice"

@@ -17,7 +17,6 @@ from penstock.core.aggregation import (
     AggregateBuilder,
     DecodeCounts,
     MisplacedRule,
-    Packed,
     Undecodable,
     UserRecord,
     deaggregate,
@@ -25,6 +24,7 @@ from penstock.core.aggregation import (
     user_records,
 )
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, effective_hash_key, hash_partition_key
+from penstock.core.put_entry import PutEntry
 from penstock.errors import RecordError
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -77,11 +77,10 @@ def test_a_vector_is_written_byte_for_byte_and_placed_as_the_reference_producer_
         (record["partition_key"], record["explicit_hash_key"], bytes.fromhex(record["data_hex"]))
         for record in vector["expected_user_records"]
     ]
-    assert pack(*records) == Packed(
+    assert pack(*records) == PutEntry(
         bytes.fromhex(vector["hex"]),
         vector["kpl_outer_partition_key"],
         vector["kpl_outer_explicit_hash_key"],
-        len(records),
     )
 
 
@@ -325,7 +324,7 @@ def test_a_shard_is_asked_for_only_when_an_aggregate_may_have_to_be_dropped():
 def test_a_plain_record_is_never_misplaced():
     rule = MisplacedRule(Shard(HashRange(0, 0)), drops_unmarked=True)
     alone = pack(("k", None, b"plain"), is_marked=True)
-    assert alone == Packed(b"plain", "k", None, 1)
+    assert alone == PutEntry(b"plain", "k", None)
     assert user_records(alone.data, "k", DecodeCounts(), rule) == [UserRecord("k", None, b"plain", 0)]
 
 
@@ -413,8 +412,8 @@ def test_a_marked_aggregate_is_the_same_to_a_reader_that_knows_only_the_kpls_sch
 
 
 def test_one_record_alone_is_written_as_it_is_with_its_own_keys():
-    assert pack(("mine", None, b"data")) == Packed(b"data", "mine", None, 1)
-    assert pack(("mine", "7", b"data")) == Packed(b"data", "mine", "7", 1)
+    assert pack(("mine", None, b"data")) == PutEntry(b"data", "mine", None)
+    assert pack(("mine", "7", b"data")) == PutEntry(b"data", "mine", "7")
 
 
 def test_several_records_are_placed_by_the_first_ones_hash_key():
@@ -422,7 +421,6 @@ def test_several_records_are_placed_by_the_first_ones_hash_key():
     assert (by_key.partition_key, by_key.explicit_hash_key) == ("a", str(hash_partition_key("k")))
     by_hash_key = pack(("k", "7", b"1"), ("other", None, b"2"))
     assert (by_hash_key.partition_key, by_hash_key.explicit_hash_key) == ("a", "7")
-    assert by_hash_key.user_record_count == 2
 
 
 def test_an_aggregate_of_nothing_is_refused():
@@ -443,21 +441,12 @@ def test_a_bad_key_is_refused_when_it_comes_and_the_aggregate_stays_whole(
 ):
     builder = AggregateBuilder()
     builder.add(b"1", "k")
-    before = (len(builder), builder.size_bytes)
     for act in (builder.size_with, builder.add):
         with pytest.raises(RecordError, match=message):
             act(b"2", partition_key, explicit_hash_key)
-    assert (len(builder), builder.size_bytes) == before
+    assert builder.build() == PutEntry(b"1", "k")
     builder.add(b"2", "k")
     assert [record.data for record in decode(builder.build().data)] == [b"1", b"2"]
-
-
-def test_a_builder_gives_back_what_was_added():
-    builder = AggregateBuilder()
-    assert (len(builder), builder.size_bytes, builder.records()) == (0, 0, ())
-    builder.add(b"1", "k")
-    builder.add(b"22", "l", "5")
-    assert builder.records() == (("k", None, b"1"), ("l", "5", b"22"))
 
 
 KEYS = st.text(st.characters(exclude_categories=["Cs"]), max_size=8) | st.sampled_from(
@@ -483,10 +472,8 @@ def check_written(records, is_marked):
     for key, hash_key, data in records:
         predicted = builder.size_with(data, key, hash_key)
         builder.add(data, key, hash_key)
-        assert builder.size_bytes == predicted
-    packed = builder.build()
-    assert len(packed.data) == builder.size_bytes
-    assert packed.user_record_count == len(builder) == len(records)
+        packed = builder.build()
+        assert len(packed.data) == predicted
     if len(records) > 1:
         expected = [
             UserRecord(key, hash_key, data, place) for place, (key, hash_key, data) in enumerate(records)

@@ -190,14 +190,6 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
-class WireEntry(msgspec.Struct, gc=False, omit_defaults=True):
-    """One entry of PutRecords as it is sent; msgspec writes the data as base64."""
-
-    data: bytes = msgspec.field(name="Data")
-    partition_key: str = msgspec.field(name="PartitionKey")
-    explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
-
-
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
     """The `Records` of a PutRecords call in JSON already."""
@@ -223,7 +215,16 @@ def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
             )
     return EncodedRecords(
         msgspec.json.encode(
-            [WireEntry(entry.data, entry.partition_key, entry.explicit_hash_key) for entry in entries]
+            [
+                {"Data": entry.data, "PartitionKey": entry.partition_key}
+                if entry.explicit_hash_key is None
+                else {
+                    "Data": entry.data,
+                    "PartitionKey": entry.partition_key,
+                    "ExplicitHashKey": entry.explicit_hash_key,
+                }
+                for entry in entries
+            ]
         )
     )
 

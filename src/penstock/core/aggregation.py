@@ -22,7 +22,6 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
@@ -33,6 +32,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.message import DecodeError
 
 from penstock.core.hash_key import FULL_RANGE, HashRange, hash_partition_key, parse_hash_key
+from penstock.core.put_entry import PutEntry
 from penstock.errors import RecordError
 
 MAGIC: Final = b"\xf3\x89\x9a\xc2"
@@ -323,23 +323,6 @@ def _lies_in(records: list[UserRecord], hash_range: HashRange) -> bool:
 # --- writing --------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Packed:
-    """One Kinesis record that is ready to be put.
-
-    Args:
-        data: The blob.
-        partition_key: The user's own for a single record, `OUTER_KEY` for several.
-        explicit_hash_key: Decimal text that places the record; None only for a single record that had none.
-        user_record_count: How many user records it holds.
-    """
-
-    data: bytes
-    partition_key: str
-    explicit_hash_key: str | None
-    user_record_count: int
-
-
 _ONE_BYTE: Final = tuple(bytes((value,)) for value in range(0x80))
 
 
@@ -369,7 +352,8 @@ class AggregateBuilder:
 
     def __init__(self, *, is_marked: bool = False) -> None:
         self._end = MARK if is_marked else b""
-        self._records: list[tuple[str, str | None, bytes]] = []
+        self._count = 0
+        self._first: PutEntry | None = None
         self._keys: dict[str, int] = {}
         self._hash_keys: dict[str, int] = {}
         self._heads: dict[tuple[str, str | None], bytes] = {}
@@ -378,24 +362,13 @@ class AggregateBuilder:
         self._body: list[bytes] = []
         self._body_bytes = 0
 
-    def __len__(self) -> int:
-        """Count the user records."""
-        return len(self._records)
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of the blob that `build` gives; for a single record the blob is its data alone."""
-        if len(self._records) == 1:
-            return len(self._records[0][2])
-        return 0 if not self._records else self._body_bytes + len(self._end) + OVERHEAD_BYTES
-
     def size_with(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> int:
         """Give the bytes of the blob if this record were added.
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
         """
-        if not self._records:
+        if not self._count:
             return len(data)
         table_bytes = 0
         head = self._heads.get((partition_key, explicit_hash_key))
@@ -427,7 +400,9 @@ class AggregateBuilder:
         self._body.append(prefix)
         self._body.append(data)
         self._body_bytes += len(prefix) + data_bytes
-        self._records.append((partition_key, explicit_hash_key, data))
+        self._count += 1
+        if self._first is None:
+            self._first = PutEntry(data, partition_key, explicit_hash_key)
 
     def _enter(self, key: str, entry: bytes, indexes: dict[str, int], table: list[bytes]) -> None:
         if entry:
@@ -435,25 +410,21 @@ class AggregateBuilder:
             table.append(entry)
             self._body_bytes += len(entry)
 
-    def build(self) -> Packed:
-        """Give the Kinesis record.
+    def build(self) -> PutEntry:
+        """Return the Kinesis record: an aggregate, or a single record as it was added.
 
         Raises:
             ValueError: Nothing was added.
         """
-        if not self._records:
+        first = self._first
+        if first is None:
             raise ValueError("an aggregate of no records")
-        first_key, first_hash_key, first_data = self._records[0]
-        if len(self._records) == 1:
-            return Packed(first_data, first_key, first_hash_key, 1)
+        if self._count == 1:
+            return first
         body = b"".join((*self._key_table, *self._hash_key_table, *self._body, self._end))
         blob = b"".join((MAGIC, body, hashlib.md5(body, usedforsecurity=False).digest()))
-        placed_by = first_hash_key or str(hash_partition_key(first_key))
-        return Packed(blob, OUTER_KEY, placed_by, len(self._records))
-
-    def records(self) -> Sequence[tuple[str, str | None, bytes]]:
-        """Give what was added: partition key, explicit hash key, data."""
-        return tuple(self._records)
+        placed_by = first.explicit_hash_key or str(hash_partition_key(first.partition_key))
+        return PutEntry(blob, OUTER_KEY, placed_by)
 
     def _new_head(self, partition_key: str, explicit_hash_key: str | None) -> tuple[bytes, bytes, bytes]:
         """Give what stands before a record's data, and what its keys add to the tables (nothing where they are known).

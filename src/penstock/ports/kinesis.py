@@ -7,13 +7,14 @@ of its own. tests/contract asks the implementation over a server that misbehaves
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
+from penstock.core.put_entry import PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 
-# Where an iterator begins is decided in core and done here: adapters find both names where the calls are.
+# The core decides where an iterator begins and what is put; adapters find these names beside the calls.
 __all__ = [
     "IteratorStart",
     "IteratorType",
@@ -85,31 +86,6 @@ class ShardListing:
 
     shards: tuple[Shard, ...]
     server_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PutEntry:
-    """One record for PutRecords.
-
-    Args:
-        data: At most the stream's record limit together with the key.
-        partition_key: 1 to 256 characters.
-        explicit_hash_key: Decimal text, or None.
-    """
-
-    data: bytes
-    partition_key: str
-    explicit_hash_key: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class PutAnswer:
-    """The service's word on one entry: acknowledged (both texts set), or an error code and message."""
-
-    sequence_number: str | None = None
-    shard_id: str | None = None
-    error_code: str | None = None
-    error_message: str = field(default="")
 
 
 class Kinesis(Protocol):

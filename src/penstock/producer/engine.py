@@ -20,7 +20,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
 from penstock.producer.placement import Placement, fetch_shard_map, warn_of_no_map
-from penstock.producer.put_calls import RETRIED_ERRORS, entries_of, failure_of
+from penstock.producer.put_calls import RETRIED_ERRORS, failure_of
 
 if TYPE_CHECKING:
     from penstock.core.writing.packing import PackedEntry, PendingRecord
@@ -263,7 +263,7 @@ class Engine:
         began_s = ports.clock.monotonic_s()
         self._measure_request(request, began_s)
         try:
-            answers = ports.kinesis.put_records(self._stream, entries_of(request))
+            answers = ports.kinesis.put_records(self._stream, request.entries)
         except RETRIED_ERRORS as error:
             with self._lock:
                 result = self._batcher.on_failed_call(
@@ -392,7 +392,7 @@ class Engine:
         if entries:
             metrics.count("user_records_put", sum(len(entry.records) for entry in entries))
             metrics.count("kinesis_records_put", len(entries))
-            metrics.count("bytes_put", sum(len(entry.packed.data) for entry in entries))
+            metrics.count("bytes_put", sum(len(entry.data) for entry in entries))
             for entry in entries:
                 metrics.observe("user_records_per_kinesis_record", len(entry.records))
                 metrics.observe("put_delay_s", now_s - entry.records[0].came_s)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.writing.batcher_steps import Failure, PutRequest
+from penstock.core.writing.batcher_steps import Failure
 from penstock.errors import ResourceBusy, ServiceError, Throttled, Unavailable, UnknownOutcome
-from penstock.ports.kinesis import PutEntry
 
 RETRIED_ERRORS: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome)
 """After these a request is sent again; every other error of the service is final."""
@@ -17,11 +16,3 @@ def failure_of(error: ServiceError) -> Failure:
     if isinstance(error, UnknownOutcome):
         return Failure.UNKNOWN
     return Failure.THROTTLED if isinstance(error, Throttled) else Failure.UNAVAILABLE
-
-
-def entries_of(request: PutRequest) -> list[PutEntry]:
-    """Give the entries of a request as the port takes them."""
-    return [
-        PutEntry(each.packed.data, each.packed.partition_key, each.packed.explicit_hash_key)
-        for each in request.entries
-    ]

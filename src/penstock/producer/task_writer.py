@@ -23,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.ports.kinesis import Kinesis
 from penstock.producer.placement import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
-from penstock.producer.put_calls import RETRIED_ERRORS, entries_of, failure_of
+from penstock.producer.put_calls import RETRIED_ERRORS, failure_of
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
@@ -349,7 +349,7 @@ class TaskWriter:
     def _send(self, batcher: Batcher, request: PutRequest) -> None:
         self.report.request_count += 1
         try:
-            answers = self._kinesis.put_records(self._stream, entries_of(request))
+            answers = self._kinesis.put_records(self._stream, request.entries)
         except RETRIED_ERRORS as error:
             result = batcher.on_failed_call(
                 request, failure_of(error), str(error), self._monotonic_s(), self._chance()
@@ -382,14 +382,14 @@ class TaskWriter:
     def _count(self, result: PutResult) -> None:
         report = self.report
         for each in result.delivered:
-            report.note_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.packed.data))
+            report.note_acknowledged(each.shard_id, len(each.entry.records), len(each.entry.data))
         for reason, count in result.retried.items():
             report.refused_count += count
             report.refused_by_reason[reason] = report.refused_by_reason.get(reason, 0) + count
         report.possible_duplicate_count += result.possible_duplicate_count
         for refused in result.refused:
             raise self._failed(
-                f"the service refused a record with key {refused.entry.packed.partition_key[:40]!r} for good: {refused.why}"
+                f"the service refused a record with key {refused.entry.partition_key[:40]!r} for good: {refused.why}"
             )
 
     def _failed(self, why: str) -> DeliveryFailed:

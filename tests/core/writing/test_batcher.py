@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.hash_key import FULL_RANGE, HashRange
+from penstock.core.put_entry import PutAnswer
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import (
@@ -19,7 +20,7 @@ from penstock.core.writing.batcher_steps import (
     Stuck,
     WaitUntil,
 )
-from put_world import Driver, Troubles, Word, World
+from put_world import Driver, Troubles, World
 
 ONE = (Shard("shardId-000000000000", FULL_RANGE),)
 HALF = FULL_RANGE.end // 2
@@ -115,8 +116,8 @@ def test_a_refused_record_holds_back_the_later_ones_of_its_key_only():
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"b1"]]
     assert isinstance(batcher.plan_step(0.0), WaitUntil)
-    slow = Word(error_code="ProvisionedThroughputExceededException", error_message="slow")
-    result = batcher.on_answers(request, [slow, Word("1", ONE[0].shard_id)], 1.0, 0.5)
+    slow = PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow")
+    result = batcher.on_answers(request, [slow, PutAnswer("1", ONE[0].shard_id)], 1.0, 0.5)
     assert result.retried == {"ProvisionedThroughputExceededException": 1}
     assert result.pauses == {ONE[0].shard_id: 0.05}
     assert batcher.plan_step(1.0) == WaitUntil(1.05, "every shard is in flight, paused or lingering")
@@ -144,7 +145,7 @@ def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_
     batcher.add(b"high", "k", HIGH, 0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first", b"low", b"high"]]
-    result = batcher.on_answers(request, [Word("1", TWO[0].shard_id)], 0.0, 0.5)
+    result = batcher.on_answers(request, [PutAnswer("1", TWO[0].shard_id)], 0.0, 0.5)
     assert result.delivered == []
     wish = batcher.plan_step(0.0)
     assert wish == FetchShards("shard shardId-000000000001 answered for shardId-000000000000", is_whole=True)
@@ -162,7 +163,7 @@ def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
     batcher.add(b"one", "k", LOW, 0.0)
     batcher.add(b"two", "k", LOW, 0.0)
     request = batcher.plan_step(0.0)
-    batcher.on_answers(request, [Word("7", TWO[0].shard_id)], 0.0, 0.5)
+    batcher.on_answers(request, [PutAnswer("7", TWO[0].shard_id)], 0.0, 0.5)
     assert isinstance(batcher.plan_step(0.0), FetchShards)
     result = batcher.learn_shards((CLOSED, *TWO), 0.0)
     assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [(TWO[0].shard_id, "7")]
@@ -180,7 +181,7 @@ def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
             asked_s.append(now_s)
             batcher.learn_shards(ONE, now_s)
         elif isinstance(step, PutRequest):
-            batcher.on_answers(step, [Word("1", "shardId-000000000099")] * len(step.entries), now_s, 0.5)
+            batcher.on_answers(step, [PutAnswer("1", "shardId-000000000099")] * len(step.entries), now_s, 0.5)
             batcher.add(b"next", "a", None, now_s)
         now_s += 0.05
     assert 3 <= len(asked_s) <= 7
@@ -192,7 +193,7 @@ def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_ask
     batcher.add(b"low", "k", LOW, 0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"low"]]
-    words = [Word("1", TWO[1].shard_id), Word("2", TWO[0].shard_id)]
+    words = [PutAnswer("1", TWO[1].shard_id), PutAnswer("2", TWO[0].shard_id)]
     result = batcher.on_answers(request, words, 0.0, 0.5)
     assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [
         (TWO[1].shard_id, "1"),
@@ -209,7 +210,7 @@ def test_a_stream_that_places_records_itself_since_gets_them_plain_for_good():
     assert not batcher.aggregates
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"other"]]
-    batcher.on_answers(request, [Word("1", ONE[0].shard_id), Word("2", ONE[0].shard_id)], 0.0, 0.5)
+    batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id), PutAnswer("2", ONE[0].shard_id)], 0.0, 0.5)
     batcher.learn_shards(ONE, 1.0)
     for key in "ab":
         batcher.add(b"later", key, None, 1.0)
@@ -221,7 +222,7 @@ def test_a_shard_map_may_not_change_under_a_request():
     request = batcher.plan_step(0.0)
     with pytest.raises(AssertionError, match="changed under a request"):
         batcher.learn_shards(TWO, 0.0)
-    result = batcher.on_answers(request, [Word("1", ONE[0].shard_id)], 0.0, 0.5)
+    result = batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
     assert len(result.delivered) == 1
 
 
@@ -306,7 +307,7 @@ def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():
     request = batcher.plan_step(0.0)
     result = batcher.on_answers(
         request,
-        [Word(error_code="KMSDisabledException", error_message="no"), Word("1", ONE[0].shard_id)],
+        [PutAnswer(error_code="KMSDisabledException", error_message="no"), PutAnswer("1", ONE[0].shard_id)],
         0.0,
         0.5,
     )
@@ -332,10 +333,10 @@ def test_an_entry_that_is_refused_for_now_is_sent_again_however_often(code):
     batcher = make()
     now_s = 0.0
     for _ in range(30):
-        result = batcher.on_answers(batcher.plan_step(now_s), [Word(error_code=code)], now_s, 0.5)
+        result = batcher.on_answers(batcher.plan_step(now_s), [PutAnswer(error_code=code)], now_s, 0.5)
         assert (result.refused, result.retried) == ([], {code: 1})
         now_s += 6.0
-    result = batcher.on_answers(batcher.plan_step(now_s), [Word("1", ONE[0].shard_id)], now_s, 0.5)
+    result = batcher.on_answers(batcher.plan_step(now_s), [PutAnswer("1", ONE[0].shard_id)], now_s, 0.5)
     assert [each.entry.records[0].ticket for each in result.delivered] == ["first"]
 
 
@@ -344,7 +345,7 @@ def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_t
     now_s, attempts = 0.0, 0
     while batcher.waiting_count:
         result = batcher.on_answers(
-            batcher.plan_step(now_s), [Word(error_code="NewCode", error_message="?")], now_s, 0.5
+            batcher.plan_step(now_s), [PutAnswer(error_code="NewCode", error_message="?")], now_s, 0.5
         )
         attempts += 1
         now_s += 6.0
@@ -354,14 +355,16 @@ def test_an_entry_that_is_refused_with_an_unknown_code_is_sent_a_few_times_and_t
 
 def test_a_known_final_code_ends_what_unknown_ones_began():
     batcher = make()
-    batcher.on_answers(batcher.plan_step(0.0), [Word(error_code="NewCode")], 0.0, 0.5)
-    result = batcher.on_answers(batcher.plan_step(9.0), [Word(error_code="KMSDisabledException")], 9.0, 0.5)
+    batcher.on_answers(batcher.plan_step(0.0), [PutAnswer(error_code="NewCode")], 0.0, 0.5)
+    result = batcher.on_answers(
+        batcher.plan_step(9.0), [PutAnswer(error_code="KMSDisabledException")], 9.0, 0.5
+    )
     assert len(result.refused) == 1
 
 
 def test_an_entry_without_any_answer_is_sent_again_and_may_be_there_twice():
     batcher = make()
-    result = batcher.on_answers(batcher.plan_step(0.0), [Word()], 0.0, 0.5)
+    result = batcher.on_answers(batcher.plan_step(0.0), [PutAnswer()], 0.0, 0.5)
     assert (result.retried, result.possible_duplicate_count) == ({"NoAnswer": 1}, 1)
 
 
@@ -378,7 +381,7 @@ def aggregate_that_lands_in_an_unknown_shard(batcher):
         batcher.add(b"%d" % number, "b", None, 0.0, number)
     request = batcher.plan_step(1.0)
     assert request.entries[0].is_aggregate
-    batcher.on_answers(request, [Word("5", TWO[0].shard_id)], 1.0, 0.5)
+    batcher.on_answers(request, [PutAnswer("5", TWO[0].shard_id)], 1.0, 0.5)
 
 
 def test_a_listing_that_lags_behind_a_reshard_is_asked_again_before_anything_is_sent_twice():
@@ -428,7 +431,7 @@ def test_without_permission_to_list_records_go_plain_through_one_queue():
     batcher.forgo_map(0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"one"], [b"two"]]
-    result = batcher.on_answers(request, [Word("1", "x"), Word("2", "y")], 0.0, 0.5)
+    result = batcher.on_answers(request, [PutAnswer("1", "x"), PutAnswer("2", "y")], 0.0, 0.5)
     assert len(result.delivered) == 2
 
 

@@ -68,7 +68,7 @@ def test_what_is_over_a_limit_is_refused_by_name(data, key, hash_key, message):
 
 def test_one_record_alone_goes_as_it_is():
     entry = take_aggregate(waiting(("k", b"x")), "shard", 1000, 1000)
-    assert (entry.packed.data, entry.packed.partition_key, entry.packed.explicit_hash_key) == (
+    assert (entry.data, entry.partition_key, entry.explicit_hash_key) == (
         b"x",
         "k",
         None,
@@ -78,9 +78,9 @@ def test_one_record_alone_goes_as_it_is():
 
 def test_an_aggregate_always_carries_the_hash_key_of_its_first_record():
     entry = take_aggregate(waiting(("k", b"x"), ("l", b"y")), "shard", 1000, 1000)
-    assert entry.packed.partition_key == "a"
-    assert entry.packed.explicit_hash_key == str(0x8CE4B16B22B58894AA86C421E8759DF3)
-    assert entry.size_bytes == len(entry.packed.data) + 1
+    assert entry.partition_key == "a"
+    assert entry.explicit_hash_key == str(0x8CE4B16B22B58894AA86C421E8759DF3)
+    assert entry.size_bytes == len(entry.data) + 1
 
 
 def test_a_record_that_must_go_alone_ends_an_aggregate_before_it():
@@ -110,11 +110,11 @@ def test_packed_records_come_out_in_order_and_no_aggregate_is_over_its_limits(re
     while queue:
         entry = take_aggregate(queue, "shard", bytes_max, count_max)
         if entry.is_aggregate:
-            assert len(entry.packed.data) <= bytes_max
+            assert len(entry.data) <= bytes_max
             assert len(entry.records) <= count_max
-            found += [(each.partition_key, each.data) for each in deaggregate(entry.packed.data)]
+            found += [(each.partition_key, each.data) for each in deaggregate(entry.data)]
         else:
-            found.append((entry.packed.partition_key, entry.packed.data))
+            found.append((entry.partition_key, entry.data))
     assert found == records
 
 

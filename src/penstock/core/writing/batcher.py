@@ -26,11 +26,11 @@ from typing import Any, Final
 from penstock.core.backoff import Backoff
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
+from penstock.core.put_entry import PutAnswer
 from penstock.core.service_codes import kind_of
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import HashRouter
 from penstock.core.writing.batcher_steps import (
-    Answer,
     BatcherSettings,
     DeliveredEntry,
     Failure,
@@ -300,7 +300,9 @@ class Batcher:
 
     # --- answers ------------------------------------------------------------------------------------------
 
-    def on_answers(self, request: PutRequest, answers: Sequence[Answer], now_s: float, u: float) -> PutResult:
+    def on_answers(
+        self, request: PutRequest, answers: Sequence[PutAnswer], now_s: float, u: float
+    ) -> PutResult:
         """Learn what the service said of each entry.
 
         Args:
@@ -397,7 +399,7 @@ class Batcher:
         return expired
 
     def _on_entry_error(
-        self, entry: PackedEntry, answer: Answer, tally: _QueueResult, result: PutResult
+        self, entry: PackedEntry, answer: PutAnswer, tally: _QueueResult, result: PutResult
     ) -> None:
         code = answer.error_code or _NO_ANSWER
         self.last_error = f"{code} {answer.error_message}".strip()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
 from penstock.core.writing.packing import PackedEntry
@@ -36,26 +36,6 @@ class BatcherSettings:
     linger_s: float = 0.1
     map_age_max_s: float = 300.0
     no_progress_deadline_s: float = 600.0
-
-
-class Answer(Protocol):
-    """The service's word on one entry: acknowledged (both texts set), or an error."""
-
-    @property
-    def sequence_number(self) -> str | None:
-        """Set when acknowledged."""
-
-    @property
-    def shard_id(self) -> str | None:
-        """Set when acknowledged."""
-
-    @property
-    def error_code(self) -> str | None:
-        """Set when refused."""
-
-    @property
-    def error_message(self) -> str:
-        """What the service says about it."""
 
 
 # --- what to do -----------------------------------------------------------------------------------------------

@@ -1,45 +1,30 @@
-"""From user records to Kinesis records: what waits, and what one entry of a request is made of. Pure.
+"""From user records to the entries of a request. Pure.
 
-Records are packed when a request is made and not before: until then they wait as they came, so that a changed shard map
-moves them without taking anything apart.
+Records are packed when a request is planned and not before. Until then they wait one by one, so a changed shard map
+moves them between queues without taking any aggregate apart.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from penstock.core.aggregation import OUTER_KEY, AggregateBuilder
 from penstock.core.hash_key import HashRange, effective_hash_key, parse_hash_key
 from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN
+from penstock.core.put_entry import PutEntry
 from penstock.core.writing.flow_control import cost_s
 from penstock.errors import RecordError
 
 RECORD_OVERHEAD_BYTES: Final = 320
-"""What one waiting record takes in memory beside its data and keys, measured (CPython 3.11, 64 bit, a key of its own for
-each record) and counted, so that a bound on bytes is a bound on memory also where records are tiny."""
+"""Memory of one pending record beside its data and keys, measured (CPython 3.11, 64 bit, each record with a key of its
+own). It is counted, so that a bound on bytes is a bound on memory even where records are tiny."""
 HASH_KEY_BYTES: Final = 88
-"""What an explicit hash key takes in memory at most."""
-
-
-class PutEntryLike(Protocol):
-    """What is sent as one Kinesis record: an aggregate that was built, or a user record as it is."""
-
-    @property
-    def data(self) -> bytes:
-        """The blob."""
-
-    @property
-    def partition_key(self) -> str:
-        """The key that the service sees."""
-
-    @property
-    def explicit_hash_key(self) -> str | None:
-        """Decimal text that places it, or None."""
+"""Memory of an explicit hash key, at most."""
 
 
 class PendingRecord:
-    """One user record that is not acknowledged; it is also the entry that is sent when it goes alone.
+    """One user record that is not acknowledged yet.
 
     Args:
         data: The payload.
@@ -63,7 +48,7 @@ class PendingRecord:
         "ticket",
     )
 
-    def __init__(  # noqa: PLR0917 - made once per record, and names cost time
+    def __init__(  # noqa: PLR0917 - made once per record, and keywords cost time
         self,
         data: bytes,
         partition_key: str,
@@ -79,14 +64,16 @@ class PendingRecord:
         self.came_s = came_s
         self.ticket = ticket
         self.following: PendingRecord | None = None
-        """The next record of its key, while it waits in a queue that links them."""
+        """The next record of its key, while it waits in a shard queue that links them."""
         self.is_solo = False
+        """Whether it is never aggregated."""
         self.misplaced_count = 0
+        """How many aggregates that held it landed in a shard whose readers drop it."""
         self.size_bytes = len(data) + key_bytes(partition_key)
 
     @property
     def memory_bytes(self) -> int:
-        """What it counts against a bound on memory, without its ticket."""
+        """Bytes that count against a bound on memory, without the ticket."""
         hash_key_bytes = 0 if self.explicit_hash_key is None else HASH_KEY_BYTES
         return self.size_bytes + RECORD_OVERHEAD_BYTES + hash_key_bytes
 
@@ -95,47 +82,52 @@ class PendingRecord:
         return effective_hash_key(self.partition_key, self.explicit_hash_key) in hash_range
 
 
-class PackedEntry:
-    """One entry of a request: a plain record, or an aggregate of several.
+class PackedEntry(PutEntry):
+    """One entry of a request and the user records in it: a single record, or an aggregate of several.
 
     Args:
-        packed: What is sent.
+        data: The blob that is sent.
+        partition_key: The key that is sent.
+        explicit_hash_key: The explicit hash key that is sent, or None.
         records: The user records in it, in order; at least one.
-        shard_id: Where it should land; None where that cannot be predicted.
-        size_bytes: What the service counts: data and partition key, UTF-8.
-        waiting_bytes: The sizes of its user records together.
+        shard_id: The predicted shard, or None without a prediction.
+        size_bytes: Data and partition key, as the service counts them.
+        records_bytes: The sizes of its user records together.
     """
 
     __slots__ = (
         "attempt_count",
         "cost_s",
-        "packed",
         "records",
+        "records_bytes",
         "shard_id",
         "size_bytes",
         "unknown_code_count",
-        "waiting_bytes",
     )
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - made for every record that is sent alone, and keywords cost time
         self,
-        packed: PutEntryLike,
+        data: bytes,
+        partition_key: str,
+        explicit_hash_key: str | None,
         records: list[PendingRecord],
         shard_id: str | None,
         size_bytes: int,
-        waiting_bytes: int,
+        records_bytes: int,
     ) -> None:
-        self.packed = packed
+        self.data = data
+        self.partition_key = partition_key
+        self.explicit_hash_key = explicit_hash_key
         self.records = records
         self.shard_id = shard_id
         self.size_bytes = size_bytes
-        self.waiting_bytes = waiting_bytes
+        self.records_bytes = records_bytes
         self.cost_s = cost_s(size_bytes)
         """Seconds of the shard's capacity that it uses."""
         self.attempt_count = 0
         """How often it was sent."""
         self.unknown_code_count = 0
-        """How often it was refused with a code that nobody has heard of."""
+        """How often it was refused with an unknown error code."""
 
     @property
     def is_aggregate(self) -> bool:
@@ -146,7 +138,7 @@ class PackedEntry:
 def check_record(
     stream: str, data: bytes, partition_key: str, explicit_hash_key: str | None, record_bytes_max: int
 ) -> None:
-    """Refuse what the service can never accept.
+    """Refuse a record that the service can never accept.
 
     Raises:
         RecordError: Key, hash key or size; names the values and the way out.
@@ -167,7 +159,7 @@ def check_record(
 
 
 def key_bytes(partition_key: str) -> int:
-    """Give the bytes of a key as the service counts them.
+    """Return the bytes of a key as the service counts them.
 
     Raises:
         RecordError: No Unicode text (it holds half of a surrogate pair).
@@ -181,16 +173,24 @@ def key_bytes(partition_key: str) -> int:
 
 
 def pack_one(record: PendingRecord, shard_id: str | None) -> PackedEntry:
-    """Make a plain Kinesis record of one user record."""
-    return PackedEntry(record, [record], shard_id, record.size_bytes, record.size_bytes)
+    """Return the entry that sends one user record as it is."""
+    return PackedEntry(
+        record.data,
+        record.partition_key,
+        record.explicit_hash_key,
+        [record],
+        shard_id,
+        record.size_bytes,
+        record.size_bytes,
+    )
 
 
 def take_aggregate(
     waiting: deque[PendingRecord], shard_id: str, aggregate_bytes_max: int, aggregate_count_max: int
 ) -> PackedEntry:
-    """Take as many records from the front as one aggregate may hold: at least one, in order.
+    """Take as many records from the front as fit into one aggregate: at least one, in order.
 
-    A record that is larger than an aggregate may be, or that must go alone, becomes a plain record.
+    A record that is larger than an aggregate may be, or that must be sent alone, becomes a plain entry.
     """
     first = waiting.popleft()
     if first.is_solo or not waiting or waiting[0].is_solo:
@@ -198,7 +198,7 @@ def take_aggregate(
     builder = AggregateBuilder(is_marked=True)
     builder.add(first.data, first.partition_key, first.explicit_hash_key)
     taken = [first]
-    waiting_bytes = first.size_bytes
+    records_bytes = first.size_bytes
     while waiting and len(taken) < aggregate_count_max:
         record = waiting[0]
         if (
@@ -208,9 +208,17 @@ def take_aggregate(
         ):
             break
         builder.add(record.data, record.partition_key, record.explicit_hash_key)
-        waiting_bytes += record.size_bytes
+        records_bytes += record.size_bytes
         taken.append(waiting.popleft())
     if len(taken) == 1:
         return pack_one(first, shard_id)
-    packed = builder.build()
-    return PackedEntry(packed, taken, shard_id, len(packed.data) + len(OUTER_KEY), waiting_bytes)
+    built = builder.build()
+    return PackedEntry(
+        built.data,
+        built.partition_key,
+        built.explicit_hash_key,
+        taken,
+        shard_id,
+        len(built.data) + len(OUTER_KEY),
+        records_bytes,
+    )

@@ -118,7 +118,7 @@ class ShardQueue:
         self._returned.extendleft(reversed(listed))
         for entry in listed:
             self.count += len(entry.records)
-            self.size_bytes += entry.waiting_bytes
+            self.size_bytes += entry.records_bytes
 
     # --- out ----------------------------------------------------------------------------------------------
 
@@ -143,11 +143,11 @@ class ShardQueue:
                 break
             entry.attempt_count += 1
             taken.append(entry)
-            taken_keys.add(entry.packed.partition_key)
+            taken_keys.add(entry.partition_key)
             cost_s += entry.cost_s
             size_bytes += entry.size_bytes
             self.count -= len(entry.records)
-            self.size_bytes -= entry.waiting_bytes
+            self.size_bytes -= entry.records_bytes
             if self.aggregates and (self._keeps_key_order or not (self.is_full or self._returned)):
                 break
         return taken
