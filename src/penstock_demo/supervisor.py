@@ -137,7 +137,7 @@ class QueryProcess:
         return f"\nThe end of {self._log_path}:\n{''.join(lines)}"
 
     def _read(self, process: subprocess.Popen[str]) -> None:
-        assert process.stdout is not None  # noqa: S101 - for the type checker
+        assert process.stdout is not None
         with process.stdout as lines:
             for line in lines:
                 if not line.endswith("\n"):

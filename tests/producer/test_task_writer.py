@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import random
 import tracemalloc
 
 import pyarrow as pa
@@ -14,6 +15,21 @@ from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.sink import RowWriter
 from penstock.spark.spark_options import parse_sink
 from stream_reading import firsts_by_key, kcl_reads
+
+
+class VirtualClock:
+    """Waiting moves it."""
+
+    def __init__(self, on_sleep):
+        self.now_s = 0.0
+        self._on_sleep = on_sleep
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def sleep(self, duration_s):
+        self.now_s += duration_s
+        self._on_sleep()
 
 
 def write_numbered(writer, count, keys=7):
@@ -150,17 +166,10 @@ def test_the_writers_of_one_task_share_one_bound_on_memory(server, kinesis, stre
 def test_a_stream_that_takes_nothing_does_not_keep_the_others_from_making_room(server, kinesis, stream):
     other = f"{stream}-other"
     server.create_stream(other, shards=1)
-    now_s = [0.0]
-
-    def sleep(duration_s):
-        now_s[0] += duration_s
-        server.faults.clear()
-
+    clock = VirtualClock(on_sleep=server.faults.clear)
     memory = TaskMemory(30_000)
     slow, free = (
-        TaskWriter(
-            kinesis, each, memory=memory, monotonic_s=lambda: now_s[0], sleep=sleep, chance=lambda: 0.5
-        )
+        TaskWriter(kinesis, each, memory=memory, clock=clock, chance=random.Random(1))
         for each in (stream, other)
     )
     server.faults.throttle("PutRecords", count=None, stream=stream)
@@ -168,10 +177,10 @@ def test_a_stream_that_takes_nothing_does_not_keep_the_others_from_making_room(s
         slow.write(b"x" * 2000, "k")
     for _ in range(40):
         free.write(b"x" * 2000, "k")
-    assert now_s == [0.0]  # nobody had to wait: what the free stream takes is room enough
+    assert clock.now_s == 0  # nobody had to wait: what the free stream takes is room enough
     for _ in range(8):
         slow.write(b"x" * 2000, "k")
-    assert now_s[0] > 0
+    assert clock.now_s > 0
     assert (slow.finish().user_record_count, free.finish().user_record_count) == (16, 40)
 
 

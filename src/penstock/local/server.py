@@ -350,7 +350,7 @@ class LocalKinesisProcess(Handle):
             process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True
             )
-            assert process.stdout is not None  # noqa: S101 - for the type checker
+            assert process.stdout is not None
             timer = threading.Timer(_START_TIMEOUT_S, process.kill)
             timer.start()
             try:

@@ -10,17 +10,13 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
-from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordExpired, ServiceError
-from penstock.ports.clock import Chance, Clock
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.metrics import Metrics
-from penstock.producer.placement import Placement, fetch_shard_map, warn_of_no_map
-from penstock.producer.put_calls import RETRIED_ERRORS, failure_of
+from penstock.errors import DeliveryFailed, PenstockError, RecordExpired, ServiceError
+from penstock.producer.placement import Placement
+from penstock.producer.sender import Sender, SenderPorts
 
 if TYPE_CHECKING:
     from penstock.core.writing.packing import PackedEntry, PendingRecord
@@ -77,16 +73,6 @@ class _Expired:
         return bool(self.records)
 
 
-@dataclass(frozen=True, slots=True)
-class EnginePorts:
-    """What an engine stands on."""
-
-    kinesis: Kinesis
-    clock: Clock
-    chance: Chance
-    metrics: Metrics
-
-
 class Engine:
     """Sends what a batcher says, on threads of its own.
 
@@ -104,7 +90,7 @@ class Engine:
         self,
         stream: str,
         batcher: Batcher,
-        ports: EnginePorts,
+        ports: SenderPorts,
         *,
         fetch_placement: Callable[[], Placement],
         thread_count: int,
@@ -116,9 +102,9 @@ class Engine:
         self._stream = stream
         self._batcher = batcher
         self._ports = ports
-        self._fetch_placement = fetch_placement
         self._buffer_bytes_max = buffer_bytes_max
         self._lock = threading.Lock()
+        self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._open_count = 0
@@ -249,66 +235,34 @@ class Engine:
         return _Expired(self._batcher.drop_expired(now_s - ttl_s)) if self._batcher.waiting_count else None
 
     def _do(self, step: PutRequest | FetchShards | Stuck | _Expired) -> None:
-        if isinstance(step, PutRequest):
-            self._send(step)
-        elif isinstance(step, _Expired):
-            self._fail_expired(step)
-        elif isinstance(step, FetchShards):
-            self._fetch_map(step)
-        else:
-            self._give_up(DeliveryFailed(f"stream {self._stream}: {step.why}"), None)
+        match step:
+            case PutRequest():
+                self._send(step)
+            case FetchShards():
+                self._fetch_shards(step)
+            case Stuck(why):
+                self._give_up(DeliveryFailed(f"stream {self._stream}: {why}"), None)
+            case _Expired():
+                self._fail_expired(step)
 
     def _send(self, request: PutRequest) -> None:
-        ports = self._ports
-        began_s = ports.clock.monotonic_s()
-        self._measure_request(request, began_s)
+        self._measure_request(request, self._ports.clock.monotonic_s())
         try:
-            answers = ports.kinesis.put_records(self._stream, request.entries)
-        except RETRIED_ERRORS as error:
-            with self._lock:
-                result = self._batcher.on_failed_call(
-                    request,
-                    failure_of(error),
-                    str(error),
-                    ports.clock.monotonic_s(),
-                    ports.chance.random(),
-                )
+            result = self._sender.send(request)
         except ServiceError as error:
             self._fail_request(request, error)
-            return
         else:
-            now_s = ports.clock.monotonic_s()
-            ports.metrics.observe("put_request_time_s", now_s - began_s)
-            with self._lock:
-                result = self._batcher.on_answers(request, answers, now_s, ports.chance.random())
-        self._settle(result)
+            self._settle(result)
 
-    def _fetch_map(self, wish: FetchShards) -> None:
-        ports = self._ports
-        aggregates: bool | None = None
+    def _fetch_shards(self, step: FetchShards) -> None:
         try:
-            if self._batcher.aggregates:
-                aggregates = self._fetch_placement().may_aggregate
-            shards = fetch_shard_map(ports.kinesis, self._stream, wish)
-        except RETRIED_ERRORS as error:
-            with self._lock:
-                self._batcher.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
-            return
-        except AccessDenied as error:
-            warn_of_no_map(self._stream, error)
-            with self._lock:
-                result = self._batcher.forgo_map(ports.clock.monotonic_s())
+            result = self._sender.fetch_shards(step)
         except PenstockError as error:
-            with self._lock:
-                self._batcher.note_map_failure(str(error), ports.clock.monotonic_s(), ports.chance.random())
             self._give_up(
                 DeliveryFailed(f"stream {self._stream}: the shards cannot be listed: {error}"), error
             )
-            return
         else:
-            with self._lock:
-                result = self._batcher.learn_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
-        self._settle(result)
+            self._settle(result)
 
     # --- what came of it ----------------------------------------------------------------------------------
 

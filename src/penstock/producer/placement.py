@@ -9,10 +9,9 @@ from typing import Final
 from weakref import WeakKeyDictionary
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
-from penstock.core.shard import Shard, StreamSummary
-from penstock.core.writing.batcher_steps import FetchShards
+from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied
-from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.kinesis import Kinesis
 
 _log: Final = logging.getLogger("penstock.producer")
 
@@ -112,22 +111,3 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
 def _may_aggregate(summary: StreamSummary) -> bool:
     # Only an on-demand stream can be set to place records by itself (API reference, UpdateStreamMode).
     return not summary.on_demand if summary.service_managed_keys is None else not summary.service_managed_keys
-
-
-def fetch_shard_map(kinesis: Kinesis, stream: str, wish: FetchShards) -> tuple[Shard, ...]:
-    """List the shards that the batcher asks for: the open ones, or with the closed ones.
-
-    Raises:
-        ServiceError: No answer.
-    """
-    return kinesis.fetch_shards(stream, None if wish.is_whole else ShardFilter("AT_LATEST")).shards
-
-
-def warn_of_no_map(stream: str, error: AccessDenied) -> None:
-    """Say what it costs that the shards may not be listed."""
-    _log.warning(
-        "stream %s: ListShards is not permitted (%s): records are written without aggregation and without flow control "
-        "per shard; permit the call to have both",
-        stream,
-        error,
-    )

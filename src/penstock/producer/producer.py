@@ -28,8 +28,9 @@ from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
-from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine, EnginePorts
+from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine
 from penstock.producer.placement import Placement, fetch_placement
+from penstock.producer.sender import SenderPorts
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
@@ -306,7 +307,7 @@ class Producer:
             self._engine = Engine(
                 self.stream,
                 batcher,
-                EnginePorts(self._kinesis, self._clock, self._chance, self._metrics),
+                SenderPorts(self._kinesis, self._clock, self._chance, self._metrics),
                 fetch_placement=self._fetch_placement,
                 thread_count=options.request_count_max,
                 buffer_bytes_max=options.buffer_bytes_max,

@@ -6,32 +6,28 @@ steps are carried out, one after the other, by the thread that writes.
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import random
-import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 from penstock.core.writing.packing import check_record
-from penstock.errors import (
-    AccessDenied,
-    DeliveryFailed,
-    ServiceError,
-)
+from penstock.errors import DeliveryFailed, ServiceError
+from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.producer.placement import PLACED_BY_KEY, PLACEMENTS, Placement, fetch_shard_map, warn_of_no_map
-from penstock.producer.put_calls import RETRIED_ERRORS, failure_of
+from penstock.ports.metrics import NoMetrics
+from penstock.producer.placement import PLACED_BY_KEY, PLACEMENTS, Placement
+from penstock.producer.sender import Sender, SenderPorts
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
     AGGREGATE_COUNT_DEFAULT,
     check_common,
     settings_of,
 )
+from penstock.runtime.system_clock import SystemClock
 
-_log: Final = logging.getLogger("penstock.producer")
 _SEND_BYTES: Final = 2**20
 _NO_COMPANY_S: Final = 1e9
 """A task's records wait for company until the task ends or memory asks for them."""
@@ -203,21 +199,19 @@ class TaskWriter:
         stream: str,
         options: TaskWriterOptions | None = None,
         *,
-        monotonic_s: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-        chance: Callable[[], float] = random.random,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
         memory: TaskMemory | None = None,
     ) -> None:
-        self._kinesis = kinesis
+        self._ports = SenderPorts(
+            kinesis, clock or SystemClock(), chance or random.SystemRandom(), NoMetrics()
+        )
         self._stream = stream
         self._options = TaskWriterOptions() if options is None else options
-        self._monotonic_s = monotonic_s
-        self._sleep = sleep
-        self._chance = chance
         self._memory = TaskMemory(self._options.buffer_bytes_max) if memory is None else memory
         self._memory.add(self)
         self._send_bytes = min(_SEND_BYTES, self._memory.bytes_max)
-        self._batcher: Batcher | None = None
+        self._sender: Sender | None = None
         self._record_bytes_max = 0
         self._knows_record_limit = False
         self.report = WriteReport()
@@ -235,14 +229,15 @@ class TaskWriter:
             DeliveryFailed: The service refused for good, or acknowledged nothing for too long.
             ServiceError: The first record only: the stream could not be asked about.
         """
-        batcher = self._batcher or self._open()
+        sender = self._sender or self._open()
+        batcher = sender.batcher
         if len(data) + 4 * len(partition_key) > self._record_bytes_max:
             self._learn_record_limit()
         check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         before_bytes = batcher.waiting_bytes
-        batcher.add(data, partition_key, explicit_hash_key, self._monotonic_s())
+        batcher.add(data, partition_key, explicit_hash_key, self._ports.clock.monotonic_s())
         self._memory.used_bytes += batcher.waiting_bytes - before_bytes
-        while self._is_request_full(batcher) and self._do_step(batcher, flushes=False) <= 0:
+        while self._is_request_full(batcher) and self._do_step(sender, flushes=False) <= 0:
             pass  # sent; where nothing can be sent just now, there may be room for more
         self._memory.make_room()
 
@@ -252,9 +247,9 @@ class TaskWriter:
         Raises:
             DeliveryFailed: The service refused for good, or acknowledged nothing for too long.
         """
-        batcher = self._batcher
-        while batcher is not None and batcher.waiting_count:
-            wait_s = self._do_step(batcher, flushes=True)
+        sender = self._sender
+        while sender is not None and sender.batcher.waiting_count:
+            wait_s = self._do_step(sender, flushes=True)
             if wait_s > 0:
                 self.pause(wait_s)
         return self.report
@@ -262,7 +257,7 @@ class TaskWriter:
     @property
     def waiting_bytes(self) -> int:
         """Memory that records take which are not acknowledged."""
-        return 0 if self._batcher is None else self._batcher.waiting_bytes
+        return 0 if self._sender is None else self._sender.batcher.waiting_bytes
 
     def send_some(self) -> float:
         """Send a request of what waits, whether or not it is full; return the seconds to wait first, 0 when it was sent.
@@ -270,21 +265,21 @@ class TaskWriter:
         Raises:
             DeliveryFailed: As `write`.
         """
-        return 0.0 if self._batcher is None else self._do_step(self._batcher, flushes=True)
+        return 0.0 if self._sender is None else self._do_step(self._sender, flushes=True)
 
     def pause(self, duration_s: float) -> None:
-        """WaitUntil, because the stream takes nothing."""
+        """Wait, because the stream takes nothing."""
         self.report.pause_s += duration_s
-        self._sleep(duration_s)
+        self._ports.clock.sleep(duration_s)
 
     # --- taking -------------------------------------------------------------------------------------------
 
-    def _open(self) -> Batcher:
+    def _open(self) -> Sender:
         options = self._options
         # Thousands of tasks share 20 calls of DescribeStreamSummary per second: without aggregation none is needed.
         placement = self._fetch_placement() if options.aggregation else PLACED_BY_KEY
         self._record_bytes_max = placement.record_bytes_max
-        self._batcher = Batcher(
+        batcher = Batcher(
             settings_of(
                 options,
                 aggregates=options.aggregation and placement.may_aggregate,
@@ -294,7 +289,14 @@ class TaskWriter:
             record_bytes_max=placement.record_bytes_max,
             shard_count=placement.shard_count,
         )
-        return self._batcher
+        self._sender = Sender(
+            self._stream,
+            batcher,
+            self._ports,
+            fetch_placement=self._fetch_placement_again,
+            lock=contextlib.nullcontext(),
+        )
+        return self._sender
 
     def _learn_record_limit(self) -> None:
         """Ask once how large a record may be, when one is larger than the default."""
@@ -305,12 +307,16 @@ class TaskWriter:
     def _fetch_placement(self) -> Placement:
         options = self._options
         return PLACEMENTS.fetch(
-            self._kinesis,
+            self._ports.kinesis,
             self._stream,
             wants_aggregation=options.aggregation,
             is_forced=options.force_aggregation,
-            now_s=self._monotonic_s(),
+            now_s=self._ports.clock.monotonic_s(),
         )
+
+    def _fetch_placement_again(self) -> Placement:
+        PLACEMENTS.forget(self._ports.kinesis, self._stream)
+        return self._fetch_placement()
 
     def _is_request_full(self, batcher: Batcher) -> bool:
         if batcher.aggregates:
@@ -319,65 +325,38 @@ class TaskWriter:
 
     # --- sending ------------------------------------------------------------------------------------------
 
-    def _do_step(self, batcher: Batcher, *, flushes: bool) -> float:
-        """Do what the batcher says; give the seconds to wait before the next step."""
-        before_bytes = batcher.waiting_bytes
+    def _do_step(self, sender: Sender, *, flushes: bool) -> float:
+        """Carry out the batcher's next step; return the seconds to wait before the one after it."""
+        before_bytes = sender.batcher.waiting_bytes
         try:
-            return self._carry_out(batcher, flushes=flushes)
+            return self._carry_out(sender, flushes=flushes)
         finally:
-            self._memory.used_bytes += batcher.waiting_bytes - before_bytes
+            self._memory.used_bytes += sender.batcher.waiting_bytes - before_bytes
 
-    def _carry_out(self, batcher: Batcher, *, flushes: bool) -> float:
-        now_s = self._monotonic_s()
-        step = batcher.plan_step(now_s, flushes=flushes)
+    def _carry_out(self, sender: Sender, *, flushes: bool) -> float:
+        now_s = self._ports.clock.monotonic_s()
+        step = sender.batcher.plan_step(now_s, flushes=flushes)
         match step:
             case PutRequest():
-                self._send(batcher, step)
+                self.report.request_count += 1
+                try:
+                    self._count(sender.send(step))
+                except ServiceError as error:
+                    raise self._failed(f"the service refused the request for good: {error}") from error
             case FetchShards():
-                self._fetch_map(batcher, step)
-            case Stuck():
-                raise self._failed(step.why)
+                try:
+                    self._count(sender.fetch_shards(step))
+                except ServiceError as error:
+                    raise self._failed(f"the shards cannot be listed: {error}") from error
+            case Stuck(why):
+                raise self._failed(why)
             case WaitUntil(until_s, why):
                 if until_s is not None:
                     return max(1e-4, until_s - now_s)
-                # One thread: nothing is in flight here, so with a flush every wait has its end.
-                if flushes:
-                    raise AssertionError(f"{batcher.waiting_count} records wait for nothing: {why}")
+                # One thread: nothing is in flight here, so with a flush every wait has an end.
+                assert not flushes, f"{sender.batcher.waiting_count} records wait for nothing: {why}"
                 return _NO_COMPANY_S
         return 0.0
-
-    def _send(self, batcher: Batcher, request: PutRequest) -> None:
-        self.report.request_count += 1
-        try:
-            answers = self._kinesis.put_records(self._stream, request.entries)
-        except RETRIED_ERRORS as error:
-            result = batcher.on_failed_call(
-                request, failure_of(error), str(error), self._monotonic_s(), self._chance()
-            )
-        except ServiceError as error:
-            raise self._failed(f"the service refused the request for good: {error}") from error
-        else:
-            result = batcher.on_answers(request, answers, self._monotonic_s(), self._chance())
-        self._count(result)
-
-    def _fetch_map(self, batcher: Batcher, wish: FetchShards) -> None:
-        aggregates: bool | None = None
-        try:
-            if batcher.aggregates and wish.is_whole:
-                # Aggregates went astray: what is remembered of the stream may be what is wrong.
-                PLACEMENTS.forget(self._kinesis, self._stream)
-                aggregates = self._fetch_placement().may_aggregate
-            shards = fetch_shard_map(self._kinesis, self._stream, wish)
-        except RETRIED_ERRORS as error:
-            batcher.note_map_failure(str(error), self._monotonic_s(), self._chance())
-            return
-        except AccessDenied as error:
-            warn_of_no_map(self._stream, error)
-            self._count(batcher.forgo_map(self._monotonic_s()))
-            return
-        except ServiceError as error:
-            raise self._failed(f"the shards cannot be listed: {error}") from error
-        self._count(batcher.learn_shards(shards, self._monotonic_s(), aggregates=aggregates))
 
     def _count(self, result: PutResult) -> None:
         report = self.report
@@ -393,7 +372,7 @@ class TaskWriter:
             )
 
     def _failed(self, why: str) -> DeliveryFailed:
-        left = 0 if self._batcher is None else self._batcher.waiting_count
+        left = 0 if self._sender is None else self._sender.batcher.waiting_count
         return DeliveryFailed(
             f"stream {self._stream}: {why}. Acknowledged so far: {self.report.user_record_count} records; "
             f"not acknowledged: {left}"

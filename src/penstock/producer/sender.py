@@ -1,0 +1,121 @@
+"""Carries out a batcher's steps: one PutRecords, one listing of the shards, and what each means to the batcher.
+
+The batcher decides what is sent, when it is sent again and how long to pause. Whoever owns a sender decides what a
+final failure means: the producer fails futures, the task writer raises.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult
+from penstock.errors import AccessDenied, ResourceBusy, ServiceError, Throttled, Unavailable, UnknownOutcome
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.metrics import Metrics
+from penstock.producer.placement import Placement
+
+_log: Final = logging.getLogger("penstock.producer")
+_RETRIED: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome)
+"""After these a call is made again; every other error of the service is final."""
+
+
+@dataclass(frozen=True, slots=True)
+class SenderPorts:
+    """The outside world of a sender."""
+
+    kinesis: Kinesis
+    clock: Clock
+    chance: Chance
+    metrics: Metrics
+
+
+class Sender:
+    """Makes the calls that one batcher plans. As thread-safe as its lock.
+
+    Args:
+        stream: Name or ARN.
+        batcher: Plans the steps and learns their outcome; in the attribute `batcher`.
+        ports: Service, time, jitter, metrics.
+        fetch_placement: Asks anew how the stream places records.
+        lock: Held while the batcher learns an outcome, never during a call.
+    """
+
+    def __init__(
+        self,
+        stream: str,
+        batcher: Batcher,
+        ports: SenderPorts,
+        *,
+        fetch_placement: Callable[[], Placement],
+        lock: AbstractContextManager[Any],
+    ) -> None:
+        self._stream = stream
+        self.batcher = batcher
+        self._ports = ports
+        self._fetch_placement = fetch_placement
+        self._lock = lock
+
+    def send(self, request: PutRequest) -> PutResult:
+        """Send a request once and tell the batcher the answers.
+
+        Raises:
+            ServiceError: The request was refused for good. The batcher still counts it as in flight.
+        """
+        ports = self._ports
+        began_s = ports.clock.monotonic_s()
+        try:
+            answers = ports.kinesis.put_records(self._stream, request.entries)
+        except _RETRIED as error:
+            now_s, u = ports.clock.monotonic_s(), ports.chance.random()
+            with self._lock:
+                return self.batcher.on_failed_call(request, _failure_of(error), str(error), now_s, u)
+        now_s, u = ports.clock.monotonic_s(), ports.chance.random()
+        ports.metrics.observe("put_request_time_s", now_s - began_s)
+        with self._lock:
+            return self.batcher.on_answers(request, answers, now_s, u)
+
+    def fetch_shards(self, step: FetchShards) -> PutResult:
+        """List the shards once and tell the batcher.
+
+        Raises:
+            PenstockError: The shards cannot be listed, and trying again cannot help.
+        """
+        ports = self._ports
+        aggregates: bool | None = None
+        try:
+            if self.batcher.aggregates and step.is_whole:
+                # Aggregates went astray: perhaps the stream has begun to place records by itself.
+                aggregates = self._fetch_placement().may_aggregate
+            shard_filter = None if step.is_whole else ShardFilter("AT_LATEST")
+            shards = ports.kinesis.fetch_shards(self._stream, shard_filter).shards
+        except AccessDenied as error:
+            _log.warning(
+                "stream %s: ListShards is not permitted (%s): records are written without aggregation and without flow "
+                "control per shard; permit the call to have both",
+                self._stream,
+                error,
+            )
+            with self._lock:
+                return self.batcher.forgo_map(ports.clock.monotonic_s())
+        except Exception as error:
+            # Whatever it is: the batcher waits for this listing, and must not wait for ever.
+            now_s, u = ports.clock.monotonic_s(), ports.chance.random()
+            with self._lock:
+                self.batcher.note_map_failure(str(error), now_s, u)
+            if isinstance(error, _RETRIED):
+                return PutResult()
+            raise
+        with self._lock:
+            return self.batcher.learn_shards(shards, ports.clock.monotonic_s(), aggregates=aggregates)
+
+
+def _failure_of(error: ServiceError) -> Failure:
+    if isinstance(error, UnknownOutcome):
+        return Failure.UNKNOWN
+    return Failure.THROTTLED if isinstance(error, Throttled) else Failure.UNAVAILABLE
