@@ -1,12 +1,12 @@
-"""What the balance costs: a worker's processor in one round, and leases that move when workers join.
+"""Measure what balancing costs: processor time per worker and round, and leases that move when workers join.
 
     python bench/balance.py [--repeats 5] [--json]
 
-A newcomer plans against a fleet in which nine workers of ten hold leases at random. The peer of the same run is the
-codec: a round reads every row first, so that much has been paid before a plan begins.
+A new worker plans in a fleet in which nine of ten workers hold leases at random. The peer of the same run is the codec: a
+round reads every row before it plans, so this cost comes first.
 
-Nine workers join one that reads 100 shards, at moments spread over one round: 90 leases have to move. The fleet is the
-simulator's, without faults.
+Nine workers join one that reads 100 shards, at moments spread over one round, so 90 leases have to move. The fleet runs in
+the simulator, without faults.
 """
 
 from __future__ import annotations

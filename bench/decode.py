@@ -1,10 +1,10 @@
-"""How fast a GetRecords answer becomes Arrow columns, on one core, beside stock boto3 in the same run.
+"""Measure how fast a GetRecords answer becomes Arrow columns, on one core, beside stock boto3 in the same run.
 
     python bench/decode.py [--json]
 
-Both sides get the same response bytes, as they come off the wire, and give the same Arrow columns. Stock boto3 is
-botocore's own response parser followed by the fastest plain way from its dictionaries to columns. The two take turns, and
-the median of each is shown, so that a noisy machine slows both.
+Both sides get the same response bytes, as they come off the wire, and make the same Arrow columns. Stock boto3 is
+botocore's own response parser, followed by the fastest plain way from its dictionaries to columns. The two take turns, and
+the median of each is shown, so a noisy machine slows both.
 """
 
 from __future__ import annotations

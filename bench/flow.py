@@ -1,11 +1,11 @@
-"""How writers share a stream that is too small for them: offered, accepted and refused over time, drawn as a picture.
+"""Show how writers share a stream that is too small for them: a chart of offered, accepted and refused records over time.
 
     python bench/flow.py [--seconds 30] [--json] [--out artifacts/flow.html]
 
-Eight writers push three times what four shards take in, with the service's quotas on, and stop after `--seconds`; the
-picture goes on until the last acknowledgement. First penstock's producer, then the loop that everybody writes with
-boto3: PutRecords, and what was refused again after a tenth of a second. One embedded server in a process of its own,
-the writers as threads of this one. Every record is counted in the stream afterwards.
+Eight writers offer three times what four shards accept, with the service's quotas, and stop after `--seconds`. The chart goes
+on until the last acknowledgement. Penstock's producer runs first, then the usual loop with boto3: PutRecords, and again
+what was refused, after a tenth of a second. The embedded server runs in a separate process, the writers as threads of
+this one. Every record is counted in the stream afterwards.
 """
 
 from __future__ import annotations

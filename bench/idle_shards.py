@@ -1,11 +1,11 @@
-"""How long one record on a stream of idle shards takes to reach `foreachBatch`, with default options.
+"""Measure how long one record on a stream of idle shards takes to reach `foreachBatch`, with default options.
 
     python bench/idle_shards.py [--shards 20 100 500 1000] [--records 10] [--json]
 
-An embedded server in a process of its own, quotas on; Spark in this process's JVM, no limits set, default probe interval.
-Records are put one at a time on one shard, the next one when the one before has arrived and the query is idle again. Beside
-it, in the same run: boto3 asking every shard for records, one after the other, which is what a reader without leases and
-batches has to do to find one. Also how many calls each record cost.
+An embedded server runs in a separate process, with quotas. Spark runs in this process's JVM, with no limits and the default
+probe interval. Records are put one at a time on one shard, the next one when the one before has arrived and the query is idle
+again. Beside it, in the same run, boto3 asks every shard for records, one after the other, which is what a reader without
+leases and batches has to do to find one. The bench also counts the calls per record.
 """
 
 from __future__ import annotations

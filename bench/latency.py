@@ -1,11 +1,11 @@
-"""How long a record takes from PutRecord to `foreachBatch`, at a zero trigger.
+"""Measure how long a record takes from PutRecord to `foreachBatch`, with a zero trigger.
 
     python bench/latency.py [--records 200] [--json]
 
-An embedded server in a process of its own, quotas on, two shards; Spark in this process's JVM with its checkpoint on the local
-disk. Records are put one by one at random moments, about five a second, so that most batches hold one. Each carries the moment
+An embedded server with two shards runs in a separate process, with quotas. Spark runs in this process's JVM, with its checkpoint
+on the local disk. Records are put one by one at random moments, about five a second, so that most batches hold one. Each carries the moment
 before its put; the time is taken when `foreachBatch` has collected it. The first batches, in which Spark warms up, are left out.
-Beside it, in the same run and on the same stream: a loop with boto3 that polls each shard five times a second.
+Beside it, in the same run and on the same stream, a loop with boto3 polls each shard five times a second.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""What planning a batch costs a query's driver on a stream of many shards: time, calls, bytes of the offset.
+"""Measure what planning a batch costs a query's driver on a stream of many shards: time, calls, bytes of the offset.
 
     python bench/planning.py [--shards 1000] [--batches 5] [--json]
 
-One embedded server in a process of its own, without quotas. Every shard is behind, as in a query that works hard; each
-batch's tasks are stood in for by their claims, written as tasks write them. Timed is what Spark waits for between two
-batches: `latestOffset` and `partitions`. The lease table is moto's here: DynamoDB answers a scan of a thousand rows
-faster. Beside it, for the ratio: one plain scan of the table with boto3 in the same run.
+An embedded server runs in a separate process, without quotas. Every shard is behind, as in a busy query. Instead of running
+tasks, the bench writes their claims as tasks do. It times what Spark waits for between two batches: `latestOffset` and
+`partitions`. moto serves the lease table here; DynamoDB answers a scan of a thousand rows faster. Beside it, for the ratio,
+is one plain scan of the table with boto3 in the same run.
 """
 
 from __future__ import annotations

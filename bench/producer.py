@@ -1,12 +1,12 @@
-"""How fast records are written, and what they cost: penstock's producers beside boto3 and async-kinesis, in one run.
+"""Measure how fast records are written and what they cost: Penstock's producers beside boto3 and async-kinesis, in one run.
 
     python bench/producer.py [--records 100000] [--json] [--no-peer]
 
-One embedded server in a process of its own, without quotas, takes everything; each writer gets a process and a stream of
-four shards for itself. Counted are user records (100 bytes of data, one of 10,000 keys) from the first put to the last
-acknowledgement, and the processor time of the writer's process alone. `records/s` depends on how many processors the
-server leaves to the writer, `CPU s per million` does not. Every record is counted in the stream afterwards; a writer that
-lost one is a failure.
+An embedded server in a separate process, without quotas, takes everything. Each writer has its own process and its own stream of
+four shards. The bench counts user records (100 bytes of data, one of 10,000 keys) from the first put to the last
+acknowledgement, and the processor time of the writer's process only. `records/s` depends on how many processors the server
+leaves to the writer; `CPU s per million` does not. Every record is counted in the stream afterwards, and a writer that
+lost one fails the bench.
 """
 
 from __future__ import annotations

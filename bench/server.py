@@ -1,10 +1,10 @@
-"""How fast the embedded Kinesis serves, from one process, beside moto's server in the same run.
+"""Measure how fast the embedded Kinesis serves from one process, beside moto's server in the same run.
 
     python bench/server.py [--seconds 3] [--json] [--no-peer]
 
-The client is this process: it sends requests that were built beforehand and throws the answers away, so
-that the server is what is measured. MB are 10^6 bytes of user data (before base64). `ratio` is ours over
-the peer's, each measured the same way; the peer gets smaller answers because it would take minutes. For writes
+The client is this process. It sends requests that were built beforehand and drops the answers, so that only
+the server is measured. An MB is 10^6 bytes of user data (before base64). `ratio` is Penstock's figure over
+the peer's, each measured the same way; the peer gets smaller answers because it would take minutes otherwise. For writes
 with a state folder, `ratio` is the rate with the folder over the rate without it.
 """
 

@@ -1,4 +1,4 @@
-"""What other workers do to a lease between two steps of a query: by our writes, and as Java KCL workers write."""
+"""Do to a lease what other workers do between two steps of a query: Penstock's workers, and Java KCL workers."""
 
 from __future__ import annotations
 

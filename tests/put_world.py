@@ -1,4 +1,4 @@
-"""A stream in memory that refuses, loses answers and reshards as a test's chance says, and readers by the KCL's rules."""
+"""A stream in memory that refuses, loses answers and reshards at random, and readers that follow the KCL's rules."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A streaming query without Spark: the reader's calls in the orders in which Spark makes them."""
+"""Run a streaming query without Spark: make the reader's calls in the orders in which Spark makes them."""
 
 from __future__ import annotations
 

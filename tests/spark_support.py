@@ -1,4 +1,4 @@
-"""What the Spark tests share: putting records, waiting, queries that collect their batches."""
+"""Shared by the Spark tests: put records, wait, and run queries that collect their batches."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Streams with a past, for properties that hold in any history."""
+"""Generate streams with a history, for properties that hold in any history."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Readers for producer tests: what is in a stream, and what a KCL worker would give its handler."""
+"""Read for producer tests what is in a stream, and what a KCL worker would pass to its handler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Splits and merges of a stream's open shards by chance."""
+"""Split and merge a stream's open shards at random."""
 
 from __future__ import annotations
 

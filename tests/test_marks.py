@@ -1,4 +1,4 @@
-"""The marks of the tests, held: what is not marked `spark` starts no JVM, and the table names what is there."""
+"""The marks of the tests: what is not marked `spark` starts no JVM, and the table names only folders that exist."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
 """Hold the documentation against the code (generated parts, links, commands), and the import rules against strings.
 
-    python tools/check_docs.py            say what is out of step, exit 1
+    python tools/check_docs.py            report what is out of step, exit 1
     python tools/check_docs.py --write    write the generated parts
 
 Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
-entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports past their
-public interface, and the tests that it names are there; docs/metrics.md has exactly the metrics that the code sends; no
+entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports beyond their
+public interface, and the tests that it names exist; docs/metrics.md has exactly the metrics that the code sends; no
 module below the command line is imported by a string, where the import contracts would not see it (a package's lazy
 `__init__` names only its own modules).
 """

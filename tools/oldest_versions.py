@@ -1,8 +1,8 @@
-"""Make a virtual environment with the oldest versions that pyproject.toml allows.
+"""Create a virtual environment with the oldest versions that pyproject.toml allows.
 
-`python tools/oldest_versions.py FOLDER` installs Penstock there with every dependency at its lower bound, those of the extras
-`local` and `spark` too (without pyspark), and what the tests need at its newest. Where an extra asks for more than Penstock
-itself does, Penstock's own bound counts: tests that need the extra's are skipped, with the reason.
+`python tools/oldest_versions.py FOLDER` installs Penstock there with every dependency at its lower bound, also those of the extras
+`local` and `spark` (without pyspark), and the newest versions of what the tests need. If an extra requires more than Penstock
+itself, Penstock's own bound counts. Tests that need the extra's version are skipped, with the reason.
 `python tools/oldest_versions.py --list` prints the versions. The ordinary `.venv` is the other end: `make setup` installs
 the newest versions.
 """

@@ -1,11 +1,11 @@
-"""Kinesis servers written by others, installed when they are wanted, for suites that must not grade themselves.
+"""Install and run Kinesis servers by others, for suites that must not grade themselves.
 
     python tools/peers.py install [name ...]     put them into .peers/ (npm or pip, pinned versions)
     python tools/peers.py run kinesis-local      start one on a free loopback port and print its address
 
-Everything lives in .peers/ of this checkout: nothing is installed into the project's environment, and removing the
-folder removes them. A server that cannot be had (no node, no network) is a `PeerUnavailable` that says so; a test then
-skips with those words.
+Everything is in .peers/ of this checkout. Nothing is installed into the project's environment, and removing the folder removes
+them. A server that cannot be installed (no node, no network) raises `PeerUnavailable`, and a test is skipped with its
+message.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The places where Penstock enters botocore past its public interface: each is really used, so that a change shows."""
+"""The places where Penstock uses botocore beyond its public interface. Each test really uses one, so that a change shows."""
 
 from __future__ import annotations
 

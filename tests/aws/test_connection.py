@@ -1,4 +1,4 @@
-"""Where and as whom: boto3's conventions count wherever nothing is set."""
+"""Endpoints, regions and credentials: boto3's conventions count where no option is set."""
 
 from __future__ import annotations
 

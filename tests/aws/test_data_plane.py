@@ -1,4 +1,4 @@
-"""The bodies of GetRecords and PutRecords, read and written beside botocore: the same bytes mean the same."""
+"""The bodies of GetRecords and PutRecords, read and written without botocore: the same bytes mean the same as with it."""
 
 from __future__ import annotations
 

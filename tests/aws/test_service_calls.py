@@ -1,4 +1,4 @@
-"""What each error of the SDK means to us, for reads and for writes; and when a call is tried again."""
+"""What each error of the SDK means for reads and for writes, and when a call is tried again."""
 
 from __future__ import annotations
 

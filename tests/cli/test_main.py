@@ -1,4 +1,4 @@
-"""The command line as a whole: what it offers, how it fails."""
+"""The command line as a whole: its commands, and how it fails."""
 
 import argparse
 import subprocess

@@ -1,4 +1,4 @@
-"""`penstock put` by hand: lines, files and keys, and what it says when something is wrong."""
+"""`penstock put` by hand: lines, files and keys, and its messages when something is wrong."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lag as `penstock leases --stream` tells it: the age of the oldest unread record, whatever the service's own figure says."""
+"""The lag that `penstock leases --stream` shows: the age of the oldest unread record, whatever the service's own figure says."""
 
 import json
 

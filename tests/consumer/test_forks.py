@@ -1,4 +1,4 @@
-"""A consumer in a forked child: its threads stayed in the parent, and each method says so at once."""
+"""A consumer in a forked child: its threads are in the parent, and each method says so at once."""
 
 import os
 import signal

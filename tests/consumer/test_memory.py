@@ -1,4 +1,4 @@
-"""What a consumer holds is counted as what it costs in memory, and aggregates are taken apart as there is room."""
+"""A consumer counts what its records cost in memory, and takes aggregates apart when there is room."""
 
 import gc
 import tracemalloc

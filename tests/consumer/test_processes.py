@@ -1,8 +1,8 @@
 """Real processes against the embedded Kinesis: killed, paused, joined and stopped under load.
 
-What is counted: a record is delivered when the call of the handler that got it has written it to the worker's file;
-the file's lines are counted, so a record that two workers got counts twice. Without faults each record is delivered
-exactly once, so the bound on repetition is 105 % of the records sent.
+A record counts as delivered when the handler has written it to the worker's file. The lines of all files are counted, so
+a record that two workers got counts twice. Without faults each record is delivered exactly once, so the bound on
+repetition is 105 % of the records sent.
 """
 
 import contextlib

@@ -1,4 +1,4 @@
-"""Streams that are quiet for longer than their retention, over the embedded service with a clock that is pushed."""
+"""Streams that are quiet for longer than their retention, on the embedded server, whose clock the test moves."""
 
 import logging
 import threading

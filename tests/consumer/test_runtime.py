@@ -1,4 +1,4 @@
-"""Workers at work under a virtual clock: both machines and both loops, as in production, without a thread."""
+"""Workers under a virtual clock: both machines and both loops, as in production, without threads."""
 
 import json
 

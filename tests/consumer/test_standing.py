@@ -1,4 +1,4 @@
-"""A worker whose shards have stopped: what it says, what it measures, and how it ends."""
+"""A worker whose shards have stopped: its reports, its metrics, and how it ends."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The consumer on real threads: iterating, stopping, signals, bounds. Ports in memory, short times."""
+"""The consumer on real threads: iterating, stopping, signals, bounds. The ports are in memory, and times are short."""
 
 import os
 import signal

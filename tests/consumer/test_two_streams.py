@@ -1,4 +1,4 @@
-"""Two streams under one application name, over the embedded service: shard ids are the same in every stream."""
+"""Two streams under one application name, on the embedded server: shard ids are the same in every stream."""
 
 import logging
 import threading

@@ -1,9 +1,9 @@
-"""One worker in a process of its own, for tests: says what it delivered and what it wrote into the lease table.
+"""Run one worker as a separate process, for tests; it records what it delivered and what it wrote to the lease table.
 
 Usage: worker_program.py ENDPOINT STREAM APPLICATION WORKER FOLDER [OPTION=JSON ...]
 
-`FOLDER/<worker>.records` gets a line per delivered record, written by one system call before the batch counts as
-done, so that it survives SIGKILL; `FOLDER/<worker>.writes` a line per lease write that was applied.
+`FOLDER/<worker>.records` gets one line per delivered record. One system call writes it before the batch counts as done, so
+that it survives SIGKILL. `FOLDER/<worker>.writes` gets one line per lease write that was applied.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Users and passwords in endpoints."""
+"""User names and passwords in endpoint URLs."""
 
 from __future__ import annotations
 

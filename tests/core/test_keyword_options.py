@@ -1,4 +1,4 @@
-"""Options by keyword: names are checked, values replaced."""
+"""Options as keywords: names are checked, and values replace the defaults."""
 
 from dataclasses import dataclass
 

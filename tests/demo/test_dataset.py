@@ -1,4 +1,4 @@
-"""The flights of the demonstration: ids in event order, a key for each, JSON that says all."""
+"""The flights of the demonstration: ids in event order, a key for each, JSON with every field."""
 
 import json
 

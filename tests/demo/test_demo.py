@@ -1,4 +1,4 @@
-"""The main job as a user runs it: verified through a reshard and kills, and clear when it is called wrongly."""
+"""The demonstration as a user runs it: verified through a reshard and kills, with clear messages for wrong calls."""
 
 from __future__ import annotations
 

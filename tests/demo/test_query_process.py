@@ -1,4 +1,4 @@
-"""The query as processes: found by their session, told apart, killed; supervised, restarted by plan, ended politely."""
+"""The query's processes: found by their session, told apart and killed; supervised, restarted by plan, stopped in order."""
 
 import os
 import subprocess

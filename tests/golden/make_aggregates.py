@@ -1,6 +1,6 @@
 """Write aggregates.json: user records that Penstock and aws-kinesis-agg pack into the same bytes and read from them.
 
-Run it in an environment of its own, since the peer is no dependency of the project (six is missing from its list):
+Run it in a separate environment, because the project does not depend on the peer (whose own list lacks six):
 
     python -m venv peer
     peer/bin/pip install aws-kinesis-agg==1.2.3 six

@@ -1,4 +1,4 @@
-"""Who is let in: programs of this machine, and no web page of another host."""
+"""Who may call: programs on this machine, and no web page of another host."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The CBOR wire, spoken by a client of its own over an encoder written by others."""
+"""The CBOR protocol, spoken by a test client over an encoder by others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`penstock local` in the foreground, and the server as a process of its own."""
+"""`penstock local` in the foreground, and the server as a separate process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Random histories with crashes, full disks and restarts: what was acknowledged is there, what was refused is not.
+"""Random histories with crashes, full disks and restarts: what was acknowledged is kept, and what was refused is not.
 
 The seeds run in seconds; `python -m tests.local.test_crashes 1000` runs that many.
 """

@@ -1,4 +1,4 @@
-"""What a hostile or broken client sends: refused in a bounded time, and the next client is served."""
+"""What a hostile or broken client sends: it is refused within a bounded time, and the next client is served."""
 
 from __future__ import annotations
 

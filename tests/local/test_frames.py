@@ -1,4 +1,4 @@
-"""The file of frames under the state folder: what is a torn tail, what is damage, and how it is written anew."""
+"""The file of frames under the state folder: what is a torn tail, what is damage, and how it is rewritten."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server whose disk is full for a while: what it refuses does not stand, what it acknowledged is kept."""
+"""A server whose disk is full for a while: what it refuses has no effect, and what it acknowledged is kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP side: pieces, pipelines, bad requests, large bodies, slow readers."""
+"""HTTP: requests in pieces, pipelines, bad requests, large bodies, slow readers."""
 
 from __future__ import annotations
 

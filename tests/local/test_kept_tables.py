@@ -1,4 +1,4 @@
-"""Tables of every shape that UpdateTable and its like can give them, over a crash and over an orderly stop."""
+"""Tables of every shape that UpdateTable and its like can give them, kept over a crash and over an orderly stop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""DynamoDB and CloudWatch where moto takes what the service refuses, or fails on it."""
+"""DynamoDB and CloudWatch requests that the service refuses and moto accepts or fails on."""
 
 from __future__ import annotations
 

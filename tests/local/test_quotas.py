@@ -1,4 +1,4 @@
-"""Every quota of the service, over a clock that stands still until the test moves it."""
+"""Every quota of the service, with a clock that moves only when the test moves it."""
 
 from __future__ import annotations
 

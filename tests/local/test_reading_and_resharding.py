@@ -1,4 +1,4 @@
-"""Positions, resharding and listings: what local servers get wrong about them, each as the service documents it."""
+"""Positions, resharding and listings: what local servers often get wrong, as the service documents it."""
 
 from __future__ import annotations
 

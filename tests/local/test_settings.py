@@ -1,4 +1,4 @@
-"""What a stream is told and shows (encryption, monitoring, policy, warm throughput), and dry runs."""
+"""The settings of a stream (encryption, monitoring, policy, warm throughput), and dry runs."""
 
 from __future__ import annotations
 

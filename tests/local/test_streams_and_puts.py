@@ -1,4 +1,4 @@
-"""Streams, puts and time: what local servers get wrong about them, each as the service documents it."""
+"""Streams, puts and time: what local servers often get wrong, as the service documents it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is refused before it reaches a stream: wrong types, lengths, ranges and patterns, in the service's words."""
+"""Wrong types, lengths, ranges and patterns are refused before they reach a stream, in the service's words."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Many writers on a small stream with the service's quotas on: all of it is used, and nothing is lost."""
+"""Many writers on a small stream with the service's quotas: they use all of it, and nothing is lost."""
 
 from __future__ import annotations
 

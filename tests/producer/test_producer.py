@@ -1,4 +1,4 @@
-"""The producer over the embedded Kinesis: every record acknowledged, in order per key, whatever goes wrong."""
+"""The producer against the embedded Kinesis: every record acknowledged, in order per key, whatever goes wrong."""
 
 from __future__ import annotations
 

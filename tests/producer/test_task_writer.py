@@ -1,4 +1,4 @@
-"""The task writer over the embedded Kinesis: it ends when all is acknowledged, or says what is not."""
+"""The task writer against the embedded Kinesis: it returns when everything is acknowledged, or names what is not."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""When a reader asks for the hash keys of its shards, and how old an answer may be."""
+"""When a reader asks for the hash-key ranges of its shards, and how old an answer may be."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Planted bugs: each a defect that some library of this kind really had, put in by injection.
+"""Planted bugs: each is a defect that some library of this kind really had.
 
-A simulator that cannot find known bugs proves nothing. Each mutant swaps one function for a wrong one while its
+A simulator that cannot find known bugs proves nothing. Each mutant replaces one function by a wrong one while its
 context is open; the sources stay as they are.
 """
 

@@ -1,4 +1,4 @@
-"""Every checker fails on a history made to break it, and is silent on the same history told rightly."""
+"""Every checker fails on a history made to break it, and passes the same history when it is right."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The simulator's power: bugs that libraries of this kind really had, planted one by one, are all found."""
+"""What the simulator can find: it finds every bug of a list that libraries of this kind really had, planted one by one."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Spark queries in the simulator: the claim protocol under deaths, races, lost answers, robbery and deleted tables."""
+"""Spark queries in the simulator: the claim protocol under deaths, races, lost answers, stolen leases and deleted tables."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The simulator at work: clean seeds, the same seed twice, a fleet of two zones, and the command."""
+"""The simulator: clean seeds, the same seed twice, a fleet of two zones, and the command."""
 
 import json
 from collections import Counter

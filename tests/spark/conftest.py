@@ -1,4 +1,4 @@
-"""One embedded Kinesis for all tests of this folder; streams and checkpoints are a test's own."""
+"""One embedded Kinesis for all tests of this folder; each test has streams and checkpoints of its own."""
 
 from __future__ import annotations
 

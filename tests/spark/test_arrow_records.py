@@ -1,4 +1,4 @@
-"""Raw records to Arrow columns: one row per user record, in the schema that Spark expects."""
+"""From raw records to Arrow columns: one row per user record, in the schema that Spark expects."""
 
 from __future__ import annotations
 

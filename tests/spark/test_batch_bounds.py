@@ -1,4 +1,4 @@
-"""What a batch holds at the most, which shards are in it, and where `deaggregate` was switched in the middle.
+"""The limits of a batch, which shards are in it, and a switch of `deaggregate` between two runs.
 
 The reader is driven without Spark.
 """

@@ -1,4 +1,4 @@
-"""Files of the sink: whole or not there, for their owner alone, and not where somebody else wants them."""
+"""Files of the sink: complete or absent, readable by their owner only, and never where a planted link points."""
 
 from __future__ import annotations
 

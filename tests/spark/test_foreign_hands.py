@@ -1,6 +1,6 @@
 """Other workers take a batch's lease by force, read on, give it back: every execution of the batch holds the same rows.
 
-The reader is driven without Spark. What other workers do stands in `lease_hands`.
+The reader is driven without Spark. `lease_hands` has what the other workers do.
 """
 
 from __future__ import annotations

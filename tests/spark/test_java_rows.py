@@ -1,4 +1,4 @@
-"""Rows that Java KCL workers made: their starting points keep no moment, and the query finds one that loses nothing.
+"""Rows that Java KCL workers created: their starting positions have no moment, and the query finds one that loses nothing.
 
 The reader is driven without Spark.
 """

@@ -1,6 +1,6 @@
 """A reshard under a producer that aggregates: each reader gives every record once and in order, as a KCL worker does.
 
-The readers are driven without Spark around them.
+The readers are driven without Spark.
 """
 
 from __future__ import annotations

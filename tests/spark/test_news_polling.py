@@ -1,4 +1,4 @@
-"""The driver's look for news: what fails postpones one shard, and is said when it goes on for too long."""
+"""The driver's probes: a failure postpones one shard, and is reported when it lasts too long."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The policies in docs/cluster.md allow what each role calls, and nothing that it never calls.
 
-Every role is run against the embedded Kinesis with an access key of its own, by which the calls are told apart. What a role calls only now and then stands in the
-document beside its policy, in a line `<!-- now and then: ... -->`.
+Every role runs against the embedded Kinesis with an access key of its own, which tells the calls apart. The document lists
+what a role calls only now and then beside its policy, in a line `<!-- now and then: ... -->`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The streaming reader without Spark around it: each of Spark's calls, in the orders in which Spark makes them.
+"""The streaming reader without Spark: each of Spark's calls, in the orders in which Spark makes them.
 
-Quicker than a query, so that every order of deaths and repeats can be tried.
+This is quicker than a query, so every order of deaths and repeats can be tried.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Producers while shards are split and merged at random, on a service that refuses and whose listings lag: every kind of
 reader gives each record once, and each key in order.
 
-No answer is lost here: a producer that does not know whether a request was stored has to send it again.
+No answer is lost here, because a producer that does not know whether a request was stored has to send it again.
 """
 
 from __future__ import annotations

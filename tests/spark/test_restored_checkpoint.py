@@ -1,4 +1,4 @@
-"""An older copy of the checkpoint location, or an emptied lease table: everything behind the copy comes again, or is named.
+"""An older copy of the checkpoint location, or an emptied lease table: everything after the copy comes again, or is named.
 
 The reader is driven without Spark.
 """

@@ -1,6 +1,6 @@
-"""A second driver on one checkpoint location: identical rows where a claim stands, an error otherwise, never fewer rows.
+"""A second driver on one checkpoint location: identical rows if a claim exists, an error otherwise, never fewer rows.
 
-The reader is driven without Spark. The first driver is paused as a stopped machine is: its threads rest too.
+The reader is driven without Spark. The first driver is paused like a stopped machine: its threads are paused too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One shard read from a position: what is gone, what the service refuses, what it says by mistake."""
+"""One shard read from a position: missing records, refusals, and wrong answers of the service."""
 
 from __future__ import annotations
 

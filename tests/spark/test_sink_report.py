@@ -1,4 +1,4 @@
-"""What the sink tells of itself, and where rows go that can never be written."""
+"""The sink's report, and where rows go that can never be written."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options of source, batch and sink as people set them."""
+"""The options of source, batch and sink as users set them."""
 
 from __future__ import annotations
 

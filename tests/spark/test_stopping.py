@@ -1,4 +1,4 @@
-"""A query that is stopped while no batch is under way gives its leases back, whatever it was doing just then."""
+"""A query that is stopped while no batch is under way gives its leases back, whatever it is doing at that moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What must hold over a whole run, whatever was killed: each check takes a history and gives what is wrong with it."""
+"""What must hold over a whole run, whatever was killed: each check takes a history and returns what is wrong with it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run in company: two queries and a worker of Java's KCL 2.x on one stream and in one application, all of them killed."""
+"""A run in company: two queries and a KCL 2.x worker in one application on one stream. All of them are killed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What must hold when several queries and workers share an application: each check takes a history and says what is wrong.
+"""What must hold when several queries and workers share an application: each check takes a history and returns what is wrong.
 
-The order of things comes from the lease table's own change stream: every row as every write left it.
+The order of events comes from the lease table's change stream: every row as every write left it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs the program while records are put, shards are split and merged, and processes are killed by a seeded plan."""
+"""Run the program while records are put, shards are split and merged, and processes are killed by a seeded plan."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""A worker that behaves as Java's KCL 2.x does, in a process of its own, and writes down what it processed.
+"""Run a worker that behaves like the Java KCL 2.x as a separate process; it records what it processed.
 
 `python kcl2_worker.py ENDPOINT STREAM TABLE WORKER FOLDER FAILOVER_S` joins the application of the lease table TABLE. It knows
 nothing of Penstock: it reads with boto3, writes KCL's attributes under KCL's conditions, takes by force when it has fewer
-than its share, and understands neither hand-overs nor claims. FOLDER/WORKER.jsonl gets a line per event, written by one
-system call, records before the checkpoint that covers them. It ends with SIGTERM, without giving its leases back, as
-KCL does.
+than its share, and understands neither hand-overs nor claims. FOLDER/WORKER.jsonl gets one line per event, written by one
+system call, records before the checkpoint that covers them. It ends at SIGTERM without giving its leases back, as
+the KCL does.
 
 Source:
     KCL 2.7.3: the lease taker, the renewer, the lease refresher's conditions, the shutdown task at a shard's end.

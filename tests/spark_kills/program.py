@@ -1,9 +1,9 @@
-"""The program that is killed: two queries on one stream, each to be started again as often as it dies.
+"""The program that is killed: two queries on one stream, each started again whenever it dies.
 
-`python program.py FOLDER ENDPOINT MASTER QUERIES` reads the stream `numbers` with the queries that are named, with a comma
-between them. `parquet` writes each batch to a folder of its own, after an action that hashes the same rows, and notes each
-execution; `copy` writes to the stream `copy` with the Kinesis sink. Each has an application for itself. `first` and
-`second` do as `parquet` does, and share one application with each other and with whatever workers join it.
+`python program.py FOLDER ENDPOINT MASTER QUERIES` reads the stream `numbers` with the named queries (separated by
+commas). `parquet` writes each batch to its own folder, after an action that hashes the same rows, and records each
+execution. `copy` writes to the stream `copy` with the Kinesis sink. Each of the two has its own application. `first` and
+`second` work like `parquet`, and share one application with each other and with any workers that join it.
 When FOLDER/stop appears, all read to the end and the program ends with status 0.
 """
 

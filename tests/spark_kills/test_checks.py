@@ -1,4 +1,4 @@
-"""Every check of a run finds what it is for: a history that is right passes, one that is broken in one way does not."""
+"""Every check of a run finds what it is for: a right history passes, and one that is broken in one way does not."""
 
 from __future__ import annotations
 

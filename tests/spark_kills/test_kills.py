@@ -1,4 +1,4 @@
-"""Exactly-once, shown: a real Spark program is killed again and again, and every batch holds what it held."""
+"""Exactly-once: a real Spark program is killed again and again, and every execution of a batch holds the same records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Kinesis port: what a reader and a writer count on, by name and by ARN."""
+"""The Kinesis port: what readers and writers rely on, by name and by ARN."""
 
 from __future__ import annotations
 

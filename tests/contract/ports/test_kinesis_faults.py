@@ -1,4 +1,4 @@
-"""The Kinesis and lease-table adapters against a server that misbehaves: every error is ours, and none is silence."""
+"""The Kinesis and lease-table adapters against a server that misbehaves: every error becomes one of Penstock's, and none is silent."""
 
 from __future__ import annotations
 

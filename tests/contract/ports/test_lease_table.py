@@ -1,6 +1,6 @@
-"""The lease table's port: every write over every row of a small set gives what the pure rule gives.
+"""The lease table's port: every write on every row of a small set has the outcome of the pure rule.
 
-Run over DynamoDB as moto serves it in the embedded server, and over the table in memory.
+The suite runs against DynamoDB as moto serves it in the embedded server, and against the table in memory.
 """
 
 from __future__ import annotations

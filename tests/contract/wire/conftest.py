@@ -1,8 +1,8 @@
-"""One suite of the Kinesis API over the wire, and the servers that it is asked of.
+"""One suite for the Kinesis API over the wire, and the servers that it runs against.
 
-Every test takes `server` (quotas off where they can be) or `limited` (quotas on) and runs once per server. What a
-server written by others is known to do differently stands in deviations.py and is expected to fail: the day it does
-not, the strict xfail says so. moto's newest version is asked, so what it mends is told (XPASS) but is no failure of ours.
+Every test takes `server` (quotas off where they can be) or `limited` (quotas on) and runs once per server. deviations.py
+lists what servers by others are known to do differently. Those tests are expected to fail; when one passes, the strict xfail
+reports it. moto runs in its newest version, so a pass there (XPASS) is reported but is not a failure.
 """
 
 from __future__ import annotations

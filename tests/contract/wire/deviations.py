@@ -1,7 +1,7 @@
-"""What servers written by others do differently, each test (or one of its cases) by its name: expected to fail, strictly.
+"""What servers by others do differently. Each entry names a test (or one of its cases) that is strictly expected to fail.
 
-The list of our own server is empty, and a test holds it so. An entry that no longer fails is to be removed with the
-version of the server that mended it. `NOT_ASKED` holds what is known and would take too long to be shown each time.
+The list of Penstock's own server is empty, and a test keeps it so. When a version of a server fixes an entry, remove the entry.
+`NOT_ASKED` lists what is known and would take too long to show each time.
 """
 
 _NO_QUOTAS = "enforces no rate at all"

@@ -1,4 +1,4 @@
-"""How peers are had: never half installed, and a peer that cannot be had is a reason to skip, not a failure."""
+"""How peers are installed: never by half; a peer that cannot be installed is a reason to skip, not a failure."""
 
 import importlib.util
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Puts: where records land, what they are called, and what is refused."""
+"""Puts: where records land, their sequence numbers, and what is refused."""
 
 import hashlib
 import time

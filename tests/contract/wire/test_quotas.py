@@ -1,4 +1,4 @@
-"""Quotas: what a shard refuses, and in which words."""
+"""Quotas: what a shard refuses, and with which error."""
 
 import pytest
 from botocore.exceptions import ClientError

@@ -1,4 +1,4 @@
-"""Streams: made, described, listed, changed and deleted."""
+"""Streams: create, describe, list, change and delete."""
 
 HASH_KEY_MAX = 2**128 - 1
 

@@ -1,4 +1,4 @@
-"""The suite about itself: its lists name tests that exist, and ours is empty."""
+"""The suite itself: its lists name tests that exist, and Penstock's own list is empty."""
 
 import ast
 import importlib.util

@@ -1,4 +1,4 @@
-"""Offsets of a streaming query are canonical, and refuse what is not theirs."""
+"""Offsets of a streaming query are canonical, and foreign ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One coordinator, driven by hand over a lease table in memory."""
+"""Drive one coordinator by hand over a lease table in memory."""
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator import Coordinator

@@ -1,6 +1,6 @@
-"""A fleet in virtual time: real coordinators and Java KCL 2.x workers over one lease table, calls without faults.
+"""Run a fleet in virtual time: real coordinators and models of Java KCL 2.x workers on one lease table, without faults.
 
-The simulator (`penstock.sim`) has the faults; this has fleets of any make-up, and counts what moved.
+The simulator (`penstock.sim`) has the faults. This module has fleets of any composition, and counts what moves.
 """
 
 import heapq

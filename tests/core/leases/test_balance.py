@@ -1,4 +1,4 @@
-"""Who gets which lease: cases as data (`tests/scenarios/balance.json`), and what holds for every fleet."""
+"""Who gets which lease: cases as data (`tests/scenarios/balance.json`), and properties that hold for every fleet."""
 
 import json
 import random

@@ -1,4 +1,4 @@
-"""Rows of the lease table that are no leases, cannot be read, or cannot be right."""
+"""Rows of the lease table that are not leases, cannot be read, or cannot be right."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""When a worker may ask for its share: not before a round has passed in which everybody could show up."""
+"""When a worker may ask for its share: not before a round has passed in which every worker could appear."""
 
 from penstock.core.leases.fleet_membership import FleetMembership
 

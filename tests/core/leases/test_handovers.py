@@ -1,4 +1,4 @@
-"""What one observer learns of hand-overs: which last too long, and who does not know them."""
+"""What one observer learns about hand-overs: which last too long, and which workers do not know them."""
 
 from dataclasses import replace
 

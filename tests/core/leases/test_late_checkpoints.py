@@ -1,4 +1,4 @@
-"""What readers have done after their leases were gone: the furthest word is written, when there is room."""
+"""What readers finished after they lost their leases: the furthest position is written, when there is room."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What an observer may say about leases: ages on its own clock, and what a scan that misses rows means."""
+"""How an observer judges leases: ages on its own clock, and what a scan that misses rows means."""
 
 import pytest
 

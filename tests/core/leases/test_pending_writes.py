@@ -1,4 +1,4 @@
-"""Effects in order, and never two writes for one lease."""
+"""Effects come in order, and a lease never has two writes at once."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Starts shard by shard: in any history nothing is left out, and nothing is read that its user has done."""
+"""Starting positions shard by shard: in any history nothing is left out, and nothing that is done is read again."""
 
 import random
 

@@ -1,4 +1,4 @@
-"""Leases of another stream under this application's name, and rows that do not say whose they are."""
+"""Leases of another stream under this application's name, and rows that do not name their stream."""
 
 from dataclasses import replace
 

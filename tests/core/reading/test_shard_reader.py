@@ -1,4 +1,4 @@
-"""The polling reader: what it does next, given what came of the last step."""
+"""The polling reader: what it does next, given the result of the last step."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""Flow control: free until refused, down at once, back along a curve, and fair to other writers."""
+"""Flow control: free until the service refuses, then down at once, back up along a curve, and fair to other writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows are dealt out to tasks by the shard that will take them."""
+"""Rows go to tasks by the shard that they will reach."""
 
 from __future__ import annotations
 

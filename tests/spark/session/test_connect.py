@@ -1,4 +1,4 @@
-"""Through Spark Connect: the client has no JVM at hand, so everything must go without one."""
+"""Through Spark Connect: the client has no JVM, so everything must work without one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The time of arrival as event time: windows come out complete across a reshard and a restart, with a tight watermark."""
+"""The time of arrival as event time: windows are complete across a reshard and a restart, with a tight watermark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The likeliest mistakes, as a user of Spark sees them: the message near the top, with what was wrong and the way out."""
+"""The likeliest mistakes, as a user of Spark sees them: near the top is a message that says what is wrong and what to do."""
 
 from __future__ import annotations
 

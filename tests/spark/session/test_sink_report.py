@@ -1,4 +1,4 @@
-"""What the sink tells of a running query, and where the rows go that can never be written."""
+"""The sink's report of a running query, and where rows go that can never be written."""
 
 from __future__ import annotations
 

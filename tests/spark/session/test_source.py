@@ -1,4 +1,4 @@
-"""The streaming source as a user meets it: everything once, in order, whatever happens to shards and processes."""
+"""The streaming source as a user sees it: everything once, in order, whatever happens to shards and processes."""
 
 from __future__ import annotations
 
