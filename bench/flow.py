@@ -91,7 +91,7 @@ def offer(course: Course, writer: int, end_s: float, put: Callable[[bytes, str],
 
 
 def write_penstock(server: Any, stream: str, course: Course, writer: int, end_s: float) -> None:
-    from penstock.aws.connection import AwsOptions
+    from penstock.aws.aws_options import AwsOptions
     from penstock.aws.kinesis import AwsKinesis
     from penstock.producer import Producer
 

@@ -44,9 +44,9 @@ def claim_all(table: Any, offset: Any, number: int) -> None:
 def measure(shards: int, batches: int) -> dict[str, Any]:
     from penstock.core.batches.offsets import parse_offset
     from penstock.local import LocalKinesisProcess
-    from penstock.spark.process_resources import open_table_for
     from penstock.spark.spark_options import parse_source
     from penstock.spark.stream_reader import KinesisStreamReader
+    from penstock.wiring import open_lease_table
 
     with LocalKinesisProcess(limits=False, settle_s=0) as server:
         server.create_stream("wide", shards=shards)
@@ -74,7 +74,7 @@ def measure(shards: int, batches: int) -> dict[str, Any]:
                 for number in range(place, min(place + 500, shards * 3))
             ]
             client.put_records(StreamName="wide", Records=entries)
-        table = open_table_for("planning", options.connection)
+        table = open_lease_table("planning", options.connection)
         reader = KinesisStreamReader(options)
         began_s = time.perf_counter()
         offset = reader.latestOffset(reader.initialOffset(), None)

@@ -8,9 +8,9 @@ import uuid
 import pytest
 
 from penstock.core.leases.lease import Applied, Take
-from penstock.spark.process_resources import open_table_for
 from penstock.spark.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
+from penstock.wiring import open_lease_table
 
 
 class Query:
@@ -45,7 +45,7 @@ class Query:
 
     @property
     def table(self):
-        return open_table_for(self.options.lease_table, self.options.connection)
+        return open_lease_table(self.options.lease_table, self.options.connection)
 
     @property
     def worker(self):

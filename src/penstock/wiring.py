@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
-from penstock.aws.connection import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
 from penstock.core.keyword_options import check_names, field_names

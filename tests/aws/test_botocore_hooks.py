@@ -7,7 +7,8 @@ import datetime as dt
 import botocore.session
 import pytest
 
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage, install_parser
 from penstock.local import LocalKinesis
 

@@ -12,8 +12,9 @@ import pytest
 from botocore.awsrequest import AWSResponse
 
 from penstock.aws import connection
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.service_codes import STALE_CREDENTIALS

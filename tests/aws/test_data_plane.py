@@ -11,7 +11,8 @@ from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError, create_parser
 
 from penstock.aws import data_plane
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.data_plane import decode_page, encode_entries, install_parser, page_of
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import RecordError, Rejected

@@ -7,7 +7,7 @@ import pytest
 from botocore.parsers import ResponseParserError
 
 from penstock.aws import service_calls
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.service_calls import call, translate
 from penstock.errors import (
     AccessDenied,

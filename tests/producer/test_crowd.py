@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import Throttled
 from penstock.local import LocalKinesisProcess

@@ -10,7 +10,7 @@ import json
 
 import pytest
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.cli.main import main as command_line
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts

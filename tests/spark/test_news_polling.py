@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.batches.query_shards import ShardState
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record

@@ -11,7 +11,6 @@ import pytest
 from penstock.aws.connection import client_for
 from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
 from penstock.local import LocalKinesis
-from penstock.spark.process_resources import _aws_options
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 
@@ -109,7 +108,7 @@ def hidden_records(query, count):
             parsed["Page"].millis_behind_latest = 0
             parsed["Page"].next_iterator, parsed["Page"].children = "nowhere", None
 
-    events = client_for("kinesis", _aws_options(query.options.connection)).meta.events
+    events = client_for("kinesis", query.options.connection).meta.events
     events.register("after-call.kinesis.GetRecords", alter)
     yield left
     events.unregister("after-call.kinesis.GetRecords", alter)

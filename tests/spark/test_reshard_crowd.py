@@ -12,7 +12,7 @@ from collections import defaultdict
 
 import pytest
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.local import LocalKinesis

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.backoff import Backoff

@@ -12,7 +12,6 @@ import pytest
 
 from penstock.aws.connection import client_for
 from penstock.local import LocalKinesis
-from penstock.spark.process_resources import _aws_options
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 
@@ -39,7 +38,7 @@ def owners(query):
 def told_to_exit(query, call):
     """The process is told to exit in the middle of a call that its main thread makes."""
     service, _, operation = call.partition(".")
-    client = client_for(service, _aws_options(query.options.connection))
+    client = client_for(service, query.options.connection)
     left = [1]
 
     def stop(**_):

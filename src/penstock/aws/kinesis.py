@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final
 
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.data_plane import encode_entries, page_of
 from penstock.aws.service_calls import call
 from penstock.core.hash_key import HashRange

@@ -10,7 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
 
-from penstock.aws.connection import AwsOptions, client_for
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import KEY, Item, NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import call

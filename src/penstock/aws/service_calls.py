@@ -17,7 +17,8 @@ from typing import Any, Final, TypeVar
 import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
-from penstock.aws.connection import AwsOptions, note_credentials, renew_credentials
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import note_credentials, renew_credentials
 from penstock.core.backoff import GiveUp
 from penstock.core.service_codes import STALE_CREDENTIALS, kind_of
 from penstock.errors import (

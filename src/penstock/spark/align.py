@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 from penstock.core.hash_key import HASH_KEY_MAX
 from penstock.errors import OptionError, StreamChanged
 from penstock.ports.kinesis import ShardFilter
-from penstock.spark.process_resources import open_kinesis_for
 from penstock.spark.spark_options import parse_sink
+from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -91,7 +91,7 @@ def _count_up_to(starts: Column, key: Column) -> Column:
 def _fetch_range_starts(stream: str, options: dict[str, str]) -> list[int]:
     named = {"streamARN" if stream.startswith("arn:") else "streamName": stream}
     parsed, _ = parse_sink({**options, **named})
-    kinesis = open_kinesis_for(parsed.connection)
+    kinesis = open_kinesis(parsed.connection)
     listing = kinesis.fetch_shards(stream, ShardFilter("AT_LATEST"))
     starts = sorted(shard.hash_range.start for shard in listing.shards if shard.is_open)
     if not starts or starts[0] != 0:

@@ -29,11 +29,12 @@ from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.spark.arrow_records import delivered
 from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
-from penstock.spark.process_resources import misplaced_rule, open_kinesis_for
+from penstock.spark.process_resources import misplaced_rule
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
 from penstock.spark.spark_errors import explained, explained_rows
 from penstock.spark.spark_options import BatchOptions
 from penstock.spark.startup_checks import refuse_unknown_shards
+from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,7 +147,7 @@ class KinesisBatchReader(DataSourceReader):
     def partitions(self) -> list[BoundedPartition]:
         """Give one task for each shard that may hold records in the range."""
         options, narrowing = self._options, self._narrowing
-        kinesis = open_kinesis_for(options.connection)
+        kinesis = open_kinesis(options.connection)
         summary = kinesis.fetch_summary(options.stream)
         listing = kinesis.fetch_shards(options.stream)
         for option, named in (("startingPosition", options.starting), ("endingPosition", options.ending)):
@@ -190,7 +191,7 @@ class KinesisBatchReader(DataSourceReader):
         if bounded is None:
             return
         shard = ShardRange(
-            open_kinesis_for(options.connection),
+            open_kinesis(options.connection),
             options.stream,
             options.stream.rpartition("/")[2],
             bounded.shard_id,

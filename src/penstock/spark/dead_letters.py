@@ -19,8 +19,8 @@ from typing import IO, Any, Final
 from penstock.errors import PenstockError, RecordError, UsageError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.folder import Folder
-from penstock.spark.process_resources import open_kinesis_for
 from penstock.spark.spark_options import SinkOptions
+from penstock.wiring import open_kinesis
 
 _KEY_CHARACTERS_MAX: Final = 256
 _SPOOL_BYTES: Final = 2**20
@@ -80,7 +80,7 @@ class DeadLetters:
         target = self._options.dead_letter_stream or ""
         if self._writer is None:
             self._writer = TaskWriter(
-                open_kinesis_for(self._options.connection),
+                open_kinesis(self._options.connection),
                 target,
                 TaskWriterOptions(no_progress_deadline_s=self._options.write_deadline_s),
                 memory=self._memory,

@@ -108,7 +108,7 @@ class Planner:
             clock.monotonic_s,
             clock.wall_ms,
             backoff=options.connection.backoff,
-            deadline_s=options.connection.retry_deadline_s,
+            deadline_s=options.connection.deadline_s,
             check_stream=self._check_stream,
         )
         self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
+from penstock.aws.aws_options import AwsOptions
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
 from penstock.core.hash_key import HashRange
@@ -40,7 +41,6 @@ from penstock.errors import (
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
 from penstock.spark.arrow_records import records_to_slices
 from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.spark_options import Connection
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -77,12 +77,12 @@ class Pace:
         return RetryPlan(self.backoff, _ATTEMPTS_MAX, self.throttle_deadline_s)
 
 
-def pace_of(fetch_count_max: int, fetch_interval_s: float, connection: Connection) -> Pace:
+def pace_of(fetch_count_max: int, fetch_interval_s: float, connection: AwsOptions) -> Pace:
     """Give the pace that a query's options ask for."""
     return Pace(
         fetch_count_max=fetch_count_max,
         fetch_interval_s=fetch_interval_s,
-        throttle_deadline_s=connection.retry_deadline_s,
+        throttle_deadline_s=connection.deadline_s,
         backoff=connection.backoff,
     )
 

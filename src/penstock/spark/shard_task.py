@@ -15,10 +15,10 @@ from penstock.core.batches.offsets import Share
 from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.arrow_records import delivered
 from penstock.spark.claimed_read import Bounds, ClaimedRead, Surroundings
-from penstock.spark.process_resources import misplaced_rule, open_kinesis_for, open_table_for, shard_iterators
+from penstock.spark.process_resources import misplaced_rule, shard_iterators
 from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import SystemClock
+from penstock.wiring import SystemClock, open_kinesis, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,7 @@ def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
     """
     shard = ShardRange(
-        open_kinesis_for(options.connection),
+        open_kinesis(options.connection),
         options.stream,
         options.stream.rpartition("/")[2],
         task.shard_id,
@@ -84,7 +84,7 @@ def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None
     share = task.share
     counts = (share.record_count_max, options.shard_record_count_max)
     claimed = ClaimedRead(
-        open_table_for(options.lease_table, options.connection),
+        open_lease_table(options.lease_table, options.connection),
         shard,
         shard_id=task.shard_id,
         execution=task.execution,

@@ -23,10 +23,10 @@ from pyspark.sql.datasource import (
 from penstock.errors import OptionError, RecordError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
 from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.process_resources import open_kinesis_for
 from penstock.spark.sink_metrics import merge, record_commit
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import SinkOptions
+from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -156,7 +156,7 @@ class RowWriter:
     def _open(self, stream: str, memory: TaskMemory) -> TaskWriter:
         options = self._options
         return TaskWriter(
-            open_kinesis_for(options.connection),
+            open_kinesis(options.connection),
             stream,
             TaskWriterOptions(
                 aggregation=options.aggregation,

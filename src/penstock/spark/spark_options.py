@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.core.backoff import Backoff
-from penstock.core.endpoint import without_user
+from penstock.aws.aws_options import AwsOptions
 from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_of, parse_options, whole_number
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
@@ -124,44 +123,11 @@ _REFUSED_VALUES: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
-    """How to reach the services; every field as the option of the same name."""
-
-    region: str | None
-    endpoint_url: str | None
-    profile: str | None
-    access_key_id: str | None
-    secret_access_key: str | None
-    session_token: str | None
-    role_arn: str | None
-    role_session_name: str
-    role_external_id: str | None
-    sts_endpoint_url: str | None
-    attempts_max: int
-    retry_base_s: float
-    retry_cap_s: float
-    retry_deadline_s: float
-    request_timeout_s: float
-
-    @property
-    def backoff(self) -> Backoff:
-        """The pauses before retries; where one of the two bounds is set without the other, the longest pause holds."""
-        return Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
-
-    def __repr__(self) -> str:
-        """Show nothing that is secret."""
-        endpoint_url = None if self.endpoint_url is None else without_user(self.endpoint_url)
-        return (
-            f"Connection(region={self.region!r}, endpoint_url={endpoint_url!r}, role_arn={self.role_arn!r})"
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class SourceOptions:
     """The streaming source's options, checked."""
 
     stream: str
-    connection: Connection
+    connection: AwsOptions
     application: str
     application_is_default: bool
     lease_table: str
@@ -206,7 +172,7 @@ class BatchOptions:
     """The batch reader's options, checked."""
 
     stream: str
-    connection: Connection
+    connection: AwsOptions
     starting: StartingPosition
     ending: StartingPosition
     fail_on_data_loss: bool
@@ -221,7 +187,7 @@ class SinkOptions:
     """The sink's options, checked."""
 
     stream: str | None
-    connection: Connection
+    connection: AwsOptions
     aggregation: bool
     ordering: str
     rate_limit_percent: int | None
@@ -428,10 +394,10 @@ def _starting(values: Mapping[str, Any], which: str, default: StartingPosition) 
         raise OptionError(str(error)) from None
 
 
-def _connection(values: Mapping[str, Any]) -> Connection:
+def _connection(values: Mapping[str, Any]) -> AwsOptions:
     if (values["awsAccessKeyId"] is None) != (values["awsSecretKey"] is None):
         raise OptionError("options awsAccessKeyId and awsSecretKey go together; set both or neither")
-    return Connection(
+    return AwsOptions(
         region=values["region"] or _region_of(values["streamARN"]),
         endpoint_url=values["endpointUrl"],
         profile=values["profile"],
@@ -440,13 +406,13 @@ def _connection(values: Mapping[str, Any]) -> Connection:
         session_token=values["sessionToken"],
         role_arn=values["roleArn"],
         role_session_name=values["roleSessionName"],
-        role_external_id=values["roleExternalId"],
+        external_id=values["roleExternalId"],
         sts_endpoint_url=values["stsEndpoint"],
         attempts_max=_ATTEMPTS_MAX if values["maxRetries"] is None else values["maxRetries"] + 1,
         retry_base_s=values["retryInterval"],
         retry_cap_s=values["maxRetryInterval"],
-        retry_deadline_s=values["retryDeadline"],
-        request_timeout_s=values["requestTimeout"],
+        deadline_s=values["retryDeadline"],
+        read_timeout_s=values["requestTimeout"],
     )
 
 

@@ -26,11 +26,11 @@ from pyspark.sql.streaming.datasource import (
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
 from penstock.spark.planner import Planner
-from penstock.spark.process_resources import open_kinesis_for, open_metrics_for, open_table_for
+from penstock.spark.process_resources import open_metrics_for
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import SystemClock
+from penstock.wiring import SystemClock, open_kinesis, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,8 +56,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> Planner:
         if self._planner is None:
             exit_on_termination()
-            kinesis = open_kinesis_for(self._options.connection)
-            table = open_table_for(self._options.lease_table, self._options.connection)
+            kinesis = open_kinesis(self._options.connection)
+            table = open_lease_table(self._options.lease_table, self._options.connection)
             self._planner = Planner(
                 self._options,
                 kinesis,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.errors import NotFound, ServiceError, UnknownOutcome

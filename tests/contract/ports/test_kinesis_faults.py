@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
 from penstock.core.leases.lease import Applied, Create, Lease

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.aws.connection import AwsOptions
+from penstock.aws.aws_options import AwsOptions
 from penstock.aws.lease_codec import write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions

@@ -1,0 +1,104 @@
+"""How to reach AWS, as one frozen value. Knows nothing of the SDK, so that reading options does not load it."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.backoff import Backoff, RetryPlan
+from penstock.core.endpoint import has_user, without_user
+from penstock.errors import OptionError
+
+_log: Final = logging.getLogger("penstock.aws")
+
+
+@dataclass(frozen=True, slots=True)
+class AwsOptions:
+    """Where and as whom; None follows boto3.
+
+    Args:
+        region: Region name.
+        endpoint_url: Endpoint of every service but STS. A user and a password in it are left out.
+        profile: Profile of the shared configuration.
+        access_key_id: With `secret_access_key`: fixed credentials.
+        secret_access_key: Never shown.
+        session_token: Of temporary credentials; never shown.
+        role_arn: Role to assume; its credentials are renewed by themselves.
+        role_session_name: Session name of the role.
+        external_id: External id of the role.
+        sts_endpoint_url: Endpoint of STS.
+        connect_timeout_s: Time for a connection.
+        read_timeout_s: Time for an answer.
+        attempts_max: Attempts of one call, the first included.
+        retry_base_s: Ceiling of the first pause; it doubles from attempt to attempt.
+        retry_cap_s: Highest ceiling.
+        deadline_s: Time in which the last attempt of a call begins; its own timeouts come on top.
+        connection_count_max: Connections kept per client.
+    """
+
+    region: str | None = None
+    endpoint_url: str | None = None
+    profile: str | None = None
+    access_key_id: str | None = None
+    secret_access_key: str | None = None
+    session_token: str | None = None
+    role_arn: str | None = None
+    role_session_name: str = "penstock"
+    external_id: str | None = None
+    sts_endpoint_url: str | None = None
+    connect_timeout_s: float = 5.0
+    read_timeout_s: float = 30.0
+    attempts_max: int = 11
+    retry_base_s: float = 0.1
+    retry_cap_s: float = 5.0
+    deadline_s: float = 60.0
+    connection_count_max: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("endpoint_url", "sts_endpoint_url"):
+            url = getattr(self, name)
+            if url is not None and has_user(url):
+                object.__setattr__(self, name, drop_user(url))
+        if (self.access_key_id is None) != (self.secret_access_key is None):
+            raise OptionError("access_key_id and secret_access_key go together: set both or neither")
+        if self.attempts_max < 1:
+            raise OptionError(f"attempts_max is {self.attempts_max}; at least one attempt is needed")
+        for name in ("connect_timeout_s", "read_timeout_s", "retry_base_s", "retry_cap_s", "deadline_s"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name} is {getattr(self, name)}; it must be above 0")
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses between attempts."""
+        # One of the two may be set without the other; the cap is what was promised.
+        return Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
+
+    @property
+    def retry_plan(self) -> RetryPlan:
+        """When a failed call is tried again."""
+        return RetryPlan(self.backoff, self.attempts_max, self.deadline_s)
+
+    def __repr__(self) -> str:
+        """Show nothing that is secret."""
+        return (
+            f"AwsOptions(region={self.region!r}, endpoint_url={self.endpoint_url!r}, profile={self.profile!r}, "
+            f"role_arn={self.role_arn!r}, fixed_credentials={self.access_key_id is not None})"
+        )
+
+
+def drop_user(url: str) -> str:
+    """Return an endpoint without its user and password, and warn once that they are left out."""
+    clean = without_user(url)
+    _warn_of_user(clean)
+    return clean
+
+
+@functools.cache
+def _warn_of_user(clean_url: str) -> None:
+    _log.warning(
+        "the endpoint %s is given with a user and a password, which the service's protocol has no use for: they are left "
+        "out. Credentials have options of their own",
+        clean_url,
+    )
