@@ -88,13 +88,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
-    from penstock.cli.lease_reset import apply_reset, plan_reset, write_backup
+    from penstock.cli.lease_backup import apply_reset, write_backup
+    from penstock.core.leases.lease_reset import plan_reset
+    from penstock.core.position import Sentinel
     from penstock.core.starting import parse_starting, pin_latest
     from penstock.errors import OptionError
 
     start = parse_starting(args.reset_to, "--reset-to")
     if start.by_shard:
         raise OptionError("--reset-to takes one position for all shards")
+    if start.default.sentinel is Sentinel.AT_TIMESTAMP and args.stream is None:
+        raise OptionError(
+            "--reset-to AT_TIMESTAMP needs --stream: the table does not say which shards were open at the moment"
+        )
     now = datetime.now(UTC)
     position = pin_latest(start.default, int(now.timestamp() * 1000))
     plan = plan_reset(leases, position, *_fetch_lineage(args, position))
@@ -131,9 +137,11 @@ def _fetch_lineage(
 
 
 def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
-    from penstock.cli.lease_reset import read_backup, restore
+    from penstock.cli.lease_backup import apply_reset, read_backup
+    from penstock.core.leases.lease_reset import plan_restore
 
-    written = restore(table, leases, read_backup(args.restore, table.name))
+    backup = read_backup(args.restore, table.name)
+    written = apply_reset(table, leases, plan_restore(leases, backup))
     print(f"{written} leases restored from {args.restore}")
 
 

@@ -1,13 +1,14 @@
-"""What a reset of an application's checkpoints writes."""
+"""Writing a reset of an application's checkpoints, its backup, and what a lease table looks like from outside."""
 
 import json
 
 import pytest
 
+from penstock.cli.lease_backup import apply_reset, read_backup, write_backup
 from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
-from penstock.cli.lease_reset import ResetPlan, apply_reset, plan_reset, read_backup, restore, write_backup
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.leases.lease import Create, Lease, Renew
+from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
 from penstock.core.position import (
     LATEST,
     SHARD_END,
@@ -15,14 +16,12 @@ from penstock.core.position import (
     Position,
     Sentinel,
     at_record,
-    at_timestamp,
 )
 from penstock.core.shard import Shard
 from penstock.errors import OptionError, PenstockError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 NOW = Position(sentinel=Sentinel.LATEST, timestamp_ms=99)
-MOMENT = at_timestamp(50)
 
 # p is finished and split into a and b; a was split again, into c and d.
 LINEAGE = (
@@ -45,55 +44,6 @@ TABLE = (
 )
 
 
-@pytest.mark.parametrize(
-    ("position", "shards", "snapshot", "expected"),
-    [
-        pytest.param(
-            TRIM_HORIZON,
-            None,
-            (),
-            ResetPlan({"s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}, kept={"s0-p": "it is finished"}),
-            id="without the stream finished shards stay finished: they may be gone",
-        ),
-        pytest.param(
-            NOW,
-            None,
-            (),
-            ResetPlan({"s1-a": NOW, "s2-b": NOW}, removed=("s0-p",)),
-            id="at LATEST parents go, since under a parent's lease a child is read from its beginning",
-        ),
-        pytest.param(
-            MOMENT,
-            LINEAGE,
-            ("s1-a", "s2-b"),
-            ResetPlan(
-                {"s1-a": MOMENT, "s2-b": MOMENT},
-                created=(
-                    Lease("s3-c", parents=frozenset({"s1-a"}), hash_range=HashRange(0, 24)),
-                    Lease("s4-d", parents=frozenset({"s1-a"}), hash_range=HashRange(25, 49)),
-                ),
-                removed=("s0-p",),
-            ),
-            id="what was open at the moment starts there, what came after it at its beginning",
-        ),
-    ],
-)
-def test_a_reset_writes(position, shards, snapshot, expected):
-    assert plan_reset(TABLE, position, shards, frozenset(snapshot)) == expected
-
-
-def test_a_reset_to_the_beginning_reads_every_listed_shard_again():
-    plan = plan_reset(TABLE, TRIM_HORIZON, LINEAGE)
-    assert plan.targets == {"s0-p": TRIM_HORIZON, "s1-a": TRIM_HORIZON, "s2-b": TRIM_HORIZON}
-    assert [created.key for created in plan.created] == ["s3-c", "s4-d"]
-    assert plan.removed == ()
-
-
-def test_a_moment_needs_the_stream():
-    with pytest.raises(OptionError, match="needs --stream"):
-        plan_reset(TABLE, MOMENT)
-
-
 def table_of(leases):
     table = MemoryLeaseTable("app")
     for row in leases:
@@ -110,7 +60,7 @@ def test_a_reset_is_taken_back_by_its_backup(tmp_path):
     )
     changed = table.scan().leases
     assert {row.key: row.checkpoint for row in changed} == {"s2-b": NOW, "s3-c": NOW, "s4-d": NOW}
-    restore(table, changed, read_backup(path, "app"))
+    assert apply_reset(table, changed, plan_restore(changed, read_backup(path, "app"))) == 5
     assert {row.key: (row.checkpoint, row.parents) for row in table.scan().leases} == {
         row.key: (row.checkpoint, row.parents) for row in TABLE
     }

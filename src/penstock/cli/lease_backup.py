@@ -1,10 +1,9 @@
-"""Setting an application's checkpoints anew: what is written, and the backup that takes it back."""
+"""Write a reset of an application's checkpoints, and the backup file that takes it back."""
 
 from __future__ import annotations
 
 import base64
 import json
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,10 +17,9 @@ from penstock.core.leases.lease import (
     Refusal,
     Refused,
     Reset,
-    starting_lease,
 )
-from penstock.core.position import TRIM_HORIZON, Position, Sentinel, parse_checkpoint
-from penstock.core.shard import Shard
+from penstock.core.leases.lease_reset import ResetPlan
+from penstock.core.position import parse_checkpoint
 from penstock.errors import OptionError, PenstockError
 
 if TYPE_CHECKING:
@@ -31,95 +29,8 @@ _FORMAT: Final = "penstock lease backup 1"
 _ATTEMPTS: Final = 5
 
 
-@dataclass(frozen=True, slots=True)
-class ResetPlan:
-    """What a reset writes.
-
-    Args:
-        targets: Where each existing lease goes.
-        created: Leases of shards that have none.
-        removed: Leases of shards that ended before the position: while a parent's lease stands, its child is read
-            from its own beginning.
-        kept: Leases that stay as they are, with the reason.
-    """
-
-    targets: dict[str, Position]
-    created: tuple[Lease, ...] = ()
-    removed: tuple[str, ...] = ()
-    kept: dict[str, str] = field(default_factory=dict)
-
-
-def plan_reset(
-    leases: tuple[Lease, ...],
-    position: Position,
-    shards: tuple[Shard, ...] | None = None,
-    snapshot: frozenset[str] = frozenset(),
-) -> ResetPlan:
-    """Plan a reset.
-
-    Args:
-        leases: As they stand.
-        position: TRIM_HORIZON, or a LATEST or AT_TIMESTAMP with its moment.
-        shards: The stream's whole listing, or None when the stream was not named.
-        snapshot: With `shards`: those that were open at the moment; they cover the hash range together.
-
-    Returns:
-        At TRIM_HORIZON every shard is read again, parents before children. At a moment the snapshot starts there,
-        what came after it starts at its beginning, and what ended before it is not read.
-
-    Raises:
-        OptionError: A moment in the past, and the stream was not named: which shards were open then is unknown.
-    """
-    if position.sentinel is Sentinel.TRIM_HORIZON:
-        return _plan_everything(leases, position, shards)
-    if shards is None:
-        if position.sentinel is not Sentinel.LATEST:
-            raise OptionError(
-                "--reset-to AT_TIMESTAMP needs --stream: the table does not say which shards were open at the moment"
-            )
-        parents = frozenset[str]().union(*(lease.parents for lease in leases))
-        return ResetPlan(
-            targets={lease.key: position for lease in leases if lease.key not in parents},
-            removed=tuple(lease.key for lease in leases if lease.key in parents),
-        )
-    starts: dict[str, Position] = {}
-    # A shard's number is larger than its parents', so parents come first in this order.
-    for shard in sorted(shards, key=lambda shard: shard.shard_id):
-        if shard.shard_id in snapshot:
-            starts[shard.shard_id] = position
-        elif any(parent in starts for parent in shard.parents):
-            starts[shard.shard_id] = TRIM_HORIZON
-    return _plan_starts(leases, shards, starts)
-
-
-def _plan_everything(
-    leases: tuple[Lease, ...], position: Position, shards: tuple[Shard, ...] | None
-) -> ResetPlan:
-    if shards is None:
-        return ResetPlan(
-            targets={lease.key: position for lease in leases if not lease.is_ended},
-            kept={lease.key: "it is finished" for lease in leases if lease.is_ended},
-        )
-    return _plan_starts(leases, shards, {shard.shard_id: position for shard in shards})
-
-
-def _plan_starts(
-    leases: tuple[Lease, ...], shards: tuple[Shard, ...], starts: dict[str, Position]
-) -> ResetPlan:
-    have = {lease.key for lease in leases}
-    return ResetPlan(
-        targets={key: position for key, position in starts.items() if key in have},
-        created=tuple(
-            starting_lease(shard.shard_id, starts[shard.shard_id], shard.parents, shard.hash_range)
-            for shard in shards
-            if shard.shard_id in starts and shard.shard_id not in have
-        ),
-        removed=tuple(sorted(have - set(starts))),
-    )
-
-
 def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -> int:
-    """Write a reset; gives the number of leases written or removed.
+    """Write a reset; return the number of leases written or removed.
 
     Raises:
         PenstockError: A lease kept changing under the reset: a worker is alive.
@@ -133,27 +44,6 @@ def apply_reset(table: LeaseTable, leases: tuple[Lease, ...], plan: ResetPlan) -
     for key in plan.removed:
         _write_as_read(table, rows[key], lambda row: Delete(row.key, row.counter, row.checkpoint))
     return len(plan.targets) + len(plan.created) + len(plan.removed)
-
-
-def restore(table: LeaseTable, leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> int:
-    """Bring checkpoints back as a backup has them; gives the number of leases written or removed.
-
-    Leases that the backup does not have are removed: the reset made them.
-
-    Raises:
-        PenstockError: A lease kept changing: a worker is alive.
-    """
-    saved = {lease.key: lease for lease in backup}
-    rows = {lease.key: lease for lease in leases}
-    for key, lease in saved.items():
-        if key not in rows:
-            table.write(Create(lease))
-        else:
-            _write_as_read(table, rows[key], lambda row, to=lease.checkpoint: Reset(row.key, row.counter, to))
-    for key, row in rows.items():
-        if key not in saved:
-            _write_as_read(table, row, lambda row: Delete(row.key, row.counter, row.checkpoint))
-    return len(saved) + len(set(rows) - set(saved))
 
 
 def _write_as_read(table: LeaseTable, row: Lease, write_of: Any) -> None:

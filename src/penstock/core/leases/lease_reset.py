@@ -1,0 +1,112 @@
+"""Setting an application's checkpoints anew: which rows a reset writes, and which ones take it back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
+from penstock.core.shard import Shard
+from penstock.errors import OptionError
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPlan:
+    """What a reset, or taking one back, writes.
+
+    Args:
+        targets: The new checkpoint of each existing lease.
+        created: Leases of shards that have none.
+        removed: Leases of shards that ended before the position: while a parent's lease stands, its child is read
+            from its own beginning.
+        kept: Leases that stay as they are, with the reason.
+    """
+
+    targets: dict[str, Position]
+    created: tuple[Lease, ...] = ()
+    removed: tuple[str, ...] = ()
+    kept: dict[str, str] = field(default_factory=dict)
+
+
+def plan_reset(
+    leases: tuple[Lease, ...],
+    position: Position,
+    shards: tuple[Shard, ...] | None = None,
+    snapshot: frozenset[str] = frozenset(),
+) -> ResetPlan:
+    """Plan a reset.
+
+    Args:
+        leases: As they stand.
+        position: TRIM_HORIZON, or a LATEST or AT_TIMESTAMP with its moment.
+        shards: The stream's whole listing, or None when it is not known.
+        snapshot: With `shards`: those that were open at the moment; they cover the hash range together.
+
+    Returns:
+        At TRIM_HORIZON every shard is read again, parents before children. At a moment the snapshot starts there,
+        what came after it starts at its beginning, and what ended before it is not read.
+
+    Raises:
+        OptionError: A moment in the past without the listing: which shards were open then is unknown.
+    """
+    if position.sentinel is Sentinel.TRIM_HORIZON:
+        return _plan_everything(leases, position, shards)
+    if shards is None:
+        if position.sentinel is not Sentinel.LATEST:
+            raise OptionError(
+                f"a reset to {position} needs the stream: the table does not say which shards were open at the moment"
+            )
+        parents = frozenset[str]().union(*(lease.parents for lease in leases))
+        return ResetPlan(
+            targets={lease.key: position for lease in leases if lease.key not in parents},
+            removed=tuple(lease.key for lease in leases if lease.key in parents),
+        )
+    starts: dict[str, Position] = {}
+    # A shard's number is larger than its parents', so parents come first in this order.
+    for shard in sorted(shards, key=lambda shard: shard.shard_id):
+        if shard.shard_id in snapshot:
+            starts[shard.shard_id] = position
+        elif any(parent in starts for parent in shard.parents):
+            starts[shard.shard_id] = TRIM_HORIZON
+    return _plan_starts(leases, shards, starts)
+
+
+def _plan_everything(
+    leases: tuple[Lease, ...], position: Position, shards: tuple[Shard, ...] | None
+) -> ResetPlan:
+    if shards is None:
+        return ResetPlan(
+            targets={lease.key: position for lease in leases if not lease.is_ended},
+            kept={lease.key: "it is finished" for lease in leases if lease.is_ended},
+        )
+    return _plan_starts(leases, shards, {shard.shard_id: position for shard in shards})
+
+
+def _plan_starts(
+    leases: tuple[Lease, ...], shards: tuple[Shard, ...], starts: dict[str, Position]
+) -> ResetPlan:
+    have = {lease.key for lease in leases}
+    return ResetPlan(
+        targets={key: position for key, position in starts.items() if key in have},
+        created=tuple(
+            starting_lease(shard.shard_id, starts[shard.shard_id], shard.parents, shard.hash_range)
+            for shard in shards
+            if shard.shard_id in starts and shard.shard_id not in have
+        ),
+        removed=tuple(sorted(have - set(starts))),
+    )
+
+
+def plan_restore(leases: tuple[Lease, ...], backup: tuple[Lease, ...]) -> ResetPlan:
+    """Plan to bring checkpoints back as a backup has them; leases that it does not have were made by the reset.
+
+    Args:
+        leases: As they stand.
+        backup: As they stood before the reset.
+    """
+    have = {lease.key for lease in leases}
+    return ResetPlan(
+        targets={lease.key: lease.checkpoint for lease in backup if lease.key in have},
+        created=tuple(lease for lease in backup if lease.key not in have),
+        removed=tuple(sorted(have - {lease.key for lease in backup})),
+    )
