@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 import msgspec
 
 from penstock.errors import OptionError
+from penstock.local import request_model
 from penstock.local.calls import CallLog
 from penstock.local.clock import VirtualClock
 from penstock.local.credentials import is_region
@@ -17,7 +18,6 @@ from penstock.local.faults import Fault
 from penstock.local.http import Request, Response
 from penstock.local.operations.call import Service
 from penstock.local.replies import Refusal
-from penstock.local.shapes import NAME
 
 PREFIX = "/_penstock/"
 _JSON = "application/json"
@@ -137,7 +137,7 @@ def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
     if not isinstance(name, str):
         raise OptionError(f"the name of a stream is a text, not {type(name).__name__}")
     problems: list[str] = []
-    NAME.check(name, "streamName", problems)
+    request_model.check("StreamName", name, "streamName", problems)
     if problems:
         raise OptionError(f"{name[:200]!r} cannot be the name of a stream: {'; '.join(problems)}")
     if isinstance(shard_count, bool) or not isinstance(shard_count, int):

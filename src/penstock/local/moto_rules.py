@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
-from penstock.local import shapes
+from penstock.local import request_model
 from penstock.local.documents import read_json
 from penstock.local.replies import Refusal, serialization, validation
 
@@ -21,7 +21,7 @@ _EXPRESSION_BYTES_MAX = 4096
 _BATCH_WRITES_MAX = 25
 _METRICS_MAX = 1000
 _SHOWN_PROBLEMS_MAX = 10
-_TABLE_NAME = shapes.Text(3, 255, "[a-zA-Z0-9_.-]+")
+_TABLE_NAME = request_model.Shape("string", 3, 255, "[a-zA-Z0-9_.-]+")
 
 
 def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, Any]:
@@ -46,8 +46,8 @@ def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, An
     match operation:
         case "CreateTable":
             problems: list[str] = []
-            _TABLE_NAME.check(document["TableName"], "tableName", problems)
-            shapes.refuse_if(problems)
+            request_model.check(_TABLE_NAME, document["TableName"], "tableName", problems)
+            request_model.refuse_if(problems)
         case "BatchWriteItem":
             _check_batch(document["RequestItems"])
         case "TransactWriteItems":

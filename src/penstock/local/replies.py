@@ -67,3 +67,8 @@ def throughput_exceeded(message: str) -> Refusal:
 def serialization(message: str) -> Refusal:
     """The body is not a document of the expected types."""
     return Refusal("SerializationException", message)
+
+
+def not_served(message: str) -> Refusal:
+    """The service has something that this server does not have; clients do not retry HTTP 501."""
+    return Refusal("NotImplementedException", message, status=501)

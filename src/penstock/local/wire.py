@@ -142,7 +142,8 @@ class JsonWire:
         data = document["Data"]
         if not isinstance(data, str):
             raise serialization("Data must be base64 text")
-        return Entry(*_base64(data.encode()), document["PartitionKey"], document.get("ExplicitHashKey"))
+        key, explicit = document.get("PartitionKey"), document.get("ExplicitHashKey")
+        return Entry(*_base64(data.encode()), key, explicit)
 
     def encode(self, document: Any) -> bytes:
         """Write an answer's document."""

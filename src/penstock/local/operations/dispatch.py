@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.local import shapes
+from penstock.local import request_model
 from penstock.local.credentials import is_region
-from penstock.local.operations import absent, account, consumers, records, settings, shards, streams
+from penstock.local.operations import account, records, settings, shards, streams
 from penstock.local.operations.call import Call
-from penstock.local.replies import Refusal
+from penstock.local.replies import Refusal, not_served
 
 Operation = Callable[[Call, dict[str, Any]], dict[str, Any] | bytes]
 
@@ -53,6 +53,17 @@ OPERATIONS: dict[str, Operation] = {
     )
 }
 
+SERVED = frozenset({*OPERATIONS, "PutRecords"})
+"""The operations that are carried out; PutRecords reads its body itself."""
+
+_NOT_SERVED = {
+    "Channel": "channels (delivery to S3 by the service) are not there",
+    "Queue": "queues on streams are not there",
+    "Consumer": "enhanced fan-out is not there yet; read with GetRecords",
+    "SubscribeToShard": "enhanced fan-out is not there yet; read with GetRecords",
+}
+"""What is missing, by a part of the names of its operations."""
+
 
 def answer(call: Call, body: bytes) -> bytes:
     """Carry out one call.
@@ -61,21 +72,19 @@ def answer(call: Call, body: bytes) -> bytes:
         The body of the answer, in the call's encoding.
 
     Raises:
-        Refusal: The service's error.
+        Refusal: The service's error, or HTTP 501 for an operation that this server does not have.
         DropConnection: A fault closes the connection before the call is applied.
     """
     if not is_region(call.region):
         raise Refusal("InvalidSignatureException", "Credential should be scoped to a valid region.")
+    if call.operation not in request_model.operations():
+        raise Refusal("UnknownOperationException", f"Kinesis has no operation {call.operation[:100]!r} here.")
     if call.operation == "PutRecords":
         return records.PutRecords(call, body)
-    if call.operation in consumers.OPERATIONS:
-        consumers.refuse(call)
-    if call.operation in absent.OPERATIONS:
-        absent.refuse(call)
     operation = OPERATIONS.get(call.operation)
     if operation is None:
-        raise Refusal("UnknownOperationException", f"Kinesis has no operation {call.operation[:100]!r} here.")
-    request = shapes.checked(call.operation, call.wire.decode(body))
+        raise _not_served(call.operation)
+    request = request_model.checked(call.operation, call.wire.decode(body))
     # ListShards is limited per stream and counts itself
     if call.operation != "ListShards" and not call.service.quotas.may_call(
         call.operation, call.now_ms, call.region
@@ -84,3 +93,8 @@ def answer(call: Call, body: bytes) -> bytes:
         raise call.throttled()
     result = operation(call, request)
     return result if isinstance(result, bytes) else call.wire.encode(result)
+
+
+def _not_served(operation: str) -> Refusal:
+    why = next((why for part, why in _NOT_SERVED.items() if part in operation), "it is not there")
+    return not_served(f"penstock local does not serve {operation}: {why}.")

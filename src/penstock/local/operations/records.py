@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.local import sequence, shapes
+from penstock.local import request_model, sequence
 from penstock.local.faults import Hit
 from penstock.local.operations.call import Call
-from penstock.local.replies import invalid_argument, not_found, validation
+from penstock.local.replies import invalid_argument, not_found
 from penstock.local.sequence import ORDINAL_STEP, SequenceParts
 from penstock.local.shard import Shard, shard_id
 from penstock.local.store import ACCOUNT, hash_key_of
@@ -21,12 +21,8 @@ Document = dict[str, Any]
 
 MIB = 1024 * 1024
 REQUEST_BYTES_MAX = 10 * MIB
-REQUEST_RECORDS_MAX = 500
 ANSWER_BYTES_MAX = 10 * MIB
 ANSWER_RECORDS_MAX = 10_000
-RECORD_BYTES_MAX = 10 * MIB
-
-_HASH_KEY = re.compile(r"0|([1-9]\d{0,38})")
 
 
 # -- put ----------------------------------------------------------------------------------------------------
@@ -79,15 +75,11 @@ def PutRecord(call: Call, request: Document) -> Document:
 def PutRecords(call: Call, body: bytes) -> bytes:
     """Store many records; each is accepted or refused for itself."""
     fields, entries = call.wire.decode_put_records(body)
-    request = shapes.checked("PutRecords", fields)
-    if entries is None:
-        raise validation(
-            "1 validation error detected: Value null at 'records' failed to satisfy constraint: "
-            "Member must not be null"
-        )
+    request = request_model.checked("PutRecords", fields, apart=() if entries is None else ("Records",))
+    entries = entries or []  # the model has refused a request without them
     problems: list[str] = []
-    shapes.check_length(entries, "records", 1, REQUEST_RECORDS_MAX, problems)
-    shapes.refuse_if(problems)
+    request_model.check_count("PutRecordsRequestEntryList", entries, "records", problems)
+    request_model.refuse_if(problems)
     _check_entries(entries, "records.{}.member.")
     stream = call.readable_stream(request)
     sizes = _check_sizes(stream, entries)
@@ -177,25 +169,28 @@ def _chosen(hit: Hit, candidates: list[int]) -> list[int]:
 def _check_entries(entries: Sequence[Entry], path: str) -> None:
     """Check what the model says about each entry, in the service's words."""
     problems: list[str] = []
+    # most entries are right: only the others are worded by the model
+    hash_key = re.compile(request_model.shape("HashKey").pattern or "", re.ASCII)
+    data_bytes_max, key_chars_max = (request_model.shape(n).max or 0 for n in ("Data", "PartitionKey"))
     for i, (data, size, key, explicit) in enumerate(entries, 1):
         where = path.format(i)
         if data is None:
-            problems.append(shapes.violated(None, f"{where}data", "Member must not be null"))
-        elif size > RECORD_BYTES_MAX:
+            problems.append(request_model.violated(None, f"{where}data", "Member must not be null"))
+        elif size > data_bytes_max:
             problems.append(
-                shapes.violated(
+                request_model.violated(
                     f"java.nio.HeapByteBuffer[pos=0 lim={size} cap={size}]",
                     f"{where}data",
-                    f"Member must have length less than or equal to {RECORD_BYTES_MAX}",
+                    f"Member must have length less than or equal to {data_bytes_max}",
                 )
             )
         if key is None:
-            problems.append(shapes.violated(None, f"{where}partitionKey", "Member must not be null"))
-        elif not 1 <= len(key) <= 256:
-            shapes.PARTITION_KEY.check(key, f"{where}partitionKey", problems)
-        if explicit is not None and not _HASH_KEY.fullmatch(explicit):
-            shapes.HASH_KEY.check(explicit, f"{where}explicitHashKey", problems)
-    shapes.refuse_if(problems)
+            problems.append(request_model.violated(None, f"{where}partitionKey", "Member must not be null"))
+        elif not 1 <= len(key) <= key_chars_max:
+            request_model.check("PartitionKey", key, f"{where}partitionKey", problems)
+        if explicit is not None and not hash_key.fullmatch(explicit):
+            request_model.check("HashKey", explicit, f"{where}explicitHashKey", problems)
+    request_model.refuse_if(problems)
 
 
 def _check_sizes(stream: Stream, entries: Sequence[Entry]) -> list[int]:

@@ -13,10 +13,9 @@ from typing import Any
 import msgspec
 
 from penstock.local import quotas
-from penstock.local.operations.absent import not_served
 from penstock.local.operations.account import is_committed
 from penstock.local.operations.call import Call
-from penstock.local.replies import invalid_argument, limit_exceeded, not_found, validation
+from penstock.local.replies import invalid_argument, limit_exceeded, not_found, not_served, validation
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import Stream
 
