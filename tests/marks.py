@@ -13,6 +13,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_processes.py": ("slow",),
     "examples": ("spark", "slow"),
     "producer/test_crowd.py": ("slow",),
+    "sim/test_many_seeds.py": ("slow",),
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),
     "spark_kills/test_kills.py": ("spark", "slow"),

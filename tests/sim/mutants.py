@@ -47,6 +47,7 @@ class Mutant:
     Args:
         name: Short.
         had_by: Who had it.
+        seed: The first seed that shows it.
         target: The class or module that holds the function.
         function: Its name.
         wrong: What it is swapped for.
@@ -55,6 +56,7 @@ class Mutant:
 
     name: str
     had_by: str
+    seed: int
     target: Any
     function: str
     wrong: Any
@@ -258,14 +260,16 @@ MUTANTS = (
     Mutant(
         "create over a row",
         "a Rust KCL (D1): PutItem without a condition",
+        21,
         SimTable,
         "decide",
         _table(_create_over),
     ),
-    Mutant("take without the counter", "a Rust KCL (D7)", SimTable, "decide", _table(_take_anyway)),
+    Mutant("take without the counter", "a Rust KCL (D7)", 13, SimTable, "decide", _table(_take_anyway)),
     Mutant(
         "update brings rows back",
         "a Rust KCL (D4): upserts make partial rows",
+        17,
         SimTable,
         "decide",
         _table(_upsert),
@@ -273,22 +277,27 @@ MUTANTS = (
     Mutant(
         "checkpoint moves back",
         "several: an unconditional last checkpoint",
+        6,
         SimTable,
         "decide",
         _table(_late_anyway),
     ),
-    Mutant("numbers compared as text", "several: '9' after '10'", Position, "_key", _compare_as_text),
+    Mutant("numbers compared as text", "several: '9' after '10'", 1, Position, "_key", _compare_as_text),
     Mutant(
         "owner writes are not fenced",
         "Redis-like locks: no fencing token",
+        3,
         SimTable,
         "decide",
         _table(_fence_by_nothing),
     ),
-    Mutant("take keeps the hand-over", "zio-kinesis (Z6)", SimTable, "decide", _table(_take_keeps_handover)),
+    Mutant(
+        "take keeps the hand-over", "zio-kinesis (Z6)", 74, SimTable, "decide", _table(_take_keeps_handover)
+    ),
     Mutant(
         "children at LATEST",
         "Doris, baker, a Rust KCL (D2)",
+        0,
         held_leases,
         "plan_child_leases",
         _latest_children,
@@ -297,15 +306,19 @@ MUTANTS = (
     Mutant(
         "end before the children",
         "several: SHARD_END first",
+        0,
         ShardEnds,
         "create_children",
         _end_before_children,
     ),
-    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", ShardEnds, "children_stand", _never_end),
-    Mutant("parents are not waited for", "Hazelcast (A.5)", LeaseView, "waits_for_parents", _wait_for_nobody),
+    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", 0, ShardEnds, "children_stand", _never_end),
+    Mutant(
+        "parents are not waited for", "Hazelcast (A.5)", 1, LeaseView, "waits_for_parents", _wait_for_nobody
+    ),
     Mutant(
         "delivery without a deadline",
         "etcd-style locks: paused owners go on",
+        6,
         HeldLeases,
         "deadline_s",
         _no_deadline,
@@ -313,6 +326,7 @@ MUTANTS = (
     Mutant(
         "a refused renewal is a loss",
         "KCL 2: spurious lease loss",
+        1,
         HeldLeases,
         "_reconcile",
         _refused_is_lost,
@@ -320,6 +334,7 @@ MUTANTS = (
     Mutant(
         "unknown creation taken as done",
         "several: two outcomes instead of three",
+        9,
         HeldLeases,
         "on_child_created",
         _unknown_child_is_created,
@@ -327,6 +342,7 @@ MUTANTS = (
     Mutant(
         "release without the checkpoint",
         "KCL 845: leases given up without progress",
+        0,
         HeldLeases,
         "_next_write",
         _release_without_checkpoint,
@@ -334,25 +350,33 @@ MUTANTS = (
     Mutant(
         "release while still reading",
         "KCL 265: stealing makes duplicates",
+        18,
         HeldLeases,
         "stop",
         _release_while_reading,
     ),
-    Mutant("held but not read", "vmware-go-kcl 77", HeldLeases, "_start", _own_but_not_read),
+    Mutant("held but not read", "vmware-go-kcl 77", 0, HeldLeases, "_start", _own_but_not_read),
     Mutant(
         "first sight counts as dead",
         "cold observers that rob live owners",
+        0,
         LeaseView,
         "_owner_state",
         _first_sight_is_dead,
     ),
     Mutant(
-        "always one lease more", "rebalancing churn: 500px, KCL 1467", move_planner, "plan_balance", _greedy
+        "always one lease more",
+        "rebalancing churn: 500px, KCL 1467",
+        0,
+        move_planner,
+        "plan_balance",
+        _greedy,
     ),
-    Mutant("missing shards at LATEST", "KCL 751", shard_syncer, "plan_missing", _missing_at_latest),
+    Mutant("missing shards at LATEST", "KCL 751", 17, shard_syncer, "plan_missing", _missing_at_latest),
     Mutant(
         "holes are not looked for",
         "KCL 339: shards missed after a reshard",
+        17,
         shard_syncer,
         "plan_missing",
         _nothing_is_missing,
@@ -360,6 +384,7 @@ MUTANTS = (
     Mutant(
         "retries without a pause",
         "retry storms on a throttled table",
+        20,
         HeldLeases,
         "_retry_later",
         _retry_at_once,
@@ -367,6 +392,7 @@ MUTANTS = (
     Mutant(
         "checkpoint before the work",
         "KCL 10: the batch is skipped",
+        0,
         SimReader,
         "begin_handling",
         _checkpoint_before_done,
@@ -374,6 +400,7 @@ MUTANTS = (
     Mutant(
         "the first record again",
         "a Rust KCL (D13): the resume filter",
+        0,
         ShardReader,
         "_drop_done",
         _repeat_the_first,
@@ -381,10 +408,13 @@ MUTANTS = (
     Mutant(
         "renewal as rare as expiry",
         "a Rust KCL (D9)",
+        0,
         CoordinatorOptions,
         "renew_interval_s",
         property(_renew_at_expiry),
     ),
-    Mutant("wall clock for ages", "several: NTP jumps expire leases", SimWorker, "local_s", _wall_clock),
-    Mutant("silence", "KCL 461: a deleted lease dies in silence", PendingWrites, "report", _never_reports),
+    Mutant("wall clock for ages", "several: NTP jumps expire leases", 0, SimWorker, "local_s", _wall_clock),
+    Mutant(
+        "silence", "KCL 461: a deleted lease dies in silence", 17, PendingWrites, "report", _never_reports
+    ),
 )

@@ -10,8 +10,10 @@ SEEDS_MAX = 500
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_planted_bug_is_found(mutant):
+    # A change of how scenarios are drawn moves the seed: then any one will do.
+    seeds = (mutant.seed, *range(SEEDS_MAX))
     with mutant.planted():
-        found = next((seed for seed in range(SEEDS_MAX) if run_seed(seed).violation is not None), None)
+        found = next((seed for seed in seeds if run_seed(seed).violation is not None), None)
     assert found is not None, f"{mutant.name} ({mutant.had_by}) was not found in {SEEDS_MAX} seeds"
 
 
@@ -22,4 +24,5 @@ def test_there_are_enough_of_them_and_each_says_who_had_it():
 
 
 def test_without_a_planted_bug_the_same_seeds_are_clean():
-    assert [seed for seed in range(20) if run_seed(seed).violation is not None] == []
+    seeds = {mutant.seed for mutant in MUTANTS}
+    assert [seed for seed in sorted(seeds) if run_seed(seed).violation is not None] == []
