@@ -6,7 +6,8 @@
 Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports beyond their
-public interface, and the tests that it names exist; docs/metrics.md has exactly the metrics that the code sends; no
+public interface, and the tests that it names exist; docs/metrics.md has exactly the metrics that the code sends;
+docs/lease-algorithm.md has every attribute of a lease row and every write; files that a page names exist; no
 module below the command line is imported by a string, where the import contracts would not see it (a package's lazy
 `__init__` names only its own modules).
 """
@@ -18,6 +19,7 @@ import ast
 import re
 import sys
 from pathlib import Path
+from typing import get_args
 
 ROOT = Path(__file__).resolve().parent.parent
 _LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
@@ -180,6 +182,57 @@ def imports_by_string() -> list[str]:
     return found
 
 
+_FILE = re.compile(r"`([\w./-]+\.(?:py|md|json))(?:::\w+)?`")
+_EXAMPLES = {"pipeline.py"}  # files that a reader makes
+
+
+def missing_files() -> list[str]:
+    """Name files in backticks that do not exist. The changelog may name what was there once."""
+    pages = [
+        ROOT / "README.md",
+        ROOT / "ARCHITECTURE.md",
+        ROOT / "SECURITY.md",
+        *(ROOT / "docs").glob("*.md"),
+    ]
+    folders = ("src", "tests", "docs", "examples", "bench", "tools")
+    known = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).glob("**/*.*")]
+    known += [f"/{path.name}" for path in ROOT.glob("*.md")]
+    return [
+        f"{page.relative_to(ROOT)} names {name}, which is not there"
+        for page in pages
+        for name in sorted(set(_FILE.findall(page.read_text())) - _EXAMPLES)
+        if not any(path.endswith(f"/{name}") for path in known)
+    ]
+
+
+def undescribed_leases() -> list[str]:
+    """Name attributes of a lease row and writes that docs/lease-algorithm.md leaves out, and writes that nobody makes."""
+    from penstock.aws import lease_codec
+    from penstock.core.leases.lease import LeaseWrite
+
+    page = ROOT / "docs" / "lease-algorithm.md"
+    text = page.read_text()
+    where = page.relative_to(ROOT)
+    attributes = {
+        value for name, value in vars(lease_codec).items() if name.isupper() and isinstance(value, str)
+    }
+    section = text.partition("\n## The writes\n")[2].partition("\n## ")[0]
+    described = set(re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE))
+    writes = {kind.__name__ for kind in get_args(LeaseWrite)}
+    return [
+        *(
+            f"{where} does not describe the attribute `{name}`"
+            for name in sorted(attributes)
+            if f"`{name}" not in text
+        ),
+        *(f"{where} does not describe the write `{name}`" for name in sorted(writes - described)),
+        *(
+            f"{where} describes the write `{name}`, which does not exist"
+            for name in sorted(described - writes)
+        ),
+    ]
+
+
 def main() -> int:
     """Check or write; exit code 1 when something is out of step."""
     parser = argparse.ArgumentParser(
@@ -197,6 +250,8 @@ def main() -> int:
         *missing_words(),
         *unlisted_internals(),
         *misdescribed_metrics(),
+        *undescribed_leases(),
+        *missing_files(),
         *imports_by_string(),
     ]
     for problem in problems:
