@@ -6,6 +6,7 @@ the fixture is used.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -25,8 +26,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.fixture
-def local_kinesis(request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
-    """An empty embedded Kinesis for one test, stopped afterwards.
+def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalKinesis]:
+    """An empty embedded Kinesis for one test; region, endpoint and credentials in the environment point to it.
 
     Options go into the marker: `@pytest.mark.local_kinesis(limits=False)`.
     """
@@ -34,4 +35,9 @@ def local_kinesis(request: pytest.FixtureRequest) -> Iterator[LocalKinesis]:
 
     marker = request.node.get_closest_marker("local_kinesis")
     with LocalKinesis(**(marker.kwargs if marker is not None else {})) as kinesis:
+        # a profile, a session token or the endpoint of one service would lead elsewhere
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            monkeypatch.delenv(name)
+        for name, value in kinesis.environ().items():
+            monkeypatch.setenv(name, value)
         yield kinesis

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import re
-from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
 from penstock.local import LocalKinesis, request_model
-from penstock.local.operations import dispatch
 
 FIRST = "shardId-000000000000"
 KEY = {"EncryptionType": "KMS", "KeyId": "alias/aws/kinesis"}
@@ -288,23 +285,3 @@ def test_tag_keys_of_the_service_are_reserved(rig):
     rig.server.create_stream("s")
     tags = {"StreamName": "s", "Tags": {"aws:mine": "1"}}
     assert code(rig.kinesis.add_tags_to_stream, **tags) == "InvalidArgumentException"
-
-
-def documented_operations() -> dict[str, str]:
-    """What the documentation says of each operation."""
-    text = (Path(__file__).parents[2] / "docs" / "embedded-kinesis.md").read_text()
-    table = text.partition("## Operations of Kinesis")[2].partition("\n## ")[0]
-    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
-    return {name: said.strip() for names, said in rows for name in re.findall(r"`([A-Z][A-Za-z]+)`", names)}
-
-
-def test_every_operation_of_the_model_is_documented_as_answered_or_refused():
-    documented = documented_operations()
-    assert set(request_model.operations()) - documented.keys() == set()
-    refused = {name for name, said in documented.items() if said.startswith("refused (501)")}
-    assert set(request_model.operations()) - refused == dispatch.SERVED & set(request_model.operations())
-
-
-@asks_in_new_words
-def test_every_operation_that_is_answered_is_in_the_model():
-    assert dispatch.SERVED - set(request_model.operations()) == set()

@@ -1,0 +1,65 @@
+"""The programs of docs/testing.md run as they are printed, in an environment that would lead elsewhere."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
+PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+ELSEWHERE = {
+    "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+    "AWS_ENDPOINT_URL_KINESIS": "http://127.0.0.1:9",
+    "AWS_PROFILE": "of-somebody",
+    "AWS_SESSION_TOKEN": "t",
+    "AWS_MAX_ATTEMPTS": "1",
+}
+
+
+def run(*command: str, folder: Path) -> str:
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "PYTEST"))}
+    done = subprocess.run(
+        [sys.executable, *command],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        cwd=folder,
+        env={**environ, **ELSEWHERE},
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_the_tests_of_the_page_pass(tmp_path):
+    tests = [program for program in PROGRAMS if "def test_" in program]
+    for number, program in enumerate(tests):
+        (tmp_path / f"test_{number}.py").write_text(program)
+    said = run("-m", "pytest", "-q", "-p", "no:cacheprovider", "-W", "error", ".", folder=tmp_path)
+    assert f"{sum(program.count('def test_') for program in tests)} passed" in said
+
+
+@pytest.mark.parametrize("program", [program for program in PROGRAMS if "def test_" not in program])
+def test_the_other_programs_of_the_page_run(program, tmp_path):
+    (tmp_path / "program.py").write_text(program)
+    assert "['orders']" in run("program.py", folder=tmp_path)
+
+
+def test_the_fixture_leaves_the_environment_as_it_was(tmp_path):
+    (tmp_path / "test_it.py").write_text(
+        "import os\n"
+        "before = dict(os.environ)\n"
+        "def test_first(local_kinesis):\n"
+        "    assert os.environ['AWS_ENDPOINT_URL'] == local_kinesis.endpoint_url\n"
+        "    assert {n for n in os.environ if n.startswith('AWS_')} == local_kinesis.environ().keys()\n"
+        "def test_second():\n"
+        "    names = before.keys() | os.environ.keys()\n"
+        "    changed = {n for n in names if before.get(n) != os.environ.get(n)}\n"
+        "    assert changed <= {'PYTEST_CURRENT_TEST'}\n"
+    )
+    assert "2 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", folder=tmp_path)
