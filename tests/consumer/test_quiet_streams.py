@@ -118,7 +118,7 @@ def test_a_shard_whose_tip_nobody_has_seen_within_the_retention_stops_as_a_loss(
     app.put(1)
     with app.worker("b", on_all_stopped="stay") as worker:
         app.wait(lambda: len(worker.failures) == 2, "both shards to stop")
-        assert "no longer in the stream" in str(next(iter(worker.failures.values())))
+        assert "has left the stream" in str(next(iter(worker.failures.values())))
 
 
 def test_an_empty_shard_behind_a_java_workers_checkpoint_is_read_on_with_a_warning(server, caplog):

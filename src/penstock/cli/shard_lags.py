@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.reading.lag import age_ms, find_oldest_unread, service_now_ms
+from penstock.core.reading.lag import age_ms, find_oldest_unread
 from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.service_clock import service_now_ms
 from penstock.errors import PositionError, ServiceError, Throttled
 
 if TYPE_CHECKING:

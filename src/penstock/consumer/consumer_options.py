@@ -11,7 +11,7 @@ from typing import Literal
 from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
-from penstock.core.reading.shard_reader import ReaderOptions
+from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.errors import OptionError
 

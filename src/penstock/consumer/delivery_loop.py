@@ -29,7 +29,7 @@ from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
-from penstock.core.reading.shard_reader import ReaderOptions
+from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.starting import StartingPosition, with_moment
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock

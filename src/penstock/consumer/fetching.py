@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from penstock.consumer.records import Record, records_of, unread_page
 from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_listed
 from penstock.core.reading.resume import plan_iterator
-from penstock.core.reading.shard_reader import FetchIterator, FetchPage, ListedShard
-from penstock.core.shard import ChildShard, Shard
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
@@ -113,15 +112,3 @@ class ShardFetcher:
                 counts.misplaced_records,
                 counts.misplaced_aggregates,
             )
-
-
-def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard | None:
-    """Find a shard and its children in a whole listing."""
-    mine: Shard | None = None
-    children: list[ChildShard] = []
-    for shard in shards:
-        if shard.shard_id == shard_id:
-            mine = shard
-        elif shard_id in shard.parents:
-            children.append(ChildShard(shard.shard_id, shard.parents, shard.hash_range))
-    return None if mine is None else ListedShard(mine.is_open, tuple(children))

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, overload
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, user_records
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-from penstock.core.reading.shard_reader import Page
+from penstock.core.reading.reader_steps import ListPage
 from penstock.errors import UsageError
 from penstock.ports.kinesis import RecordPage
 
@@ -73,15 +73,16 @@ class UnreadRecord(NamedTuple):
         return RECORD_MEMORY_BYTES + len(self.data)
 
 
-def unread_page(page: RecordPage) -> Page[UnreadRecord]:
+def unread_page(page: RecordPage) -> ListPage[UnreadRecord]:
     """Return a page of GetRecords as the reader takes it, its records not taken apart."""
     records = [
         UnreadRecord(raw.sequence_number, raw.data, raw.partition_key, raw.arrival_s) for raw in page.records
     ]
-    return Page(
+    last = records[-1] if records else None
+    return ListPage(
         records=records,
         first_sequence_number=records[0].sequence_number if records else None,
-        last_sequence_number=records[-1].sequence_number if records else None,
+        last=None if last is None else at_record(last.sequence_number, last.sub_sequence_number),
         read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
         next_iterator=page.next_iterator,
         millis_behind_latest=page.millis_behind_latest,

@@ -36,22 +36,23 @@ from penstock.core.reading.delivery_calls import (
     StopDelivery,
     Verdict,
 )
-from penstock.core.reading.lag import ArrivalMarks, age_ms, service_now_ms
-from penstock.core.reading.shard_reader import (
+from penstock.core.reading.lag import ArrivalMarks, age_ms
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import (
     Failed,
     FetchIterator,
     FetchListing,
     FetchPage,
     Finished,
     ListedShard,
-    Page,
+    ListPage,
     Pause,
     PossibleLoss,
-    ReaderOptions,
-    ShardReader,
     Step,
     Wait,
 )
+from penstock.core.reading.service_clock import ServiceClock
+from penstock.core.reading.shard_reader import ShardReader
 from penstock.errors import LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import Metrics
@@ -138,7 +139,7 @@ class ShardRun:
         self._metrics = metrics
         self._is_checkpoint_urgent = is_checkpoint_urgent
         self._start = start.position
-        self._reader: ShardReader[UnreadRecord] = ShardReader(
+        self._reader = ShardReader(
             stream,
             start.key,
             start.position,
@@ -157,7 +158,7 @@ class ShardRun:
         self._taken_through = start.position  # the last record that was given to delivery
         self._arrivals = ArrivalMarks()
         self._read_error: PenstockError | None = None
-        self._clock_offset_ms = 0  # from this machine's clock to the service's
+        self._service_clock = ServiceClock()
         self._lost_arrival_s: float | None = None  # of the first record behind a loss
         self._stop_why: c.StopWhy | None = None
         self._grace_until_s: float | None = None
@@ -349,7 +350,7 @@ class ShardRun:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
-    def on_page(self, page: Page[UnreadRecord], started_s: float, server_ms: int | None = None) -> None:
+    def on_page(self, page: ListPage[UnreadRecord], started_s: float, server_ms: int | None = None) -> None:
         """Take in a page; `on_taken_apart` follows, and with it the step is done.
 
         Args:
@@ -358,18 +359,17 @@ class ShardRun:
             server_ms: The service's clock at the answer, if it told.
         """
         with self.lock:
-            wall_ms = self._clock.wall_ms()
-            self._clock_offset_ms = service_now_ms(wall_ms, server_ms) - wall_ms
-            page = replace(page, service_ms=wall_ms + self._clock_offset_ms)
+            page = replace(page, service_ms=self._service_clock.hear(self._clock.wall_ms(), server_ms))
             kept = self._reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
             if kept.doubt is not None:
                 log.warning("%s", kept.doubt)
             if kept.loss is not None:
                 self._report_loss(kept.loss)
-                if page.records and not kept.records:
+                if page.records and not kept.rows:
                     self._lost_arrival_s = page.records[0].arrival_s
-            self._unread.extend(kept.records)
-            self._unread_bytes += sum(record.memory_bytes for record in kept.records)
+            new = kept.rows or ()
+            self._unread.extend(new)
+            self._unread_bytes += sum(record.memory_bytes for record in new)
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
     def peek_unread(self, has_room: bool) -> tuple[int, Sequence[UnreadRecord]]:
@@ -415,7 +415,7 @@ class ShardRun:
             return records
         return [record for record in records if record.sub_sequence_number > start.sub_sequence_number]
 
-    def on_listing(self, listed: ListedShard | None) -> None:
+    def on_listing(self, listed: ListedShard) -> None:
         """Take in what a listing says of the shard."""
         with self.lock:
             self._is_fetching = False
@@ -567,7 +567,7 @@ class ShardRun:
                 arrival_s = self._lost_arrival_s
             if arrival_s is None:
                 return self._reader.lag_ms(now_s)
-            return age_ms(arrival_s, self._clock.wall_ms() + self._clock_offset_ms)
+            return age_ms(arrival_s, self._service_clock.now_ms(self._clock.wall_ms()))
 
     def beat(self, now_s: float) -> c.ReaderProgress | None:
         """Give the coordinator's watchdog its news."""

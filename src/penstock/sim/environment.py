@@ -13,8 +13,8 @@ from typing import Any, Final
 
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, Unknown
 from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Refused
-from penstock.core.position import Position
-from penstock.core.reading.shard_reader import ListedShard, Page
+from penstock.core.position import Position, at_record
+from penstock.core.reading.reader_steps import Listed, ListedShard, ListPage
 from penstock.core.shard import Shard
 from penstock.errors import ExpiredIterator, PenstockError, Throttled, UnknownOutcome
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
@@ -188,7 +188,7 @@ class Surroundings:
             return error
         return f"{key}:{self.stream.seek(self.stream.shards[key], position)}:{self.now:.3f}"
 
-    def serve_page(self, iterator: str, record_count_max: int) -> Page[SimRecord] | PenstockError:
+    def serve_page(self, iterator: str, record_count_max: int) -> ListPage[SimRecord] | PenstockError:
         """Answer GetRecords."""
         error = self._stream_error()
         if error is not None:
@@ -206,21 +206,22 @@ class Surroundings:
         behind_ms = 0
         if after < len(shard.sequences):
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
-        return Page(
-            records,
-            records[0].sequence_number if records else None,
-            records[-1].sequence_number if records else None,
-            len(records) * _RECORD_BYTES,
-            None if is_end else f"{key}:{after}:{self.now:.3f}",
-            behind_ms,
-            self.stream.children_of(shard) if is_end else (),
-            self.now_ms(),
+        return ListPage(
+            records=records,
+            first_sequence_number=records[0].sequence_number if records else None,
+            last=at_record(records[-1].sequence_number) if records else None,
+            read_bytes=len(records) * _RECORD_BYTES,
+            next_iterator=None if is_end else f"{key}:{after}:{self.now:.3f}",
+            millis_behind_latest=behind_ms,
+            children=self.stream.children_of(shard) if is_end else (),
+            service_ms=self.now_ms(),
         )
 
     def serve_shard(self, key: str) -> ListedShard:
         """Answer a reader's question about its own shard."""
         shard = self.stream.shards[key]
-        return ListedShard(shard.closed_ms is None, self.stream.children_of(shard))
+        state = Listed.OPEN if shard.closed_ms is None else Listed.CLOSED
+        return ListedShard(state, self.stream.children_of(shard))
 
 
 def show_entry(entry: HistoryEntry) -> str:

@@ -47,19 +47,19 @@ from penstock.core.leases.coordinator_events import (
     WriteLease,
 )
 from penstock.core.position import Position, at_record
-from penstock.core.reading.shard_reader import (
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import (
     Failed,
     FetchIterator,
     FetchListing,
     FetchPage,
     Finished,
     ListedShard,
-    Page,
-    ReaderOptions,
-    ShardReader,
+    ListPage,
     Step,
     Wait,
 )
+from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.environment import Surroundings
 from penstock.sim.stream import SimRecord
 
@@ -274,9 +274,7 @@ class SimReader:
         self.key = effect.key
         self.epoch = effect.epoch
         self.until_s = effect.deliver_until_s
-        self.machine: ShardReader[SimRecord] = ShardReader(
-            "stream", effect.key, effect.position, READER_OPTIONS
-        )
+        self.machine = ShardReader("stream", effect.key, effect.position, READER_OPTIONS)
         self.queue: deque[SimRecord] = deque()
         self.done: Position | None = None
         self.stopping = False
@@ -365,10 +363,10 @@ class SimReader:
     def _on_iterator(self, iterator: str) -> None:
         self.machine.on_iterator(iterator, self.worker.local_s(), self._world.wall_ms())
 
-    def _on_page(self, page: Page[SimRecord], began_s: float) -> None:
+    def _on_page(self, page: ListPage[SimRecord], began_s: float) -> None:
         kept = self.machine.on_page(page, began_s, self.worker.local_s(), self._world.chance.random())
         if not self.stopping:
-            self.queue.extend(kept.records)
+            self.queue.extend(kept.rows or ())
         self.worker.feed(
             ReaderProgress(self.key, self.epoch, str(self.machine.position), page.millis_behind_latest)
         )

@@ -29,7 +29,7 @@ from penstock.core.batches.claims import (
 from penstock.core.batches.claims import AnotherDriver as AnotherDriverSeen
 from penstock.core.leases.lease import Applied, BatchClaim, Claim, Lease, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
-from penstock.core.reading.lag import service_now_ms
+from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, StreamChanged

@@ -20,8 +20,9 @@ from typing import Final, TypeAlias
 from penstock.core.aggregation import deaggregate
 from penstock.core.backoff import Backoff
 from penstock.core.batches.query_shards import ShardState
-from penstock.core.reading.lag import age_ms, service_now_ms
+from penstock.core.reading.lag import age_ms
 from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.service_clock import service_now_ms
 from penstock.errors import (
     AccessDenied,
     ExpiredIterator,

@@ -6,7 +6,7 @@ import pytest
 
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import TRIM_HORIZON, at_record
-from penstock.core.reading.lag import ArrivalMarks, age_ms, find_oldest_unread, service_now_ms
+from penstock.core.reading.lag import ArrivalMarks, age_ms, find_oldest_unread
 
 
 @dataclass(frozen=True)
@@ -49,13 +49,6 @@ def test_an_unread_record_is_never_of_age_zero():
     assert age_ms(100.0, 120_500) == 20_500
     assert age_ms(100.0, 100_000) == 1
     assert age_ms(100.0, 99_000) == 1
-
-
-@pytest.mark.parametrize(
-    ("server_ms", "now_ms"), [(None, 100_400), (100_000, 100_400), (99_000, 100_400), (160_000, 160_000)]
-)
-def test_a_wrong_local_clock_gives_way_to_the_services(server_ms, now_ms):
-    assert service_now_ms(100_400, server_ms) == now_ms
 
 
 def test_the_oldest_record_that_is_not_done_is_known_to_the_second():

@@ -1,4 +1,4 @@
-"""The polling reader: what it does next, given the result of the last step."""
+"""A shard's reader: what it does next, given the result of the last step."""
 
 from dataclasses import dataclass
 
@@ -16,27 +16,31 @@ from penstock.core.position import (
     at_record,
     at_timestamp,
 )
-from penstock.core.reading.shard_reader import (
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import (
     Failed,
     FetchIterator,
     FetchListing,
     FetchPage,
     Finished,
     Kept,
+    Listed,
     ListedShard,
-    Page,
+    ListPage,
     Pause,
-    ReaderOptions,
-    ShardReader,
+    PossibleLoss,
     Wait,
+    find_listed,
 )
-from penstock.core.shard import ChildShard
+from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.shard import ChildShard, Shard
 from penstock.errors import (
     AccessDenied,
     DataLossError,
     ExpiredIterator,
     NotFound,
     OptionError,
+    PenstockError,
     Rejected,
     ServiceError,
     StreamChanged,
@@ -55,25 +59,42 @@ class Rec:
     sub_sequence_number: int = 0
 
 
-def reader(start: Position = TRIM_HORIZON, **options) -> ShardReader[Rec]:
+def reader(start: Position = TRIM_HORIZON, **options) -> ShardReader:
     return ShardReader("orders", "shardId-0", start, ReaderOptions(**options))
 
 
-def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> Page[Rec]:
+def page(*places, iterator="next", behind=0, children=(), read_bytes=0, at_s=None) -> ListPage[Rec]:
     records = [
         Rec(str(place[0]), place[1]) if isinstance(place, tuple) else Rec(str(place)) for place in places
     ]
-    first = records[0].sequence_number if records else None
-    last = records[-1].sequence_number if records else None
-    service_ms = None if at_s is None else EPOCH_MS + int(at_s * 1000)
-    return Page(records, first, last, read_bytes, iterator, behind, children, service_ms)
+    return ListPage(
+        records=records,
+        first_sequence_number=records[0].sequence_number if records else None,
+        last=at_record(records[-1].sequence_number, records[-1].sub_sequence_number) if records else None,
+        read_bytes=read_bytes,
+        next_iterator=iterator,
+        millis_behind_latest=behind,
+        children=children,
+        service_ms=None if at_s is None else EPOCH_MS + int(at_s * 1000),
+    )
+
+
+def raw_page(records, first, last) -> ListPage[Rec]:
+    """A page whose first and last Kinesis records are aggregates that hold other user records, or none."""
+    return ListPage(
+        records=records,
+        first_sequence_number=first,
+        last=at_record(last),
+        next_iterator="next",
+        millis_behind_latest=0,
+    )
 
 
 def places(records) -> list[tuple[int, int]]:
     return [(int(record.sequence_number), record.sub_sequence_number) for record in records]
 
 
-def started(start: Position = TRIM_HORIZON, **options) -> ShardReader[Rec]:
+def started(start: Position = TRIM_HORIZON, **options) -> ShardReader:
     machine = reader(start, **options)
     machine.on_iterator("first", 0.0, 1_000_000)
     return machine
@@ -113,38 +134,38 @@ def test_asking_twice_gives_the_same_step():
 def test_reading_resumes_inside_an_aggregate():
     machine = started(at_record("100", 1))
     kept = machine.on_page(page((100, 0), (100, 1), (100, 2), (101, 0)), 0.0, 0.1)
-    assert places(kept.records) == [(100, 2), (101, 0)]
+    assert places(kept.rows) == [(100, 2), (101, 0)]
     assert kept.loss is None
 
 
 @pytest.mark.parametrize("records", [[], [Rec("4")]])
 def test_reading_goes_on_after_an_aggregate_without_user_records(records):
     machine = started()
-    kept = machine.on_page(Page(records, "4", "5", 0, "next", 0), 0.0, 0.1)
-    assert kept.records == records
+    kept = machine.on_page(raw_page(records, "4", "5"), 0.0, 0.1)
+    assert kept.rows == records
     machine.on_failure(ExpiredIterator("old"), 400.0, 0.5)
     assert machine.plan_step(400.0) == FetchIterator(at_record("5"))
     machine.on_iterator("second", 400.0, 1)
-    kept = machine.on_page(Page([Rec("6")], "5", "6", 0, "next", 0), 400.0, 400.1)
-    assert (places(kept.records), kept.loss) == ([(6, 0)], None)
+    kept = machine.on_page(raw_page([Rec("6")], "5", "6"), 400.0, 400.1)
+    assert (places(kept.rows), kept.loss) == ([(6, 0)], None)
 
 
 def test_the_resume_filter_survives_an_empty_first_page():
     machine = started(at_record("100", 1))
     machine.on_page(page(behind=10), 0.0, 0.1)
     kept = machine.on_page(page((100, 0), (100, 1), (100, 2)), 0.3, 0.4)
-    assert places(kept.records) == [(100, 2)]
+    assert places(kept.rows) == [(100, 2)]
 
 
 def test_a_page_that_holds_only_what_is_done_gives_nothing_and_reading_goes_on():
     machine = started(at_record("100", 0), record_count_max=1)
-    assert places(machine.on_page(page(100), 0.0, 0.1).records) == []
-    assert places(machine.on_page(page(101), 0.3, 0.4).records) == [(101, 0)]
+    assert places(machine.on_page(page(100), 0.0, 0.1).rows) == []
+    assert places(machine.on_page(page(101), 0.3, 0.4).rows) == [(101, 0)]
 
 
 def test_sequence_numbers_are_compared_as_integers():
     machine = started(at_record("9", 0))
-    assert places(machine.on_page(page(9, 10), 0.0, 0.1).records) == [(10, 0)]
+    assert places(machine.on_page(page(9, 10), 0.0, 0.1).rows) == [(10, 0)]
 
 
 # --- pace -----------------------------------------------------------------------------------------------
@@ -264,7 +285,7 @@ def test_an_expired_iterator_is_rebuilt_at_the_last_record_read_at_once():
     assert machine.plan_step(400.0) == FetchIterator(at_record("9"))
     machine.on_iterator("second", 400.0, 1)
     kept = machine.on_page(page((9, 0), (9, 1), 10), 400.0, 400.1)
-    assert places(kept.records) == [(10, 0)]
+    assert places(kept.rows) == [(10, 0)]
     assert kept.loss is None
 
 
@@ -299,7 +320,19 @@ def test_an_iterator_that_the_service_refuses_is_replaced_after_a_pause():
     assert machine.plan_step(10.0) == Wait(10.25, Pause.BACKOFF)
     assert machine.plan_step(10.25) == FetchIterator(at_record("7"))
     machine.on_iterator("second", 10.25, 1)
-    assert places(machine.on_page(page(7, 8), 10.25, 10.3).records) == [(8, 0)]
+    assert places(machine.on_page(page(7, 8), 10.25, 10.3).rows) == [(8, 0)]
+
+
+def test_a_moment_that_the_service_refuses_is_asked_for_again():
+    machine = reader(at_timestamp(7))
+    machine.on_failure(Rejected("a moment to come"), 0.0, 0.5)
+    assert machine.plan_step(9.0) == FetchIterator(at_timestamp(7))
+
+
+def test_a_failure_that_is_none_of_the_services_ends_the_reading_at_once():
+    machine = started()
+    machine.on_failure(PenstockError("a defect"), 0.0, 0.5)
+    assert str(machine.plan_step(0.0).error) == "a defect"
 
 
 def test_a_refusal_that_waiting_seldom_cures_ends_the_reading_after_ten():
@@ -317,21 +350,21 @@ def test_a_refusal_that_waiting_seldom_cures_ends_the_reading_after_ten():
 def test_a_last_page_with_children_ends_the_shard_and_gives_its_records():
     machine = started()
     kept = machine.on_page(page(1, 2, iterator=None, children=(CHILD,)), 0.0, 0.1)
-    assert places(kept.records) == [(1, 0), (2, 0)]
+    assert places(kept.rows) == [(1, 0), (2, 0)]
     assert machine.plan_step(0.1) == Finished((CHILD,))
 
 
 def test_a_null_iterator_without_children_is_read_again_and_nothing_comes_twice():
     machine = started()
-    assert places(machine.on_page(page(1, 2, iterator=None), 0.0, 0.1, 0.999).records) == [(1, 0), (2, 0)]
+    assert places(machine.on_page(page(1, 2, iterator=None), 0.0, 0.1, 0.999).rows) == [(1, 0), (2, 0)]
     assert isinstance(machine.plan_step(0.1), Wait)
     assert machine.plan_step(9.0) == FetchIterator(at_record("2"))
     machine.on_iterator("again", 9.0, 1)
-    assert places(machine.on_page(page(2, 3, iterator=None, children=(CHILD,)), 9.0, 9.1).records) == [(3, 0)]
+    assert places(machine.on_page(page(2, 3, iterator=None, children=(CHILD,)), 9.0, 9.1).rows) == [(3, 0)]
     assert machine.plan_step(9.1) == Finished((CHILD,))
 
 
-def end_without_children(machine: ShardReader[Rec]) -> None:
+def end_without_children(machine: ShardReader) -> None:
     for attempt in range(3):
         machine.on_iterator("again", 10.0 * attempt, 1)
         machine.on_page(page(2, iterator=None), 10.0 * attempt, 10.0 * attempt)
@@ -341,23 +374,23 @@ def test_after_three_ends_without_children_the_listing_decides():
     machine = started()
     end_without_children(machine)
     assert isinstance(machine.plan_step(60.0), FetchListing)
-    machine.on_listing(ListedShard(is_open=False, children=(CHILD,)), 60.0, 0.5)
+    machine.on_listing(ListedShard(Listed.CLOSED, (CHILD,)), 60.0, 0.5)
     assert machine.plan_step(60.0) == Finished((CHILD,))
 
 
 def test_an_end_of_a_shard_that_is_listed_open_is_not_believed():
     machine = started()
     end_without_children(machine)
-    machine.on_listing(ListedShard(is_open=True, children=()), 60.0, 0.5)
+    machine.on_listing(ListedShard(Listed.OPEN), 60.0, 0.5)
     assert isinstance(machine.plan_step(60.0), Wait)
     assert machine.plan_step(99.0) == FetchIterator(at_record("2"))
 
 
-def keeps_denying(machine: ShardReader[Rec], now_s: float) -> None:
+def keeps_denying(machine: ShardReader, now_s: float) -> None:
     machine.on_failure(NotFound("no such shard"), now_s, 0.5)
 
 
-def keeps_ending(machine: ShardReader[Rec], now_s: float) -> None:
+def keeps_ending(machine: ShardReader, now_s: float) -> None:
     for _ in range(3):
         machine.on_page(page(2, iterator=None), now_s, now_s)
         machine.on_iterator("again", now_s, 1)
@@ -373,7 +406,7 @@ def test_a_shard_that_is_listed_open_and_cannot_be_read_is_tried_ten_times_ever_
         mistake(machine, now_s)
         now_s += 60.0
         assert isinstance(machine.plan_step(now_s), FetchListing)
-        assert machine.on_listing(ListedShard(is_open=True, children=()), now_s, 0.5) is None
+        assert machine.on_listing(ListedShard(Listed.OPEN), now_s, 0.5) is None
         step = machine.plan_step(now_s)
         assert step.reason is Pause.BACKOFF
         pauses.append(step.until_s - now_s)
@@ -382,7 +415,7 @@ def test_a_shard_that_is_listed_open_and_cannot_be_read_is_tried_ten_times_ever_
         machine.on_iterator("again", now_s, 1)
     assert pauses == [0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 10.0, 10.0, 10.0]
     mistake(machine, now_s)
-    assert machine.on_listing(ListedShard(is_open=True, children=()), now_s, 0.5) is None
+    assert machine.on_listing(ListedShard(Listed.OPEN), now_s, 0.5) is None
     error = machine.plan_step(now_s).error
     assert isinstance(error, ServiceError)
     assert str(error).startswith(
@@ -396,7 +429,7 @@ def test_a_page_that_goes_on_starts_the_tries_on_a_shard_that_is_listed_open_ane
     for _ in range(2):
         for _ in range(9):
             keeps_denying(machine, 0.0)
-            machine.on_listing(ListedShard(is_open=True, children=()), 0.0, 0.5)
+            machine.on_listing(ListedShard(Listed.OPEN), 0.0, 0.5)
         assert not machine.is_final
         machine.on_iterator("again", 0.0, 1)
         machine.on_page(progress, 0.0, 0.0)
@@ -406,7 +439,7 @@ def test_a_page_that_goes_on_starts_the_tries_on_a_shard_that_is_listed_open_ane
 def test_an_end_of_a_shard_that_is_listed_no_more_is_believed():
     machine = started()
     end_without_children(machine)
-    assert machine.on_listing(None, 60.0, 0.5) is None
+    assert machine.on_listing(ListedShard(Listed.MISSING), 60.0, 0.5) is None
     assert machine.plan_step(60.0) == Finished(())
 
 
@@ -416,7 +449,7 @@ def test_an_end_of_a_shard_that_is_listed_no_more_is_believed():
 def test_a_trimmed_position_fails_and_gives_no_records():
     machine = started(at_record("100"))
     kept = machine.on_page(page(150, 151), 0.0, 0.1)
-    assert kept.records == ()
+    assert kept.rows is None
     assert isinstance(kept.loss.error, DataLossError)
     assert isinstance(machine.plan_step(0.1), Failed)
     for word in ("orders", "shardId-0", "100.0", "150", "on_data_loss='warn'"):
@@ -426,7 +459,7 @@ def test_a_trimmed_position_fails_and_gives_no_records():
 def test_a_trimmed_position_warns_and_goes_on_when_told_so():
     machine = started(at_record("100"), on_data_loss="warn")
     kept = machine.on_page(page(150, 151), 0.0, 0.1)
-    assert places(kept.records) == [(150, 0), (151, 0)]
+    assert places(kept.rows) == [(150, 0), (151, 0)]
     assert kept.loss is not None
     assert machine.plan_step(1.0) == FetchPage("next", 10_000)
 
@@ -437,7 +470,7 @@ def empty_until_believed(machine, **more):
         now_s = 100.0 * attempt
         kept = machine.on_page(page(**more), now_s, now_s)
         if attempt < 3:
-            assert (kept.records, kept.loss, kept.doubt) == ((), None, None)
+            assert (kept.rows, kept.loss, kept.doubt) == (None, None, None)
             assert machine.plan_step(now_s + 99.0) == FetchIterator(at_record("100"))
             machine.on_iterator("again", now_s + 99.0, 1_000_000)
     return kept
@@ -451,10 +484,10 @@ def test_a_loss_is_reported_once():
 
 def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
     machine = started(at_record("100"))
-    assert machine.on_page(page(), 0.0, 0.1) == Kept(())
+    assert machine.on_page(page(), 0.0, 0.1) == Kept(None)
     machine.on_iterator("again", 10.0, 1_000_000)
     kept = machine.on_page(page(100, 101), 10.0, 10.1)
-    assert (places(kept.records), kept.loss) == ([(101, 0)], None)
+    assert (places(kept.rows), kept.loss) == ([(101, 0)], None)
 
 
 def test_a_closed_shard_whose_records_are_all_trimmed_is_a_loss():
@@ -492,7 +525,7 @@ def test_a_missing_record_is_a_loss_when_the_tip_was_seen_longer_ago_than_the_re
 
 
 def test_what_the_lease_tells_of_the_tip_counts_as_if_this_reader_had_seen_it():
-    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == Kept([])
+    assert resumed(tip_s=0.0).on_page(page(at_s=3500.0), 0.0, 0.1) == Kept(())
     assert resumed(tip_s=0.0).on_page(page(150, at_s=3500.0), 0.0, 0.1).loss is None
     assert resumed(tip_s=0.0).on_page(page(150, at_s=3601.0), 0.0, 0.1).loss is not None
     assert resumed().on_page(page(150, at_s=1.0), 0.0, 0.1).loss is not None
@@ -512,7 +545,7 @@ def test_an_open_shard_that_is_empty_behind_a_foreign_checkpoint_is_a_doubt_and_
     assert kept.loss is None
     assert "did not note when it was at the tip" in kept.doubt
     assert isinstance(machine.plan_step(1e6), FetchPage)
-    assert places(machine.on_page(page(150, at_s=9_100.0), 500.0, 500.1).records) == [(150, 0)]
+    assert places(machine.on_page(page(150, at_s=9_100.0), 500.0, 500.1).rows) == [(150, 0)]
 
 
 def test_records_behind_a_foreign_checkpoint_that_is_gone_are_a_loss():
@@ -525,26 +558,124 @@ def test_a_page_that_is_not_believed_tells_nothing_of_the_tip():
     assert machine.tip_ms is None
 
 
+def vanish(machine, *, children=()) -> PossibleLoss | None:
+    """Let the service deny a shard, and a listing leave it out, as often as it takes; gives the loss."""
+    for attempt in range(2):
+        machine.on_failure(NotFound("no such shard"), 10.0 * attempt, 0.0)
+        assert isinstance(machine.plan_step(10.0 * attempt + 1), FetchListing)
+        loss = machine.on_listing(ListedShard(Listed.MISSING, children), 10.0 * attempt + 1, 0.5)
+        if attempt == 0:
+            assert loss is None
+            assert machine.plan_step(9.0) == FetchIterator(at_record("100"))
+    return loss
+
+
 def test_a_shard_that_vanished_unread_fails():
     machine = started(at_record("100"))
-    machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
-    assert isinstance(machine.plan_step(1.0), FetchListing)
-    assert machine.on_listing(None, 1.0, 0.5) is not None
-    assert isinstance(machine.plan_step(1.0).error, DataLossError)
+    assert vanish(machine) is not None
+    error = machine.plan_step(11.0).error
+    assert isinstance(error, DataLossError)
+    for word in ("orders", "shardId-0", "left the stream", "read only to 100.0", "on_data_loss='warn'"):
+        assert word in str(error)
 
 
-def test_a_shard_that_vanished_unread_is_passed_over_when_told_so():
+def test_a_shard_that_vanished_unread_is_followed_by_its_children_when_told_so():
     machine = started(at_record("100"), on_data_loss="warn")
-    machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
-    assert machine.on_listing(None, 1.0, 0.5) is not None
-    assert machine.plan_step(1.0) == Finished(())
+    assert vanish(machine, children=(CHILD,)) is not None
+    assert machine.plan_step(11.0) == Finished((CHILD,))
 
 
-def test_a_stream_that_vanished_fails_with_the_services_word():
+@pytest.mark.parametrize("between", [page(101), None])
+def test_a_shard_that_one_listing_leaves_out_is_not_gone(between):
+    machine = started(at_record("100"))
+    for _ in range(3):
+        machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
+        assert machine.on_listing(ListedShard(Listed.MISSING), 0.0, 0.5) is None
+        if between is None:
+            machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
+            assert machine.on_listing(ListedShard(Listed.OPEN), 0.0, 0.5) is None
+        else:
+            machine.on_page(page(100, 101), 0.0, 0.0)
+    assert not machine.is_final
+
+
+def test_a_stream_that_vanished_is_said_to_be_gone():
     machine = started()
     machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
     machine.on_failure(NotFound("no such stream"), 1.0, 0.0)
-    assert str(machine.plan_step(1.0).error) == "no such stream"
+    error = machine.plan_step(1.0).error
+    assert isinstance(error, NotFound)
+    assert str(error).startswith("stream orders does not exist any more (no such stream)")
+
+
+def test_a_refusal_of_the_listing_says_nothing_of_the_position():
+    machine = reader(at_record("100"))
+    machine.on_failure(NotFound("no such shard"), 0.0, 0.0)
+    machine.on_failure(Rejected("no such token"), 1.0, 0.0)
+    assert not machine.is_final
+
+
+# --- deadline, pace, kept iterators, second looks -------------------------------------------------------------
+
+
+def test_with_a_deadline_a_shard_that_gives_no_page_is_given_up():
+    machine = started(deadline_s=10.0)
+    machine.on_failure(Throttled("first"), 5.0, 0.999, started_s=4.0)
+    assert not machine.is_final
+    machine.on_failure(Throttled("last"), 13.9, 0.999)
+    assert machine.plan_step(13.9) == Wait(14.0, Pause.BACKOFF)  # the last attempt
+    machine.on_failure(Throttled("over"), 14.0, 0.5)
+    assert str(machine.plan_step(14.0).error) == "over"
+
+
+def test_a_page_lets_the_deadline_begin_anew():
+    machine = started(deadline_s=10.0)
+    machine.on_failure(Throttled("slow"), 5.0, 0.5)
+    machine.on_page(page(1), 6.0, 6.0)
+    machine.on_failure(Throttled("slow"), 100.0, 0.5)
+    assert not machine.is_final
+
+
+def test_without_a_limit_on_bytes_a_large_page_costs_no_pause():
+    machine = started(read_bytes_per_s_max=None, spacing_s=0.0)
+    machine.on_page(page(1, behind=5, read_bytes=10 * 1024 * 1024), 10.0, 10.5)
+    assert machine.plan_step(10.5) == FetchPage("next", 10_000)
+
+
+def test_a_kept_iterator_is_used_first_and_what_it_gives_is_new():
+    machine = ShardReader("orders", "shardId-0", at_record("100"), ReaderOptions(), iterator="kept")
+    assert machine.plan_step(0.0) == FetchPage("kept", 10_000)
+    kept = machine.on_page(page(150), 0.0, 0.1)
+    assert (places(kept.rows), kept.loss) == ([(150, 0)], None)
+    assert machine.iterator == "next"
+
+
+def test_a_kept_iterator_that_expired_gives_way_to_one_at_the_start():
+    machine = ShardReader("orders", "shardId-0", at_record("100"), ReaderOptions(), iterator="kept")
+    machine.on_failure(ExpiredIterator("old"), 0.0, 0.5)
+    assert machine.plan_step(0.0) == FetchIterator(at_record("100"))
+
+
+def test_where_something_must_follow_the_reader_looks_again_a_few_times():
+    machine = started()
+    machine.on_page(page(7), 0.0, 0.0)
+    for look in range(5):
+        assert machine.look_again(10.0 * look)
+        assert machine.plan_step(10.0 * look).reason is Pause.BACKOFF
+        assert machine.plan_step(10.0 * look + 2) == FetchIterator(at_record("7"))
+        machine.on_iterator("again", 10.0 * look + 2, 1)
+        assert machine.on_page(page(7), 10.0 * look + 2, 10.0 * look + 2).rows == ()
+    assert not machine.look_again(60.0)
+
+
+def test_a_listing_tells_of_a_shard_and_its_children():
+    def shard(key, parents=(), ending=None):
+        return Shard(key, HashRange(0, 9), parents, "1", ending)
+
+    shards = [shard("shardId-0", ending="9"), shard("shardId-1", ("shardId-0",)), shard("shardId-2")]
+    assert find_listed("shardId-0", shards) == ListedShard(Listed.CLOSED, (CHILD,))
+    assert find_listed("shardId-0", shards[1:]) == ListedShard(Listed.MISSING, (CHILD,))
+    assert find_listed("shardId-2", shards) == ListedShard(Listed.OPEN)
 
 
 # --- lag ------------------------------------------------------------------------------------------------
@@ -573,7 +704,9 @@ def test_the_lag_grows_while_reads_are_held_up():
     [
         {"record_count_max": 0},
         {"record_count_max": 10_001},
-        {"reads_per_s_max": 6},
+        {"spacing_s": -1},
+        {"deadline_s": 0},
+        {"stubborn_failures_max": 0},
         {"read_bytes_per_s_max": 0},
         {"idle_time_between_reads_s": 300},
         {"backoff_min_s": 0},
@@ -607,7 +740,7 @@ def test_every_record_comes_once_and_in_order_whatever_fails(data):
             cursors["it"] = int(step.position.sequence_number)
             machine.on_iterator("it", now, 1)
         elif isinstance(step, FetchListing):
-            machine.on_listing(ListedShard(is_open=False, children=(CHILD,)), now, 0.5)
+            machine.on_listing(ListedShard(Listed.CLOSED, (CHILD,)), now, 0.5)
         else:
             event = (
                 "page"
@@ -639,5 +772,5 @@ def test_every_record_comes_once_and_in_order_whatever_fails(data):
                     now,
                 )
                 assert kept.loss is None
-                got += places(kept.records)
+                got += places(kept.rows)
     assert got == [place for place in stream if place > done]

@@ -15,7 +15,6 @@ from penstock.core.position import Position
 from penstock.core.reading.resume import is_record_done
 
 _SHARED_S: Final = 1.0
-_CLOCKS_AGREE_MS: Final = 2_000  # the service's clock comes in whole seconds, and has been on its way
 
 
 class ArrivedRecord(Protocol):
@@ -32,18 +31,6 @@ class ArrivedRecord(Protocol):
     @property
     def arrival_s(self) -> float:
         """When the service took it in: seconds since the epoch, UTC."""
-
-
-def service_now_ms(local_ms: int, server_ms: int | None) -> int:
-    """Return the moment by the service's clock, by which records are dated.
-
-    Args:
-        local_ms: This machine's clock: fine, and perhaps wrong.
-        server_ms: The service's at its last answer: right, in whole seconds; None when unknown.
-    """
-    if server_ms is None or abs(local_ms - server_ms) <= _CLOCKS_AGREE_MS:
-        return local_ms
-    return server_ms
 
 
 def age_ms(arrival_s: float, now_ms: int) -> int:

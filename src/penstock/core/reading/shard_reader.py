@@ -1,252 +1,68 @@
-"""The polling reader of one shard, as a machine: it is asked for the next step and told what came of it.
+"""The reader of one shard, as a machine: it is asked for the next step and told what came of it.
 
-The shell (`penstock.consumer.engine`, or a simulator) asks `plan_step`, does the call, and answers with
-`on_iterator`, `on_page`, `on_failure` or `on_listing`. One call is under way at a time. Time and chance are
-arguments; the machine never waits, it says until when there is nothing to do.
+Whoever drives it (the consumer's pools, a blocking loop in a Spark task, the simulator in virtual time) asks `plan_step`,
+does the call, and answers with `on_iterator`, `on_page`, `on_failure` or `on_listing`. One call is under way at a time. Time
+and chance are arguments; the machine never waits, it says until when there is nothing to do. It never looks into rows: a page
+gives those that are new in whatever form its driver wants them.
 
-A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are
-disposable, and a new one is always taken AT the last record (not after it), so that the machine sees whether
-that record is still there. When it is not, records may have been trimmed behind the reader's back, and the
-policy `on_data_loss` decides: never silence. `penstock.core.reading.resume.judge_missing_record` tells a record that
-may have taken others with it from one that cannot have.
+A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are disposable, and a
+new one always begins AT the last record (not after it), so that the machine sees whether that record is still there. When it
+is not, records may have been trimmed behind the reader's back, and `on_data_loss` decides: never silence.
+`penstock.core.reading.resume.judge_missing_record` tells a record that may have taken others with it from one that cannot have.
+
+| fault | answer |
+|---|---|
+| an iterator expired | another one at the last record, at once; from the second failure in a row on after a pause |
+| an iterator is refused | another one after a pause; `stubborn_failures_max` in a row end the reading |
+| a position is refused | the stream was deleted and created again: `StreamChanged` |
+| throttled, unavailable, no answer | a pause with full jitter; the same call again, until `deadline_s` |
+| the shard is unknown | the listing is asked; gone only when it is unknown and unlisted twice |
+| the shard is unknown, and so is the stream | `NotFound` |
+| the shard is gone | a loss; where losses are allowed its children follow |
+| a last page names no children | it is read again from the last record; the third time in a row the listing decides |
+| the shard is listed as open and cannot be read | tried `stubborn_failures_max` times, ever more rarely |
+| nothing is there where a record must be | asked again three times; then the record is missing |
+| a record is missing | `judge_missing_record`: harmless, a doubt, or a loss |
+| access is denied, anything else | tried `stubborn_failures_max` times |
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
-from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+from dataclasses import replace
+from typing import Final
 
-from penstock.core.backoff import Backoff
-from penstock.core.limits import (
-    GET_RECORDS_COUNT_MAX,
-    GET_RECORDS_PER_S_MAX,
-    ITERATOR_LIFE_S,
-    SHARD_READ_BYTES_PER_S_MAX,
+from penstock.core.position import Position, Sentinel, at_timestamp
+from penstock.core.reading.read_failures import FailureMeaning, judge_failure
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import (
+    Failed,
+    FetchIterator,
+    FetchListing,
+    FetchPage,
+    Finished,
+    Kept,
+    Listed,
+    ListedShard,
+    Page,
+    Pause,
+    PossibleLoss,
+    Rows,
+    Step,
+    Wait,
 )
-from penstock.core.position import Position, Sentinel, at_record, at_timestamp
 from penstock.core.reading.resume import MissingRecord, ResumeCheck, check_resume, judge_missing_record
-from penstock.core.shard import ChildShard
-from penstock.errors import (
-    DataLossError,
-    ExpiredIterator,
-    NotFound,
-    OptionError,
-    PenstockError,
-    Rejected,
-    ResourceBusy,
-    ServiceError,
-    StreamChanged,
-    Throttled,
-    Unavailable,
-    UnknownOutcome,
-)
+from penstock.errors import DataLossError, NotFound, PenstockError, StreamChanged, Unavailable
 
-_SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little apart keeps five in a second
 _LATEST_SLACK_MS: Final = (
     2_000  # clocks differ: a LATEST that is taken again starts a little earlier, not later
 )
 _DOUBTS_MAX: Final = 3  # empty pages that are not believed where a record must be
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
-_STUBBORN_FAILURES_MAX: Final = 10  # refusals that waiting seldom cures (policy, wrong request)
+_UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
+_LOOKS_MAX: Final = 5  # answers that nothing is left where something must be
 
 
-class PlacedRecord(Protocol):
-    """What the machine needs to know of a user record."""
-
-    @property
-    def sequence_number(self) -> str:
-        """The service's text."""
-
-    @property
-    def sub_sequence_number(self) -> int:
-        """Place inside its aggregate."""
-
-
-R = TypeVar("R", bound=PlacedRecord)
-
-
-@dataclass(frozen=True, slots=True)
-class ReaderOptions:
-    """How one shard is read.
-
-    Args:
-        record_count_max: Records per call, 1 to 10,000.
-        reads_per_s_max: Calls per second and shard; the service allows 5 for all consumers together.
-        read_bytes_per_s_max: Bytes per second and shard; the service allows 2 MiB.
-        idle_time_between_reads_s: Pause after an empty page at the tip, once the shard has been quiet for some
-            reads; it is reached by doubling from the smallest spacing.
-        backoff_min_s: Upper bound of the first pause after a refusal; it doubles.
-        backoff_max_s: Largest upper bound.
-        prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
-        on_data_loss: What happens when records are gone that were not read: `fail` or `warn`.
-        retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
-            stream is not mistaken for a loss.
-
-    Raises:
-        OptionError: A value is out of its range; the message names it.
-    """
-
-    record_count_max: int = GET_RECORDS_COUNT_MAX
-    reads_per_s_max: float = GET_RECORDS_PER_S_MAX
-    read_bytes_per_s_max: int = SHARD_READ_BYTES_PER_S_MAX
-    idle_time_between_reads_s: float = 1.0
-    backoff_min_s: float = 0.5
-    backoff_max_s: float = 20.0
-    prefetch_bytes_max: int = 8 * 1024 * 1024
-    on_data_loss: Literal["fail", "warn"] = "fail"
-    retention_s: float | None = None
-
-    def __post_init__(self) -> None:
-        if not 1 <= self.record_count_max <= GET_RECORDS_COUNT_MAX:
-            raise OptionError(
-                f"record_count_max={self.record_count_max}: expected 1 to {GET_RECORDS_COUNT_MAX}"
-            )
-        if not 0 < self.reads_per_s_max <= GET_RECORDS_PER_S_MAX:
-            raise OptionError(
-                f"reads_per_s_max={self.reads_per_s_max}: expected more than 0 and at most {GET_RECORDS_PER_S_MAX}, "
-                "the service's quota per shard"
-            )
-        if not 0 < self.read_bytes_per_s_max <= SHARD_READ_BYTES_PER_S_MAX:
-            raise OptionError(
-                f"read_bytes_per_s_max={self.read_bytes_per_s_max}: expected 1 to {SHARD_READ_BYTES_PER_S_MAX}, "
-                "the service's quota per shard"
-            )
-        if not 0 <= self.idle_time_between_reads_s <= 0.8 * ITERATOR_LIFE_S:
-            raise OptionError(
-                f"idle_time_between_reads_s={self.idle_time_between_reads_s}: expected 0 to {0.8 * ITERATOR_LIFE_S:g}, "
-                f"since an iterator lives for {ITERATOR_LIFE_S:g} s"
-            )
-        if not 0 < self.backoff_min_s <= self.backoff_max_s:
-            raise OptionError(
-                f"backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: "
-                "expected 0 < backoff_min_s <= backoff_max_s"
-            )
-        if self.prefetch_bytes_max < 1:
-            raise OptionError(f"prefetch_bytes_max={self.prefetch_bytes_max}: expected at least 1")
-        if self.on_data_loss not in ("fail", "warn"):
-            raise OptionError(f"on_data_loss={self.on_data_loss!r}: expected 'fail' or 'warn'")
-
-    @property
-    def spacing_s(self) -> float:
-        """Smallest time between the starts of two reads."""
-        return _SPACING_SLACK / self.reads_per_s_max
-
-
-# --- the steps ------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class FetchIterator:
-    """Take an iterator at a position: a record is included, AT_TIMESTAMP and a pinned LATEST carry a moment."""
-
-    position: Position
-
-
-@dataclass(frozen=True, slots=True)
-class FetchPage:
-    """Read one page."""
-
-    iterator: str
-    record_count_max: int
-
-
-@dataclass(frozen=True, slots=True)
-class FetchListing:
-    """Ask ListShards about this shard: the reads do not say clearly whether and how it ended."""
-
-    reason: str
-
-
-class Pause(Enum):
-    """Why there is nothing to do."""
-
-    SPACING = "reads of a shard are kept apart"
-    BYTES = "the shard's bytes per second are used up"
-    IDLE = "the shard is quiet"
-    FULL = "enough is fetched and waits for delivery"
-    BACKOFF = "the service refused or failed"
-
-
-@dataclass(frozen=True, slots=True)
-class Wait:
-    """Nothing to do until a moment, or (None) until something is delivered."""
-
-    until_s: float | None
-    reason: Pause
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The shard is closed and read to its end; `children` continue it (empty when the stream knows none)."""
-
-    children: tuple[ChildShard, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Failed:
-    """The shard cannot be read further; the error says why and what to do."""
-
-    error: PenstockError
-
-
-Step: TypeAlias = FetchIterator | FetchPage | FetchListing | Wait | Finished | Failed
-
-
-# --- the answers ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Page(Generic[R]):
-    """One answer of GetRecords, taken apart.
-
-    Args:
-        records: User records in order; several of one aggregate share a sequence number.
-        first_sequence_number: Of the first Kinesis record, or None when the page is empty.
-        last_sequence_number: Of the last one.
-        read_bytes: What the service counts against the quota: data and partition keys.
-        next_iterator: None on the last page of a closed shard.
-        millis_behind_latest: 0 at the tip.
-        children: Given with the last page.
-        service_ms: The moment by the service's clock, or None when unknown.
-    """
-
-    records: Sequence[R]
-    first_sequence_number: str | None
-    last_sequence_number: str | None
-    read_bytes: int
-    next_iterator: str | None
-    millis_behind_latest: int
-    children: tuple[ChildShard, ...] = ()
-    service_ms: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ListedShard:
-    """What a listing says of a shard: whether it is open, and the shards that name it as a parent."""
-
-    is_open: bool
-    children: tuple[ChildShard, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class PossibleLoss:
-    """Records may be gone between what was read and what stands in the stream; counted and reported."""
-
-    error: DataLossError
-
-
-@dataclass(frozen=True, slots=True)
-class Kept(Generic[R]):
-    """What a page means: the records that are new, and whether a loss must be reported, or a doubt."""
-
-    records: Sequence[R]
-    loss: PossibleLoss | None = None
-    doubt: str | None = None
-
-
-class ShardReader(Generic[R]):
+class ShardReader:
     """The machine. Not thread-safe: one caller at a time.
 
     Args:
@@ -256,6 +72,7 @@ class ShardReader(Generic[R]):
         options: How to read.
         tip_ms: Moment by the service's clock at which nothing was left to read behind the start, or None.
         is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
+        iterator: One that was kept from an earlier reading and begins right behind the start, or None.
     """
 
     def __init__(
@@ -267,6 +84,7 @@ class ShardReader(Generic[R]):
         *,
         tip_ms: int | None = None,
         is_foreign: bool = False,
+        iterator: str | None = None,
     ) -> None:
         if start.is_shard_end:
             raise ValueError(f"shard {shard_id} is at its end: there is nothing to read")
@@ -275,7 +93,7 @@ class ShardReader(Generic[R]):
         self.options = options
         self.position = start  # the last record read, or the starting sentinel
         self.millis_behind_latest: int | None = None
-        self._iterator: str | None = None
+        self._iterator = iterator
         # Records at or before it are done. Set whenever an iterator is taken at a record.
         self._skip_through: Position | None = None
         self._not_before_s = float("-inf")
@@ -285,14 +103,23 @@ class ShardReader(Generic[R]):
         """Moment by the service's clock at which nothing was left to read behind `position`, or None."""
         self._is_foreign = is_foreign
         self._doubts = 0
+        self._looks = 0
         self._quiet_reads = 0
         self._failures = 0
+        self._failing_since_s: float | None = None
         self._stubborn_failures = 0
         self._ends_unconfirmed = 0
+        self._unlisted = 0
+        self._unknown: NotFound | None = None  # the answer that makes the listing necessary
         self._listing_reason: str | None = None
         self._final: Finished | Failed | None = None
 
     # --- asking ---
+
+    @property
+    def final(self) -> Finished | Failed | None:
+        """How the reading ended; None while there is more to do."""
+        return self._final
 
     @property
     def is_final(self) -> bool:
@@ -304,8 +131,13 @@ class ShardReader(Generic[R]):
         """Refusals and failures in a row."""
         return self._failures
 
+    @property
+    def iterator(self) -> str | None:
+        """The service's iterator right behind `position`, or None."""
+        return self._iterator
+
     def plan_step(self, now_s: float, waiting_bytes: int = 0, has_room: bool = True) -> Step:
-        """Say what to do now. Asking changes nothing.
+        """Return what to do now. Asking changes nothing.
 
         Args:
             now_s: Monotonic seconds.
@@ -325,7 +157,7 @@ class ShardReader(Generic[R]):
         return FetchPage(self._iterator, self.options.record_count_max)
 
     def lag_ms(self, now_s: float) -> int | None:
-        """Say how far behind the tip the reading is, at most; None before the first answer.
+        """Return how far behind the tip the reading is, at most; None before the first answer.
 
         While reads are held up, the time since the last answer is added: nobody knows what came since.
         """
@@ -337,7 +169,7 @@ class ShardReader(Generic[R]):
     # --- answers ---
 
     def on_iterator(self, iterator: str, now_s: float, wall_ms: int) -> None:
-        """Take in an iterator.
+        """Learn the iterator that was asked for.
 
         Args:
             iterator: The service's text.
@@ -351,8 +183,8 @@ class ShardReader(Generic[R]):
             self.position = Position(sentinel=Sentinel.LATEST, timestamp_ms=wall_ms - _LATEST_SLACK_MS)
         self._not_before_s = max(self._not_before_s, now_s)
 
-    def on_page(self, page: Page[R], started_s: float, now_s: float, chance: float = 0.5) -> Kept[R]:
-        """Take in a page.
+    def on_page(self, page: Page[Rows], started_s: float, now_s: float, chance: float = 0.5) -> Kept[Rows]:
+        """Learn a page.
 
         Args:
             page: The answer.
@@ -361,10 +193,12 @@ class ShardReader(Generic[R]):
             chance: In [0, 1), for the pause before a doubtful end is read again.
 
         Returns:
-            The records that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives
-            no records, and the next step is `Failed`.
+            The rows that were not read before, and a possible loss. With `on_data_loss="fail"` a loss gives no rows, and
+            the next step is `Failed`.
         """
-        self._failures = 0
+        assert self._final is None, "a page came after the end"
+        self._failures = self._unlisted = 0
+        self._failing_since_s = None
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
         loss = doubt = None
@@ -374,115 +208,108 @@ class ShardReader(Generic[R]):
                 self._doubts += 1
                 self._iterator = None
                 self._back_off(now_s, chance, self._doubts)
-                return Kept(())
+                return Kept(None)
             if meaning is MissingRecord.UNSURE:
                 doubt = f"{self._missing(page)}. It goes on, since {MissingRecord.UNSURE.value}"
             else:
                 loss = self._loss(page)
                 if self.options.on_data_loss == "fail":
                     self._final = Failed(loss.error)
-                    return Kept((), loss)
-        records = self._drop_done(page.records)
+                    return Kept(None, loss)
+        rows = page.rows_after(self._skip_through)
+        is_progress = self._advance(page)
         if meaning is not None:
             self._skip_through = None
-        if page.last_sequence_number is not None:
-            self.position = at_record(page.last_sequence_number, _last_sub(page))
-            self._is_foreign = False
-        if page.millis_behind_latest == 0 and page.service_ms is not None:
-            self.tip_ms = page.service_ms
-        self._iterator = page.next_iterator
-        if records or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
-            self._stubborn_failures = 0
         if page.next_iterator is None:
-            self._on_last_page(page, bool(records), now_s, chance)
+            self._on_last_page(page, is_progress, now_s, chance)
         else:
             self._ends_unconfirmed = 0
             self._pace(page, started_s)
-        return Kept(records, loss, doubt)
+        return Kept(rows, loss, doubt)
 
-    def on_failure(self, error: PenstockError, now_s: float, chance: float) -> None:
-        """Take in that a call failed.
+    def on_failure(
+        self, error: PenstockError, now_s: float, chance: float, started_s: float | None = None
+    ) -> None:
+        """Learn that a call failed.
 
         Args:
             error: As the port raised it.
             now_s: Monotonic seconds.
             chance: In [0, 1), for full jitter.
+            started_s: When the call began, if it took time; the deadline counts from the first call that failed.
         """
         self._failures += 1
-        if isinstance(error, ExpiredIterator):
-            self._iterator = None
-            if self._failures > 1:  # the first time at once; an iterator that is born expired must not spin
-                self._back_off(now_s, chance)
-            return
-        if isinstance(error, NotFound):
-            # The shard may have passed its retention, or the stream is gone: the listing tells them apart.
-            if self._listing_reason is not None:
-                self._final = Failed(error)
-                return
-            self._listing_reason = f"the service does not know the shard ({error})"
-            self._back_off(now_s, chance)
-            return
-        if isinstance(error, Throttled | Unavailable | UnknownOutcome | ResourceBusy):
-            self._back_off(now_s, chance)
-            return
-        if isinstance(error, Rejected) and self._iterator is None and self.position.is_record:
-            self._final = Failed(
-                StreamChanged(
-                    f"stream {self.stream}, shard {self.shard_id}: the service refuses position {self.position} "
-                    f"({error}). Was the stream deleted and created again? Then reset the application's "
-                    "checkpoints: penstock leases APPLICATION --reset-to TRIM_HORIZON"
-                )
-            )
-            return
-        self._stubborn_failures += 1
-        if self._stubborn_failures >= _STUBBORN_FAILURES_MAX or not isinstance(error, ServiceError):
+        if self._failing_since_s is None:
+            self._failing_since_s = now_s if started_s is None else started_s
+        deadline_s = self.options.deadline_s
+        if deadline_s is not None and now_s - self._failing_since_s >= deadline_s:
             self._final = Failed(error)
             return
-        if isinstance(error, Rejected):
-            self._iterator = None  # an iterator that is refused as such is replaced like an expired one
+        match judge_failure(
+            error, has_iterator=self._iterator is not None or self._listing_reason is not None
+        ):
+            case FailureMeaning.ITERATOR_EXPIRED:
+                self._iterator = None
+                if self._failures == 1:
+                    return  # at once; only an iterator that is born expired must not spin
+            case FailureMeaning.UNKNOWN_SHARD:
+                assert isinstance(error, NotFound)
+                self._on_unknown(error)
+            case FailureMeaning.PASSES:
+                pass
+            case FailureMeaning.POSITION_REFUSED if self.position.is_record:
+                self._final = Failed(self._stream_changed(error))
+            case FailureMeaning.FINAL:
+                self._final = Failed(error)
+            case meaning:
+                if meaning is FailureMeaning.ITERATOR_REFUSED:
+                    self._iterator = None
+                self._stubborn_failures += 1
+                if self._stubborn_failures >= self.options.stubborn_failures_max:
+                    self._final = Failed(error)
         self._back_off(now_s, chance)
 
-    def on_listing(self, listed: ListedShard | None, now_s: float, chance: float) -> PossibleLoss | None:
-        """Take in what the listing says of the shard; None means that it is not listed.
+    def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> PossibleLoss | None:
+        """Learn what the listing says of the shard.
 
         Returns:
             A possible loss: the shard is gone and was not read to its end.
         """
         self._listing_reason = None
-        if listed is not None:
-            if not listed.is_open and self._ends_unconfirmed:
-                self._final = Finished(listed.children)
-                return None
+        if listed.state is not Listed.OPEN and self._ends_unconfirmed:
+            # Read to its end; where it is not listed any more it has been trimmed since.
+            self._final = Finished(listed.children)
+            return None
+        self._iterator = None
+        if listed.state is Listed.MISSING:
+            self._unlisted += 1
+            if self._unlisted >= _UNLISTED_MIN:
+                return self._on_gone(listed)
+        else:
             # It is there, open or unread: the answers before were the service's mistake. Go on, gently.
+            self._unlisted = 0
             self._ends_unconfirmed = 0
-            self._iterator = None
             self._stubborn_failures += 1
-            if self._stubborn_failures >= _STUBBORN_FAILURES_MAX:
-                self._final = Failed(
-                    ServiceError(
-                        f"stream {self.stream}, shard {self.shard_id}: listed, yet the service keeps saying that "
-                        "it does not exist or has ended",
-                        operation="GetRecords",
-                        resource=self.shard_id,
-                    )
-                )
-                return None
-            self._back_off(now_s, chance, max(self._failures, self._stubborn_failures))
-            return None
-        if self._ends_unconfirmed:  # read to its end, and trimmed since
-            self._final = Finished(())
-            return None
-        loss = PossibleLoss(
-            DataLossError(
-                f"stream {self.stream}, shard {self.shard_id}: the shard is gone from the stream and was read only "
-                f"to {self.position}; what came after is lost if there was anything. Set on_data_loss='warn' to go "
-                "on with its children"
-            )
-        )
-        self._final = Failed(loss.error) if self.options.on_data_loss == "fail" else Finished(())
-        return loss
+            if self._stubborn_failures >= self.options.stubborn_failures_max:
+                self._final = Failed(self._unreadable())
+        self._back_off(now_s, chance, max(self._failures, self._stubborn_failures))
+        return None
 
-    # --- inside ---
+    def look_again(self, now_s: float) -> bool:
+        """Ask again from the last record on, a little later, where the service says that nothing is left.
+
+        For a driver that knows that something must follow: one such answer is not enough then.
+
+        Returns:
+            False when it was asked often enough, and nothing came.
+        """
+        self._looks += 1
+        self._iterator = None
+        self._not_before_s = now_s + min(1.0, 0.05 * 2**self._looks)
+        self._pause = Pause.BACKOFF
+        return self._looks <= _LOOKS_MAX
+
+    # --- inside: places ---
 
     def _iterator_position(self) -> Position:
         position = self.position
@@ -490,18 +317,24 @@ class ShardReader(Generic[R]):
             return at_timestamp(position.timestamp_ms)
         return replace(position, sub_sequence_number=0) if position.is_record else position
 
-    def _drop_done(self, records: Sequence[R]) -> Sequence[R]:
-        skip = self._skip_through
-        if skip is None or not records or skip.sequence_number is None:
-            return records
-        done = (int(skip.sequence_number), skip.sub_sequence_number)
-        self._skip_through = None  # sequence numbers rise: one page that has records settles it
-        for index, record in enumerate(records):
-            if (int(record.sequence_number), record.sub_sequence_number) > done:
-                return records[index:] if index else records
-        return ()
+    def _advance(self, page: Page[Rows]) -> bool:
+        """Move behind a page; returns whether that is further than before."""
+        done, self._iterator = self._skip_through, page.next_iterator
+        is_progress = page.last is not None and (done is None or page.last > done)
+        if page.last is not None:
+            # Sequence numbers rise: one page that has records is behind what was done.
+            self._skip_through = None
+            self._is_foreign = False
+            self.position = page.last
+        if page.millis_behind_latest == 0 and page.service_ms is not None:
+            self.tip_ms = page.service_ms
+        if is_progress or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
+            self._stubborn_failures = 0
+        return is_progress
 
-    def _judge_resume(self, page: Page[R]) -> MissingRecord | None:
+    # --- inside: loss ---
+
+    def _judge_resume(self, page: Page[Rows]) -> MissingRecord | None:
         """Judge the page behind a new iterator; None where the record is there, or the page does not tell."""
         skip = self._skip_through
         if skip is None:
@@ -522,40 +355,91 @@ class ShardReader(Generic[R]):
             is_open_and_empty=page.first_sequence_number is None and not is_last,
         )
 
-    def _is_doubtful(self, page: Page[R]) -> bool:
+    def _is_doubtful(self, page: Page[Rows]) -> bool:
         # A record that reading is to go on at is seldom missing: an empty answer is asked for again before it counts.
         is_empty = page.first_sequence_number is None and page.next_iterator is not None
         return is_empty and self._doubts < _DOUBTS_MAX
 
-    def _missing(self, page: Page[R]) -> str:
+    def _missing(self, page: Page[Rows]) -> str:
         found = page.first_sequence_number or "nothing"
         return (
             f"stream {self.stream}, shard {self.shard_id}: the record at {self._skip_through}, up to which everything is "
-            f"done, is no longer in the stream (the first one found: {found})"
+            f"done, has left the stream (retention; the first one found: {found})"
         )
 
-    def _loss(self, page: Page[R]) -> PossibleLoss:
+    def _loss(self, page: Page[Rows]) -> PossibleLoss:
         return PossibleLoss(
             DataLossError(
-                f"{self._missing(page)}. Records after it may have passed the retention unread: nobody was at the shard's "
-                "tip since. Set on_data_loss='warn' to go on from there; raise the stream's retention to have more time"
+                f"{self._missing(page)}. Records after it may have gone with it unread: nobody was at the shard's tip "
+                f"since. {self.options.way_out.of_loss} with the oldest record that is left; raise the stream's retention to "
+                "have more time"
             )
         )
 
-    def _on_last_page(self, page: Page[R], is_progress: bool, now_s: float, chance: float) -> None:
+    def _on_gone(self, listed: ListedShard) -> PossibleLoss:
+        loss = PossibleLoss(
+            DataLossError(
+                f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
+                f"{self.position}; what came after that is lost if there was anything. {self.options.way_out.of_loss} with "
+                "its children"
+            )
+        )
+        is_fatal = self.options.on_data_loss == "fail"
+        self._final = Failed(loss.error) if is_fatal else Finished(listed.children)
+        return loss
+
+    # --- inside: ends and mistakes ---
+
+    def _on_last_page(self, page: Page[Rows], is_progress: bool, now_s: float, chance: float) -> None:
         if page.children:
             self._final = Finished(page.children)
             return
         # No iterator and no children: perhaps a faulty answer. It is read again from the last record.
         self._ends_unconfirmed = 1 if is_progress else self._ends_unconfirmed + 1
         if self._ends_unconfirmed >= _END_UNCONFIRMED_MAX:
-            self._listing_reason = "the last page names no children"
+            self._unknown, self._listing_reason = None, "the last page names no children"
         self._back_off(now_s, chance, self._ends_unconfirmed)
 
-    def _pace(self, page: Page[R], started_s: float) -> None:
+    def _on_unknown(self, error: NotFound) -> None:
+        # The shard may have passed its retention, or the stream is gone: the listing tells them apart.
+        if self._listing_reason is None:
+            self._unknown, self._listing_reason = error, f"the service does not know the shard ({error})"
+            return
+        self._final = Failed(
+            NotFound(
+                f"stream {self.stream} does not exist any more ({error}). If it was created again under its name: "
+                f"{self.options.way_out.of_new_stream}",
+                operation=error.operation,
+                code=error.code,
+                resource=self.stream,
+            )
+        )
+
+    def _stream_changed(self, error: PenstockError) -> StreamChanged:
+        return StreamChanged(
+            f"stream {self.stream}, shard {self.shard_id}: the service refuses position {self.position} ({error}): it is of "
+            f"another shard or stream. If the stream was deleted and created again: {self.options.way_out.of_new_stream}"
+        )
+
+    def _unreadable(self) -> PenstockError:
+        text = (
+            f"stream {self.stream}, shard {self.shard_id}: listed, yet the service keeps saying that it does not exist or has "
+            "ended"
+        )
+        unknown = self._unknown
+        if unknown is None:
+            return Unavailable(text, operation="GetRecords", resource=self.shard_id)
+        return NotFound(
+            f"{text} ({unknown})", operation=unknown.operation, code=unknown.code, resource=self.shard_id
+        )
+
+    # --- inside: pace ---
+
+    def _pace(self, page: Page[Rows], started_s: float) -> None:
         spacing_s = self.options.spacing_s
-        bytes_s = page.read_bytes / self.options.read_bytes_per_s_max
-        if page.last_sequence_number is not None or page.millis_behind_latest > 0:
+        bytes_per_s_max = self.options.read_bytes_per_s_max
+        bytes_s = 0.0 if bytes_per_s_max is None else page.read_bytes / bytes_per_s_max
+        if page.last is not None or page.millis_behind_latest > 0:
             self._quiet_reads = 0
             pause_s = spacing_s
             self._pause = Pause.SPACING
@@ -570,13 +454,11 @@ class ShardReader(Generic[R]):
 
     def _back_off(self, now_s: float, chance: float, failures: int | None = None) -> None:
         count = max(1, self._failures if failures is None else failures)
-        delay_s = Backoff(self.options.backoff_min_s, self.options.backoff_max_s).delay_s(count, chance)
+        delay_s = self.options.backoff.delay_s(count, chance)
         # Full jitter, but never sooner than calls may follow each other anyway.
-        self._not_before_s = now_s + max(self.options.spacing_s, delay_s)
+        not_before_s = now_s + max(self.options.spacing_s, delay_s)
+        if self.options.deadline_s is not None and self._failing_since_s is not None:
+            # The last attempt begins at the deadline at the latest.
+            not_before_s = min(not_before_s, max(now_s, self._failing_since_s + self.options.deadline_s))
+        self._not_before_s = not_before_s
         self._pause = Pause.BACKOFF
-
-
-def _last_sub(page: Page[R]) -> int:
-    if not page.records or page.records[-1].sequence_number != page.last_sequence_number:
-        return 0  # an aggregate without a single user record
-    return page.records[-1].sub_sequence_number

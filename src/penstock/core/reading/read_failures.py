@@ -1,0 +1,57 @@
+"""What a failed call means for the reading of a shard: one answer for everyone who reads or asks for news."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from penstock.errors import (
+    AccessDenied,
+    ExpiredIterator,
+    NotFound,
+    PenstockError,
+    Rejected,
+    ResourceBusy,
+    ServiceError,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+)
+
+_EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+
+
+class FailureMeaning(Enum):
+    """What to do after a failed call."""
+
+    PASSES = "nothing happened, and a later call may succeed"
+    ITERATOR_EXPIRED = "the iterator is too old: fetch another one at the last record that was read"
+    ITERATOR_REFUSED = "the iterator is refused as such: fetch another one, and not many times"
+    POSITION_REFUSED = "no iterator can begin at the position: it is of another shard or stream"
+    UNKNOWN_SHARD = "the service does not know the shard: gone from the stream, or a mistake"
+    STUBBORN = "waiting seldom cures it"
+    FINAL = "it is no answer of the service, and calling again cannot help"
+
+
+def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning:
+    """Decide what a failed call means.
+
+    Args:
+        error: As the port raised it.
+        has_iterator: The call was made with an iterator; else it asked for one.
+    """
+    match error:
+        case ExpiredIterator():
+            return FailureMeaning.ITERATOR_EXPIRED
+        case NotFound():
+            return FailureMeaning.UNKNOWN_SHARD
+        case Rejected():
+            return FailureMeaning.ITERATOR_REFUSED if has_iterator else FailureMeaning.POSITION_REFUSED
+        case Throttled() | Unavailable() | UnknownOutcome() | ResourceBusy():
+            return FailureMeaning.PASSES
+        case AccessDenied() if error.code in _EXPIRED_CREDENTIALS:
+            return FailureMeaning.PASSES  # new ones may be on their way
+        case ServiceError():
+            return FailureMeaning.STUBBORN
+        case _:
+            return FailureMeaning.FINAL

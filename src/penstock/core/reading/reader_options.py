@@ -1,0 +1,109 @@
+"""How one shard is read: pace, retries, and what happens when records are gone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Final, Literal
+
+from penstock.core.backoff import Backoff
+from penstock.core.limits import (
+    GET_RECORDS_COUNT_MAX,
+    GET_RECORDS_PER_S_MAX,
+    ITERATOR_LIFE_S,
+    SHARD_READ_BYTES_PER_S_MAX,
+)
+from penstock.errors import OptionError
+
+_SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little apart keeps five in a second
+
+
+@dataclass(frozen=True, slots=True)
+class WayOut:
+    """What an error tells the user to do: it depends on who reads.
+
+    Args:
+        of_loss: How to go on when records are gone.
+        of_new_stream: What to do when the stream was deleted and created again.
+    """
+
+    of_loss: str = "Set on_data_loss='warn' to go on"
+    of_new_stream: str = (
+        "reset the application's checkpoints: penstock leases APPLICATION --reset-to TRIM_HORIZON"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderOptions:
+    """How one shard is read.
+
+    Args:
+        record_count_max: Records per call, 1 to 10,000.
+        spacing_s: Smallest time between the starts of two reads; the service allows 5 a second and shard for all
+            consumers together.
+        read_bytes_per_s_max: Bytes per second and shard; the service allows 2 MiB. None reads as fast as answers come.
+        idle_time_between_reads_s: Pause after an empty page at the tip, once the shard has been quiet for some
+            reads; it is reached by doubling from the smallest spacing.
+        backoff_min_s: Upper bound of the first pause after a refusal; it doubles.
+        backoff_max_s: Largest upper bound.
+        deadline_s: A shard that gives no page for so long is given up; None for a reader that waits as long as it takes.
+        stubborn_failures_max: Refusals that waiting seldom cures (policy, wrong request) before the shard is given up.
+        prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
+        on_data_loss: What happens when records are gone that were not read: `fail` or `warn`.
+        retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
+            stream is not mistaken for a loss.
+        way_out: What errors tell the user to do.
+
+    Raises:
+        OptionError: A value is out of its range; the message names it.
+    """
+
+    record_count_max: int = GET_RECORDS_COUNT_MAX
+    spacing_s: float = _SPACING_SLACK / GET_RECORDS_PER_S_MAX
+    read_bytes_per_s_max: int | None = SHARD_READ_BYTES_PER_S_MAX
+    idle_time_between_reads_s: float = 1.0
+    backoff_min_s: float = 0.5
+    backoff_max_s: float = 20.0
+    deadline_s: float | None = None
+    stubborn_failures_max: int = 10
+    prefetch_bytes_max: int = 8 * 1024 * 1024
+    on_data_loss: Literal["fail", "warn"] = "fail"
+    retention_s: float | None = None
+    way_out: WayOut = field(default=WayOut())
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.record_count_max <= GET_RECORDS_COUNT_MAX:
+            raise OptionError(
+                f"record_count_max={self.record_count_max}: expected 1 to {GET_RECORDS_COUNT_MAX}"
+            )
+        if self.spacing_s < 0:
+            raise OptionError(f"spacing_s={self.spacing_s}: expected at least 0")
+        if self.read_bytes_per_s_max is not None and not (
+            0 < self.read_bytes_per_s_max <= SHARD_READ_BYTES_PER_S_MAX
+        ):
+            raise OptionError(
+                f"read_bytes_per_s_max={self.read_bytes_per_s_max}: expected 1 to {SHARD_READ_BYTES_PER_S_MAX}, "
+                "the service's quota per shard"
+            )
+        if not 0 <= self.idle_time_between_reads_s <= 0.8 * ITERATOR_LIFE_S:
+            raise OptionError(
+                f"idle_time_between_reads_s={self.idle_time_between_reads_s}: expected 0 to {0.8 * ITERATOR_LIFE_S:g}, "
+                f"since an iterator lives for {ITERATOR_LIFE_S:g} s"
+            )
+        if not 0 < self.backoff_min_s <= self.backoff_max_s:
+            raise OptionError(
+                f"backoff_min_s={self.backoff_min_s}, backoff_max_s={self.backoff_max_s}: "
+                "expected 0 < backoff_min_s <= backoff_max_s"
+            )
+        if self.deadline_s is not None and not self.deadline_s > 0:
+            raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0")
+        if self.stubborn_failures_max < 1:
+            raise OptionError(f"stubborn_failures_max={self.stubborn_failures_max}: expected at least 1")
+        if self.prefetch_bytes_max < 1:
+            raise OptionError(f"prefetch_bytes_max={self.prefetch_bytes_max}: expected at least 1")
+        if self.on_data_loss not in ("fail", "warn"):
+            raise OptionError(f"on_data_loss={self.on_data_loss!r}: expected 'fail' or 'warn'")
+
+    @property
+    def backoff(self) -> Backoff:
+        """The pauses after refusals."""
+        return Backoff(self.backoff_min_s, self.backoff_max_s)

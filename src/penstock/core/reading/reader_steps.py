@@ -1,0 +1,185 @@
+"""What a shard's reader asks for, and what it is answered: the words between the machine and whoever drives it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from penstock.core.position import Position
+from penstock.core.shard import ChildShard, Shard
+from penstock.errors import DataLossError, PenstockError
+
+# --- the steps ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FetchIterator:
+    """Fetch an iterator at a position: a record is included, AT_TIMESTAMP and a pinned LATEST carry a moment."""
+
+    position: Position
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPage:
+    """Read one page."""
+
+    iterator: str
+    record_count_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchListing:
+    """Ask ListShards about this shard: the reads do not say clearly whether and how it ended."""
+
+    reason: str
+
+
+class Pause(Enum):
+    """Why there is nothing to do."""
+
+    SPACING = "reads of a shard are kept apart"
+    BYTES = "the shard's bytes per second are used up"
+    IDLE = "the shard is quiet"
+    FULL = "enough is fetched and waits for delivery"
+    BACKOFF = "the service refused or failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """Nothing to do until a moment, or (None) until something is delivered."""
+
+    until_s: float | None
+    reason: Pause
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The shard is closed and read to its end; `children` continue it (empty when the stream knows none)."""
+
+    children: tuple[ChildShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The shard cannot be read further; the error says why and what to do."""
+
+    error: PenstockError
+
+
+Step: TypeAlias = FetchIterator | FetchPage | FetchListing | Wait | Finished | Failed
+
+
+# --- the answers ----------------------------------------------------------------------------------------
+
+Rows = TypeVar("Rows", covariant=True)
+"""What a page holds, in the form in which its reader wants it: a list of records, or Arrow batches."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page(ABC, Generic[Rows]):
+    """One answer of GetRecords.
+
+    Args:
+        first_sequence_number: Of the first Kinesis record, or None when the page is empty.
+        last: The place of the last user record, or of one behind it in the same Kinesis record; None when the page is empty.
+        read_bytes: What the service counts against the quota: data and partition keys.
+        next_iterator: None on the last page of a closed shard.
+        millis_behind_latest: 0 at the tip.
+        children: Given with the last page.
+        service_ms: The moment by the service's clock, or None when unknown.
+    """
+
+    first_sequence_number: str | None
+    last: Position | None
+    read_bytes: int = 0
+    next_iterator: str | None
+    millis_behind_latest: int
+    children: tuple[ChildShard, ...] = ()
+    service_ms: int | None = None
+
+    @abstractmethod
+    def rows_after(self, done: Position | None) -> Rows:
+        """Return the page's rows, without those up to and including a position."""
+
+
+class PlacedRecord(Protocol):
+    """What must be known of a record to leave out those that are done."""
+
+    @property
+    def sequence_number(self) -> str:
+        """The service's text."""
+
+    @property
+    def sub_sequence_number(self) -> int:
+        """Place inside its aggregate."""
+
+
+R = TypeVar("R", bound=PlacedRecord)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListPage(Page[Sequence[R]]):
+    """A page whose rows are a list of records.
+
+    Args:
+        records: User records in order; several of one aggregate share a sequence number.
+    """
+
+    records: Sequence[R]
+
+    def rows_after(self, done: Position | None) -> Sequence[R]:
+        """Return the records behind a position."""
+        if done is None or done.sequence_number is None:
+            return self.records
+        place = (int(done.sequence_number), done.sub_sequence_number)
+        for index, record in enumerate(self.records):
+            if (int(record.sequence_number), record.sub_sequence_number) > place:
+                return self.records[index:] if index else self.records
+        return ()
+
+
+class Listed(Enum):
+    """What a whole listing says of a shard."""
+
+    OPEN = "listed as open"
+    CLOSED = "listed as closed"
+    MISSING = "not listed"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedShard:
+    """How a shard stands in a listing, and the shards that name it as a parent."""
+
+    state: Listed
+    children: tuple[ChildShard, ...] = ()
+
+
+def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
+    """Return what a whole listing says of a shard."""
+    state = Listed.MISSING
+    children: list[ChildShard] = []
+    for shard in shards:
+        if shard.shard_id == shard_id:
+            state = Listed.OPEN if shard.is_open else Listed.CLOSED
+        elif shard_id in shard.parents:
+            children.append(ChildShard(shard.shard_id, shard.parents, shard.hash_range))
+    return ListedShard(state, tuple(children))
+
+
+@dataclass(frozen=True, slots=True)
+class PossibleLoss:
+    """Records may be gone between what was read and what is in the stream; counted and reported."""
+
+    error: DataLossError
+
+
+@dataclass(frozen=True, slots=True)
+class Kept(Generic[Rows]):
+    """What a page means: its new rows (None where it gives none), and whether a loss must be reported, or a doubt."""
+
+    rows: Rows | None
+    loss: PossibleLoss | None = None
+    doubt: str | None = None

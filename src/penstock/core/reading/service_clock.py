@@ -1,0 +1,60 @@
+"""The service's clock, by which records are dated, as its answers tell it.
+
+An answer carries the service's time in whole seconds; this machine's clock is finer, and may be wrong. Ours counts as long
+as the two agree.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+_CLOCKS_AGREE_MS: Final = 2_000  # the service's clock comes in whole seconds, and has been on its way
+
+
+def service_now_ms(local_ms: int, server_ms: int | None) -> int:
+    """Return the moment by the service's clock.
+
+    Args:
+        local_ms: This machine's clock: fine, and perhaps wrong.
+        server_ms: The service's at its last answer: right, in whole seconds; None when unknown.
+    """
+    if server_ms is None or abs(local_ms - server_ms) <= _CLOCKS_AGREE_MS:
+        return local_ms
+    return server_ms
+
+
+def service_bound_ms(local_ms: int, server_ms: int | None) -> int:
+    """Return a moment by the service's clock that is not before now, for a bound that must include what has arrived.
+
+    Args:
+        local_ms: This machine's clock.
+        server_ms: The service's at its last answer, in whole seconds; None when unknown.
+    """
+    now_ms = service_now_ms(local_ms, server_ms)
+    return now_ms if now_ms == local_ms else now_ms + 1_000
+
+
+class ServiceClock:
+    """How far the service's clock is ahead of this machine's, as the last answer told it. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._ahead_ms = 0
+
+    def hear(self, local_ms: int, server_ms: int | None) -> int:
+        """Learn from an answer, and return the moment by the service's clock.
+
+        Args:
+            local_ms: This machine's clock at the answer.
+            server_ms: The service's, or None where the answer did not tell: then what was known before counts on.
+        """
+        if server_ms is not None:
+            self._ahead_ms = service_now_ms(local_ms, server_ms) - local_ms
+        return self.now_ms(local_ms)
+
+    def now_ms(self, local_ms: int) -> int:
+        """Return the moment by the service's clock.
+
+        Args:
+            local_ms: This machine's clock now.
+        """
+        return local_ms + self._ahead_ms

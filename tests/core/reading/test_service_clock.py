@@ -1,0 +1,26 @@
+"""The service's clock, as its answers tell it."""
+
+import pytest
+
+from penstock.core.reading.service_clock import ServiceClock, service_bound_ms, service_now_ms
+
+
+@pytest.mark.parametrize(
+    ("server_ms", "now_ms"), [(None, 100_400), (100_000, 100_400), (99_000, 100_400), (160_000, 160_000)]
+)
+def test_a_wrong_local_clock_gives_way_to_the_services(server_ms, now_ms):
+    assert service_now_ms(100_400, server_ms) == now_ms
+
+
+@pytest.mark.parametrize(("server_ms", "bound_ms"), [(None, 100_400), (100_000, 100_400), (160_000, 161_000)])
+def test_a_bound_in_whole_seconds_includes_the_second_that_has_begun(server_ms, bound_ms):
+    assert service_bound_ms(100_400, server_ms) == bound_ms
+
+
+def test_what_was_heard_last_counts_until_the_next_word():
+    clock = ServiceClock()
+    assert clock.now_ms(100_000) == 100_000
+    assert clock.hear(100_000, 160_000) == 160_000
+    assert clock.now_ms(105_000) == 165_000
+    assert clock.hear(106_000, None) == 166_000
+    assert clock.hear(107_000, 107_000) == 107_000
