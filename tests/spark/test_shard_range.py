@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import random
 import uuid
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,14 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.aggregation import AggregateBuilder
-from penstock.core.backoff import Backoff
 from penstock.core.position import TRIM_HORIZON, Position, at_record
+from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled
 from penstock.local import LocalKinesis
+from penstock.runtime.system_clock import SystemClock
 from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.shard_range import LossPolicy, Pace, ShardRange
+from penstock.spark.process_resources import WAY_OUT
+from penstock.spark.shard_range import ShardRange
 from spark_support import numbered, put
 
 FIRST = "shardId-000000000000"
@@ -39,15 +42,36 @@ class Rig:
     def put(self, start, end):
         put(self.client, self.stream, numbered(start, end))
 
-    def read(self, start=TRIM_HORIZON, *, shard=FIRST, fetch_count_max=10_000, deadline_s=10.0, **loss):
+    def read(
+        self,
+        start=TRIM_HORIZON,
+        *,
+        shard=FIRST,
+        fetch_count_max=10_000,
+        deadline_s=10.0,
+        fail=True,
+        retention_ms=DAY_MS,
+        **more,
+    ):
         return ShardRange(
             self.kinesis,
             self.stream,
-            self.stream,
             shard,
             start,
-            pace=Pace(fetch_count_max, 0.0, throttle_deadline_s=deadline_s, backoff=Backoff(0.01, 0.02)),
-            loss=LossPolicy(**loss),
+            options=ReaderOptions(
+                record_count_max=fetch_count_max,
+                spacing_s=0.0,
+                read_bytes_per_s_max=None,
+                backoff_min_s=0.01,
+                backoff_max_s=0.02,
+                deadline_s=deadline_s,
+                on_data_loss="fail" if fail else "warn",
+                retention_s=retention_ms / 1000,
+                way_out=WAY_OUT,
+            ),
+            clock=SystemClock(),
+            chance=random.Random(1),
+            **more,
         )
 
     def positions(self):
@@ -194,8 +218,8 @@ def test_a_missing_record_is_judged_by_the_clock_of_the_service(rig):
     rig.server.clock.advance(30 * HOUR_S)
     rig.put(1, 2)
     with pytest.raises(DataLossError, match=str(position)):
-        numbers(rig.read(position, tip_seen_ms=tip_ms, retention_ms=DAY_MS))
-    assert numbers(rig.read(position, tip_seen_ms=tip_ms, retention_ms=DAY_MS, fail=False)) == [1]
+        numbers(rig.read(position, tip_ms=tip_ms, retention_ms=DAY_MS))
+    assert numbers(rig.read(position, tip_ms=tip_ms, retention_ms=DAY_MS, fail=False)) == [1]
 
 
 def test_a_missing_record_is_no_loss_while_the_retention_reaches_back_to_the_tip(rig, caplog):
@@ -206,7 +230,7 @@ def test_a_missing_record_is_no_loss_while_the_retention_reaches_back_to_the_tip
     tip_ms = rig.server.clock.now_ms()
     rig.server.clock.advance(20 * HOUR_S)
     rig.put(1, 2)
-    assert numbers(rig.read(position, tip_seen_ms=tip_ms, retention_ms=DAY_MS)) == [1]
+    assert numbers(rig.read(position, tip_ms=tip_ms, retention_ms=DAY_MS)) == [1]
     assert caplog.records == []
 
 

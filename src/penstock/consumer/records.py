@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple, Protocol, overload
 
-from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, user_records
+from penstock.core.aggregation import DecodeCounts, MisplacedRule, user_records
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-from penstock.core.reading.reader_steps import ListPage
+from penstock.core.reading.reader_steps import ListPage, place_of_whole
 from penstock.errors import UsageError
 from penstock.ports.kinesis import RecordPage
 
@@ -65,7 +65,7 @@ class UnreadRecord(NamedTuple):
     @property
     def sub_sequence_number(self) -> int:
         """A number that none of its user records exceeds: whoever has read it has read them all."""
-        return len(self.data) if self.data.startswith(MAGIC) else 0
+        return place_of_whole(self.sequence_number, self.data).sub_sequence_number
 
     @property
     def memory_bytes(self) -> int:
@@ -82,7 +82,7 @@ def unread_page(page: RecordPage) -> ListPage[UnreadRecord]:
     return ListPage(
         records=records,
         first_sequence_number=records[0].sequence_number if records else None,
-        last=None if last is None else at_record(last.sequence_number, last.sub_sequence_number),
+        last=None if last is None else place_of_whole(last.sequence_number, last.data),
         read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
         next_iterator=page.next_iterator,
         millis_behind_latest=page.millis_behind_latest,

@@ -7,7 +7,6 @@ Filters on `approximateArrivalTimestamp` and `shardId` narrow the read itself wh
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -27,14 +26,14 @@ from pyspark.sql.datasource import (
 
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
+from penstock.core.reading.service_clock import service_bound_ms
 from penstock.spark.arrow_records import delivered
 from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
-from penstock.spark.process_resources import misplaced_rule
-from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.spark.process_resources import open_shard
 from penstock.spark.spark_errors import explained, explained_rows
 from penstock.spark.spark_options import BatchOptions
 from penstock.spark.startup_checks import refuse_unknown_shards
-from penstock.wiring import open_kinesis
+from penstock.wiring import SystemClock, open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -154,9 +153,7 @@ class KinesisBatchReader(DataSourceReader):
             refuse_unknown_shards(
                 options.stream, listing.shards, named, fails=options.fail_on_data_loss, option=option
             )
-        now_ms = time.time_ns() // 1_000_000
-        if listing.server_ms is not None and abs(now_ms - listing.server_ms) >= 2000:
-            now_ms = listing.server_ms + 1000
+        now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
         planned = []
         for shard in sorted(listing.shards, key=lambda each: each.shard_id):
             if narrowing.shards is not None and shard.shard_id not in narrowing.shards:
@@ -190,22 +187,14 @@ class KinesisBatchReader(DataSourceReader):
         bounded, options = partition.bounded, self._options
         if bounded is None:
             return
-        shard = ShardRange(
-            open_kinesis(options.connection),
-            options.stream,
-            options.stream.rpartition("/")[2],
+        shard = open_shard(
+            options,
             bounded.shard_id,
             bounded.start,
-            pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
-            loss=LossPolicy(options.fail_on_data_loss, None, bounded.retention_ms),
+            clock=SystemClock(),
+            retention_ms=bounded.retention_ms,
             deaggregate=options.deaggregate,
-            rule=misplaced_rule(
-                options.connection,
-                options.stream,
-                bounded.shard_id,
-                drops_unmarked=options.drops_misplaced_aggregates,
-                told=bounded.hash_range,
-            ),
+            hash_range=bounded.hash_range,
         )
         read_to = bounded.start
         for page in shard.pages():

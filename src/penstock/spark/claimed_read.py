@@ -7,8 +7,7 @@ memory stays at one page; the claim comes last, and an execution whose claim doe
 from __future__ import annotations
 
 import logging
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -29,10 +28,10 @@ from penstock.core.batches.claims import (
 from penstock.core.batches.claims import AnotherDriver as AnotherDriverSeen
 from penstock.core.leases.lease import Applied, BatchClaim, Claim, Lease, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
-from penstock.core.reading.service_clock import service_now_ms
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, StreamChanged
+from penstock.ports.clock import Clock
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.page_limits import (
     arrival_ms_of,
@@ -105,7 +104,7 @@ class _Progress:
     bytes_count: int = 0
     last_arrival_ms: int | None = None
     whole_record: bool = True
-    millis_behind_latest: int = 0
+    millis_behind_latest: int | None = 0
     has_more: bool = True
     tip_ms: int | None = None
     children: tuple[ChildShard, ...] = ()
@@ -130,7 +129,7 @@ class ClaimedRead:
         execution: The batch.
         bounds: Where to stop.
         surroundings: What else is known.
-        wall_ms: The time of day.
+        clock: Time.
     """
 
     def __init__(
@@ -142,7 +141,7 @@ class ClaimedRead:
         execution: Execution,
         bounds: Bounds,
         surroundings: Surroundings,
-        wall_ms: Callable[[], int],
+        clock: Clock,
     ) -> None:
         self._table = table
         self._shard = shard
@@ -152,12 +151,10 @@ class ClaimedRead:
         self._start = execution.start
         self._bounds = bounds
         self._surroundings = surroundings
-        self._wall_ms = wall_ms
+        self._clock = clock
         self._progress = _Progress(end=execution.start)
         self._pages: Iterator[ShardPage] | None = None
-        self._left: pa.RecordBatch | None = None
-        self._left_is_end = False
-        self._left_children: tuple[ChildShard, ...] = ()
+        self._rest: ShardPage | None = None  # what was cut off the last page
 
     def rows(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the batch; when this ends without an error, the end is fixed.
@@ -251,7 +248,7 @@ class ClaimedRead:
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
         if self._bounds.record_count_max == 0 or self._start.is_shard_end:
             return
-        began_s = time.monotonic()
+        began_s = self._clock.monotonic_s()
         while True:
             page = self._next_page()
             if page is None:
@@ -277,19 +274,17 @@ class ClaimedRead:
                 return
 
     def _keep_rest(self, page: ShardPage, count: int) -> None:
-        self._left = page.rows.slice(count)
-        self._left_is_end = page.is_end
-        self._left_children = page.children
-        # The service's word is about what is behind the page; the oldest unread record is in it.
-        now_ms = service_now_ms(self._wall_ms(), page.server_ms)
-        self._progress.millis_behind_latest = max(1, now_ms - arrival_ms_of(self._left, 0))
+        self._rest = page.tail(count)
+        # What the service says is about what is behind the page; the oldest unread record is in it.
+        arrival_ms = arrival_ms_of(self._rest.rows, 0)
+        self._progress.millis_behind_latest = max(1, page.service_ms - arrival_ms)
         until_ms = self._bounds.until_ms
-        if until_ms is not None and arrival_ms_of(self._left, 0) >= until_ms:
+        if until_ms is not None and arrival_ms >= until_ms:
             self._progress.has_more = False
 
     def _see_tip(self, page: ShardPage) -> None:
         self._progress.has_more = False
-        self._progress.tip_ms = self._wall_ms() if page.server_ms is None else page.server_ms
+        self._progress.tip_ms = page.service_ms
 
     def _position_after(self, rows: pa.RecordBatch) -> Position:
         """Return the position of the last row: a record that is given out whole stands for all its user records."""
@@ -326,7 +321,7 @@ class ClaimedRead:
             return True
         late = bounds.planned_ms is not None and (so_far.last_arrival_ms or 0) > bounds.planned_ms
         return late or (
-            bounds.duration_max_s is not None and time.monotonic() - began_s > bounds.duration_max_s
+            bounds.duration_max_s is not None and self._clock.monotonic_s() - began_s > bounds.duration_max_s
         )
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
@@ -334,7 +329,7 @@ class ClaimedRead:
         if end <= self._progress.end:
             return
         while True:
-            page = self._take_left() or self._next_page()
+            page = self._take_rest() or self._next_page()
             if page is None:
                 return
             count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
@@ -355,12 +350,9 @@ class ClaimedRead:
                 self._end_is_gone(end)
                 return
 
-    def _take_left(self) -> ShardPage | None:
-        left, self._left = self._left, None
-        if left is None:
-            return None
-        # The service's word on the tip belongs to the rows behind it; 1 says that it is not known any more.
-        return ShardPage(left, 1, self._left_is_end, self._left_children)
+    def _take_rest(self) -> ShardPage | None:
+        rest, self._rest = self._rest, None
+        return rest
 
     def _end_is_gone(self, end: Position) -> None:
         text = (
@@ -390,7 +382,7 @@ class ClaimedRead:
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
-        execution, known, now_ms = self._execution, self._surroundings, self._wall_ms()
+        execution, known, now_ms = self._execution, self._surroundings, self._clock.wall_ms()
         own = lease.claim_of(execution.worker)
         claim = BatchClaim(
             worker=execution.worker,

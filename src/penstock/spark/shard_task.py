@@ -15,10 +15,9 @@ from penstock.core.batches.offsets import Share
 from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.arrow_records import delivered
 from penstock.spark.claimed_read import Bounds, ClaimedRead, Surroundings
-from penstock.spark.process_resources import misplaced_rule, shard_iterators
-from penstock.spark.shard_range import LossPolicy, ShardRange, pace_of
+from penstock.spark.process_resources import open_shard, shard_iterators
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import SystemClock, open_kinesis, open_lease_table
+from penstock.wiring import SystemClock, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,21 +63,16 @@ def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None
     Raises:
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
     """
-    shard = ShardRange(
-        open_kinesis(options.connection),
-        options.stream,
-        options.stream.rpartition("/")[2],
+    clock = SystemClock()
+    shard = open_shard(
+        options,
         task.shard_id,
         task.execution.start,
-        pace=pace_of(options.fetch_count_max, options.fetch_interval_s, options.connection),
-        loss=LossPolicy(options.fail_on_data_loss, task.tip_ms, task.retention_ms, task.is_foreign),
+        clock=clock,
+        retention_ms=task.retention_ms,
         deaggregate=task.deaggregates,
-        rule=misplaced_rule(
-            options.connection,
-            options.stream,
-            task.shard_id,
-            drops_unmarked=options.drops_misplaced_aggregates,
-        ),
+        tip_ms=task.tip_ms,
+        is_foreign=task.is_foreign,
         iterators=shard_iterators(),
     )
     share = task.share
@@ -104,7 +98,7 @@ def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None
             tip_ms=task.tip_ms,
             fail_on_data_loss=options.fail_on_data_loss,
         ),
-        wall_ms=SystemClock().wall_ms,
+        clock=clock,
     )
     for rows in claimed.rows():
         yield delivered(rows)

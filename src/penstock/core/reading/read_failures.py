@@ -40,18 +40,16 @@ def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning
         error: As the port raised it.
         has_iterator: The call was made with an iterator; else it asked for one.
     """
-    match error:
-        case ExpiredIterator():
-            return FailureMeaning.ITERATOR_EXPIRED
-        case NotFound():
-            return FailureMeaning.UNKNOWN_SHARD
-        case Rejected():
-            return FailureMeaning.ITERATOR_REFUSED if has_iterator else FailureMeaning.POSITION_REFUSED
-        case Throttled() | Unavailable() | UnknownOutcome() | ResourceBusy():
-            return FailureMeaning.PASSES
-        case AccessDenied() if error.code in _EXPIRED_CREDENTIALS:
-            return FailureMeaning.PASSES  # new ones may be on their way
-        case ServiceError():
-            return FailureMeaning.STUBBORN
-        case _:
-            return FailureMeaning.FINAL
+    if isinstance(error, Rejected):
+        return FailureMeaning.ITERATOR_REFUSED if has_iterator else FailureMeaning.POSITION_REFUSED
+    if isinstance(error, AccessDenied) and error.code in _EXPIRED_CREDENTIALS:
+        return FailureMeaning.PASSES  # new ones may be on their way
+    return next((meaning for kinds, meaning in _MEANINGS if isinstance(error, kinds)), FailureMeaning.FINAL)
+
+
+_MEANINGS: Final = (
+    (ExpiredIterator, FailureMeaning.ITERATOR_EXPIRED),
+    (NotFound, FailureMeaning.UNKNOWN_SHARD),
+    (Throttled | Unavailable | UnknownOutcome | ResourceBusy, FailureMeaning.PASSES),
+    (ServiceError, FailureMeaning.STUBBORN),
+)

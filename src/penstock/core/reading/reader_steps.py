@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from penstock.core.position import Position
+from penstock.core.aggregation import MAGIC
+from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import DataLossError, PenstockError
 
@@ -74,12 +75,12 @@ Step: TypeAlias = FetchIterator | FetchPage | FetchListing | Wait | Finished | F
 
 # --- the answers ----------------------------------------------------------------------------------------
 
-Rows = TypeVar("Rows", covariant=True)
+Rows_co = TypeVar("Rows_co", covariant=True)
 """What a page holds, in the form in which its reader wants it: a list of records, or Arrow batches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Page(ABC, Generic[Rows]):
+class Page(ABC, Generic[Rows_co]):
     """One answer of GetRecords.
 
     Args:
@@ -101,8 +102,13 @@ class Page(ABC, Generic[Rows]):
     service_ms: int | None = None
 
     @abstractmethod
-    def rows_after(self, done: Position | None) -> Rows:
+    def rows_after(self, done: Position | None) -> Rows_co:
         """Return the page's rows, without those up to and including a position."""
+
+
+def place_of_whole(sequence_number: str, data: bytes) -> Position:
+    """Return a place that no user record of a Kinesis record is behind, without taking an aggregate apart."""
+    return at_record(sequence_number, len(data) if data.startswith(MAGIC) else 0)
 
 
 class PlacedRecord(Protocol):
@@ -177,9 +183,9 @@ class PossibleLoss:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept(Generic[Rows]):
+class Kept(Generic[Rows_co]):
     """What a page means: its new rows (None where it gives none), and whether a loss must be reported, or a doubt."""
 
-    rows: Rows | None
+    rows: Rows_co | None
     loss: PossibleLoss | None = None
     doubt: str | None = None

@@ -46,7 +46,7 @@ from penstock.core.reading.reader_steps import (
     Page,
     Pause,
     PossibleLoss,
-    Rows,
+    Rows_co,
     Step,
     Wait,
 )
@@ -183,7 +183,9 @@ class ShardReader:
             self.position = Position(sentinel=Sentinel.LATEST, timestamp_ms=wall_ms - _LATEST_SLACK_MS)
         self._not_before_s = max(self._not_before_s, now_s)
 
-    def on_page(self, page: Page[Rows], started_s: float, now_s: float, chance: float = 0.5) -> Kept[Rows]:
+    def on_page(
+        self, page: Page[Rows_co], started_s: float, now_s: float, chance: float = 0.5
+    ) -> Kept[Rows_co]:
         """Learn a page.
 
         Args:
@@ -245,29 +247,27 @@ class ShardReader:
         if deadline_s is not None and now_s - self._failing_since_s >= deadline_s:
             self._final = Failed(error)
             return
-        match judge_failure(
+        meaning = judge_failure(
             error, has_iterator=self._iterator is not None or self._listing_reason is not None
-        ):
-            case FailureMeaning.ITERATOR_EXPIRED:
-                self._iterator = None
-                if self._failures == 1:
-                    return  # at once; only an iterator that is born expired must not spin
-            case FailureMeaning.UNKNOWN_SHARD:
-                assert isinstance(error, NotFound)
-                self._on_unknown(error)
-            case FailureMeaning.PASSES:
-                pass
-            case FailureMeaning.POSITION_REFUSED if self.position.is_record:
-                self._final = Failed(self._stream_changed(error))
-            case FailureMeaning.FINAL:
-                self._final = Failed(error)
-            case meaning:
-                if meaning is FailureMeaning.ITERATOR_REFUSED:
-                    self._iterator = None
-                self._stubborn_failures += 1
-                if self._stubborn_failures >= self.options.stubborn_failures_max:
-                    self._final = Failed(error)
+        )
+        if meaning in (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED):
+            self._iterator = None
+        if meaning is FailureMeaning.ITERATOR_EXPIRED and self._failures == 1:
+            return  # at once; only an iterator that is born expired must not spin
+        self._judge_final(error, meaning)
         self._back_off(now_s, chance)
+
+    def _judge_final(self, error: PenstockError, meaning: FailureMeaning) -> None:
+        if isinstance(error, NotFound):
+            self._on_unknown(error)
+        elif meaning is FailureMeaning.POSITION_REFUSED and self.position.is_record:
+            self._final = Failed(self._stream_changed(error))
+        elif meaning is FailureMeaning.FINAL:
+            self._final = Failed(error)
+        elif meaning not in (FailureMeaning.PASSES, FailureMeaning.ITERATOR_EXPIRED):
+            self._stubborn_failures += 1
+            if self._stubborn_failures >= self.options.stubborn_failures_max:
+                self._final = Failed(error)
 
     def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> PossibleLoss | None:
         """Learn what the listing says of the shard.
@@ -317,7 +317,7 @@ class ShardReader:
             return at_timestamp(position.timestamp_ms)
         return replace(position, sub_sequence_number=0) if position.is_record else position
 
-    def _advance(self, page: Page[Rows]) -> bool:
+    def _advance(self, page: Page[Rows_co]) -> bool:
         """Move behind a page; returns whether that is further than before."""
         done, self._iterator = self._skip_through, page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
@@ -334,7 +334,7 @@ class ShardReader:
 
     # --- inside: loss ---
 
-    def _judge_resume(self, page: Page[Rows]) -> MissingRecord | None:
+    def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
         """Judge the page behind a new iterator; None where the record is there, or the page does not tell."""
         skip = self._skip_through
         if skip is None:
@@ -355,19 +355,19 @@ class ShardReader:
             is_open_and_empty=page.first_sequence_number is None and not is_last,
         )
 
-    def _is_doubtful(self, page: Page[Rows]) -> bool:
+    def _is_doubtful(self, page: Page[Rows_co]) -> bool:
         # A record that reading is to go on at is seldom missing: an empty answer is asked for again before it counts.
         is_empty = page.first_sequence_number is None and page.next_iterator is not None
         return is_empty and self._doubts < _DOUBTS_MAX
 
-    def _missing(self, page: Page[Rows]) -> str:
+    def _missing(self, page: Page[Rows_co]) -> str:
         found = page.first_sequence_number or "nothing"
         return (
             f"stream {self.stream}, shard {self.shard_id}: the record at {self._skip_through}, up to which everything is "
             f"done, has left the stream (retention; the first one found: {found})"
         )
 
-    def _loss(self, page: Page[Rows]) -> PossibleLoss:
+    def _loss(self, page: Page[Rows_co]) -> PossibleLoss:
         return PossibleLoss(
             DataLossError(
                 f"{self._missing(page)}. Records after it may have gone with it unread: nobody was at the shard's tip "
@@ -390,7 +390,7 @@ class ShardReader:
 
     # --- inside: ends and mistakes ---
 
-    def _on_last_page(self, page: Page[Rows], is_progress: bool, now_s: float, chance: float) -> None:
+    def _on_last_page(self, page: Page[Rows_co], is_progress: bool, now_s: float, chance: float) -> None:
         if page.children:
             self._final = Finished(page.children)
             return
@@ -435,7 +435,7 @@ class ShardReader:
 
     # --- inside: pace ---
 
-    def _pace(self, page: Page[Rows], started_s: float) -> None:
+    def _pace(self, page: Page[Rows_co], started_s: float) -> None:
         spacing_s = self.options.spacing_s
         bytes_per_s_max = self.options.read_bytes_per_s_max
         bytes_s = 0.0 if bytes_per_s_max is None else page.read_bytes / bytes_per_s_max
