@@ -15,7 +15,7 @@ from penstock.core.leases.coordinator_events import CoordinatorOptions
 from penstock.core.leases.lease import Applied, Claim, Take, apply_write
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
-from penstock.sim import query as sim_query
+from penstock.sim import query_task
 from penstock.sim.checkers import Suite
 from penstock.sim.faults import draw_query_scenario
 from penstock.sim.query_checkers import QUERIES
@@ -160,11 +160,11 @@ def forgets_what_it_gave_back(self, held, effect, now_ms):
 ORIGINAL_BEGIN_AGAIN = QueryShards._begin_again
 
 MUTANTS = (
-    Mutant("a replay reads on to the tip", 4, sim_query, "plan_read", reads_again),
-    Mutant("a refused claim is taken for one's own", 1, sim_query, "settle_claim", agrees_with_everything),
+    Mutant("a replay reads on to the tip", 4, query_task, "plan_read", reads_again),
+    Mutant("a refused claim is taken for one's own", 1, query_task, "settle_claim", agrees_with_everything),
     Mutant("the last claim stands", 21, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", 1, SimTable, "decide", take_clears_claims),
-    Mutant("rows of a lost lease count", 321, sim_query, "settle_claim", takes_a_lost_lease_for_agreement),
+    Mutant("rows of a lost lease count", 321, query_task, "settle_claim", takes_a_lost_lease_for_agreement),
     Mutant(
         "the next batch starts at the checkpoint", 0, query_shards, "resolve_start", starts_at_the_checkpoint
     ),

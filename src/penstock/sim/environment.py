@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import math
 import random
 from collections.abc import Callable
 from typing import Any, Final
@@ -16,13 +17,14 @@ from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Refused
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_steps import Listed, ListedShard, ListPage
 from penstock.core.shard import Shard
-from penstock.errors import ExpiredIterator, PenstockError, Throttled, UnknownOutcome
+from penstock.errors import ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock.sim.stream import SimRecord, SimStream
 from penstock.sim.table import SimTable
 
 HistoryEntry = tuple[Any, ...]
 _RECORD_BYTES: Final = 200
+_MISTAKES_APART_S: Final = 10.0
 
 
 class Surroundings:
@@ -43,6 +45,7 @@ class Surroundings:
         self.throttled_until = 0.0
         self.wall_offset_ms = 0
         self._listener = listener
+        self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
@@ -181,9 +184,21 @@ class Surroundings:
             return UnknownOutcome("connection reset")
         return None
 
+    def _is_mistaken(self, rate: float, key: str) -> bool:
+        """Whether an answer about a shard is wrong; never twice in a short time, or nobody could tell."""
+        if self.now - self._mistaken_s.get(key, -math.inf) < _MISTAKES_APART_S or not self._luck(rate):
+            return False
+        self._mistaken_s[key] = self.now
+        return True
+
+    def _mistaken_denial(self, key: str) -> PenstockError | None:
+        if self._is_mistaken(self.faults.unknown_shard, key):
+            return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
+        return None
+
     def serve_iterator(self, key: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
-        error = self._stream_error()
+        error = self._stream_error() or self._mistaken_denial(key)
         if error is not None:
             return error
         return f"{key}:{self.stream.seek(self.stream.shards[key], position)}:{self.now:.3f}"
@@ -196,6 +211,9 @@ class Surroundings:
         key, index_text, born_text = iterator.split(":")
         if self.now - float(born_text) > 300 or self._luck(self.faults.expired_iterator):
             return ExpiredIterator("expired")
+        error = self._mistaken_denial(key)
+        if error is not None:
+            return error
         shard = self.stream.shards[key]
         index = int(index_text)
         count = 0 if self._luck(self.faults.empty_page) else record_count_max
@@ -204,16 +222,17 @@ class Surroundings:
         after = index + len(records)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
-        if after < len(shard.sequences):
+        if after < len(shard.sequences) and not self._is_mistaken(self.faults.early_tip, key):
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
+        is_cut_off = self._is_mistaken(self.faults.lost_iterator, key)
         return ListPage(
             records=records,
             first_sequence_number=records[0].sequence_number if records else None,
             last=at_record(records[-1].sequence_number) if records else None,
             read_bytes=len(records) * _RECORD_BYTES,
-            next_iterator=None if is_end else f"{key}:{after}:{self.now:.3f}",
+            next_iterator=None if is_end or is_cut_off else f"{key}:{after}:{self.now:.3f}",
             millis_behind_latest=behind_ms,
-            children=self.stream.children_of(shard) if is_end else (),
+            children=self.stream.children_of(shard) if is_end and not is_cut_off else (),
             service_ms=self.now_ms(),
         )
 

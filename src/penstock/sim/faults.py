@@ -45,6 +45,9 @@ class FaultPlan:
     expired_iterator: float = 0.0
     broken_connection: float = 0.0
     empty_page: float = 0.0
+    unknown_shard: float = 0.0
+    lost_iterator: float = 0.0
+    early_tip: float = 0.0
     bad_listing: float = 0.0
     reshards_per_min: float = 0.0
     row_deletions_per_min: float = 0.0
@@ -146,4 +149,10 @@ def draw_query_scenario(seed: int) -> Scenario:
     )
     # A hand-over waits for the batch, which takes a while when its tasks fail.
     options = replace(drawn.options, leases_to_acquire=None)
-    return replace(drawn, workers=names, queries=frozenset(names[:queries]), options=options)
+
+    def some(high: float) -> float:
+        return chance.uniform(0.0, high) if chance.random() < 0.4 else 0.0
+
+    # Mistakes of the service that a task of a batch must not take for a shard's end, or for a loss.
+    faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
+    return replace(drawn, workers=names, queries=frozenset(names[:queries]), options=options, faults=faults)

@@ -1,9 +1,8 @@
-"""A simulated Spark query: a driver that plans and commits as Spark does, and tasks that outlive it.
+"""A simulated Spark query: a driver that plans and commits as Spark does; its tasks (`query_task`) outlive it.
 
-The driver runs the production's `Coordinator` and `QueryShards`, a task the production's `plan_read` and `settle_claim`.
+The driver runs the production's `Coordinator` and `QueryShards`.
 What Spark keeps (the log of offsets, the log of commits) survives the driver; everything else dies with it, at any moment,
-since every step is an event of its own. A task is a process of another machine: it goes on when its driver is dead, as a
-zombie, and may claim. Attempts of one task race, fail and are repeated.
+since every step is an event of its own. Attempts of one task race, fail and are repeated.
 """
 
 from __future__ import annotations
@@ -13,18 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
-from penstock.core.batches.claims import (
-    PAST_CLAIMS_MAX,
-    AnotherDriver,
-    ClaimNote,
-    Execution,
-    Forfeit,
-    ReadFreely,
-    ReadTo,
-    Settled,
-    plan_read,
-    settle_claim,
-)
+from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards, plan_recreation
 from penstock.core.leases.coordinator_events import (
@@ -43,15 +31,14 @@ from penstock.core.leases.coordinator_events import (
     Tick,
     Unknown,
 )
-from penstock.core.leases.lease import Applied, BatchClaim, Claim, Create, Lease, Promote, starting_lease
-from penstock.core.position import SHARD_END, Position, Sentinel, at_record
+from penstock.core.leases.lease import Create, Lease, Promote, starting_lease
+from penstock.core.position import Position, Sentinel
 from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.environment import Surroundings
+from penstock.sim.query_task import SimTask
 from penstock.sim.stream import SimShard
 from penstock.sim.worker import SimWorker
 
-_PAGE_RECORDS: Final = 4
-_CLAIMS_MAX: Final = 8
 _FAILURES_MAX: Final = 8
 _IDLE_S: Final = 1.0
 _JOIN_S: Final = 20.0
@@ -297,7 +284,7 @@ class SimQuery(SimWorker):
             execution = Execution(
                 offset.worker, offset.batch, self.who, offset.shards[key], self.shards.seen_claim(key)
             )
-            SimTask(self, offset, key, execution).begin()
+            SimTask(self.world, self, offset, execution, key).begin()
 
     def on_task(self, offset: StreamOffset, key: str, rows: tuple[int, ...] | None) -> None:
         """Take in how an attempt ended: with rows, or None when it failed."""
@@ -326,158 +313,3 @@ class SimQuery(SimWorker):
                 self.world.note("done", self.who, key, -1, rows)
         self.log.committed_count += 1
         self.later(0.01, self._turn)
-
-
-class SimTask:
-    """One attempt of one task, in a process that its driver's death does not touch."""
-
-    def __init__(self, driver: SimQuery, offset: StreamOffset, key: str, execution: Execution) -> None:
-        self.execution = execution
-        self.driver = driver
-        self.world = driver.world
-        self.offset = offset
-        self.key = key
-        self.start = offset.shards[key]
-        self.shard = self.world.stream.shards[key]
-        share = offset.shares()[key].record_count_max
-        self.count_max = 10**9 if share is None else share
-        self.first = self.index = index_after(self.shard, self.start)
-        self.end = self.start
-        self.at_tip = False
-        self.claims = 0
-
-    def begin(self) -> None:
-        """Look at the lease."""
-        self.world.note("attempt", self.driver.name, self.offset.batch, self.key)
-        self._fetch(self._on_lease)
-
-    def _later(self, action: Any, *args: Any) -> None:
-        self.world.schedule(self.world.now + self.world.latency_s(), action, *args)
-
-    def _fetch(self, then: Any) -> None:
-        def serve() -> None:
-            problem = self.world.table_problem()
-            if problem is Problem.TABLE_MISSING:
-                self._later(then, None)
-            elif problem is not None:
-                self._fail()
-            else:
-                self._later(then, self.world.table.rows.get(self.key))
-
-        self._later(serve)
-
-    def _fail(self) -> None:
-        self._later(self.driver.on_task, self.offset, self.key, None)
-
-    def _succeed(self) -> None:
-        rows = tuple(self.shard.sequences[self.first : self.index])
-        self.world.note("executed", self.driver.name, self.offset.batch, self.key, rows)
-        self._later(self.driver.on_task, self.offset, self.key, rows)
-
-    def _on_lease(self, lease: Lease | None) -> None:
-        plan = plan_read(lease, self.execution)
-        match plan:
-            case ReadTo(end):
-                self._read_to(end)
-            case Forfeit():
-                self._claim_nothing(lease)
-            case AnotherDriver():
-                self._fail()
-            case ReadFreely():
-                self._read(lease)
-            case _:
-                self._read(None)
-
-    # --- reading --------------------------------------------------------------------------------------------
-
-    def _read(self, lease: Lease | None) -> None:
-        """Read a page; on to the limit or the tip."""
-        if self.world.chance.random() < self.world.faults.broken_connection:
-            self._fail()
-            return
-        left = self.count_max - (self.index - self.first)
-        page_end = min(len(self.shard.sequences), self.index + min(left, _PAGE_RECORDS))
-        self.index = page_end
-        if self.index > self.first:
-            self.end = at_record(str(self.shard.sequences[self.index - 1]))
-        is_all = self.index >= len(self.shard.sequences)
-        if is_all:
-            self.at_tip = True
-            if self.shard.closed_ms is not None:
-                self.end = SHARD_END
-        if is_all or self.index - self.first >= self.count_max:
-            if lease is None:
-                self._succeed()  # the lease is gone: at-least-once, said aloud
-            else:
-                self._later(self._claim, lease)
-        else:
-            self._later(self._read, lease)
-
-    def _read_to(self, end: Position) -> None:
-        self.index = (
-            max(self.index, index_after(self.shard, end)) if not self.start.is_shard_end else self.index
-        )
-        self.end = end
-        self._later(self._succeed)
-
-    # --- claiming -------------------------------------------------------------------------------------------
-
-    def _claim_nothing(self, lease: Lease | None) -> None:
-        self.end, self.index = self.start, self.first
-        if lease is None:
-            self._fail()
-            return
-        self._write(self._claim_of(lease, b""), lambda: self._fetch(self._on_lease))
-
-    def _claim(self, lease: Lease) -> None:
-        self.claims += 1
-        if self.claims > _CLAIMS_MAX:
-            self._fail()
-            return
-        note = ClaimNote(
-            has_more=not self.at_tip,
-            tip_ms=self.world.wall_ms() if self.at_tip else None,
-            record_count=self.index - self.first,
-            children=self.world.stream.children_of(self.shard) if self.end.is_shard_end else (),
-        )
-        # Refused, or unknown: what stands there says.
-        self._write(self._claim_of(lease, note.to_bytes()), lambda: self._fetch(self._on_refused))
-
-    def _claim_of(self, lease: Lease, note: bytes) -> Claim:
-        execution, own = self.execution, lease.claim_of(self.execution.worker)
-        claim = BatchClaim(
-            execution.worker,
-            execution.batch,
-            execution.run,
-            execution.start,
-            self.end,
-            note,
-            self.world.wall_ms(),
-            () if own is None else own.past(PAST_CLAIMS_MAX),
-        )
-        return Claim(self.key, claim, lease.checkpoint, None if own is None else own.identity)
-
-    def _write(self, write: Claim, on_refused: Callable[[], None]) -> None:
-        def serve() -> None:
-            outcome = self.world.serve_write(self.driver.who, write)
-            if isinstance(outcome, Applied):
-                self._later(self._succeed)
-            elif isinstance(outcome, NotDone):
-                self._fail()
-            else:
-                on_refused()
-
-        self._later(serve)
-
-    def _on_refused(self, lease: Lease | None) -> None:
-        meaning, end = settle_claim(lease, self.execution, self.end)
-        match meaning:
-            case Settled.AGREES | Settled.GONE:
-                self._succeed()
-            case Settled.READ_ON:
-                self._read_to(end)
-            case Settled.REPEAT | Settled.LOST | Settled.ANOTHER_DRIVER:
-                self._fail()
-            case Settled.CLAIM_AGAIN:
-                if lease is not None:
-                    self._claim(lease)

@@ -440,7 +440,20 @@ def test_an_end_of_a_shard_that_is_listed_no_more_is_believed():
     machine = started()
     end_without_children(machine)
     assert machine.on_listing(ListedShard(Listed.MISSING), 60.0, 0.5) is None
-    assert machine.plan_step(60.0) == Finished(())
+    machine.on_iterator("again", 70.0, 1)
+    machine.on_page(page(2, iterator=None), 70.0, 70.0)
+    assert isinstance(machine.plan_step(90.0), FetchListing)
+    assert machine.on_listing(ListedShard(Listed.MISSING, (CHILD,)), 90.0, 0.5) is None
+    assert machine.plan_step(90.0) == Finished((CHILD,))
+
+
+@pytest.mark.parametrize("state", [Listed.CLOSED, Listed.MISSING])
+def test_one_doubtful_end_and_one_denial_do_not_end_a_shard(state):
+    machine = started()
+    machine.on_page(page(1, 2, iterator=None), 0.0, 0.0)
+    machine.on_failure(NotFound("no such shard"), 10.0, 0.5)
+    assert machine.on_listing(ListedShard(state), 20.0, 0.5) is None
+    assert machine.plan_step(90.0) == FetchIterator(at_record("2"))
 
 
 # --- loss -----------------------------------------------------------------------------------------------

@@ -199,7 +199,7 @@ class ShardReader:
             the next step is `Failed`.
         """
         assert self._final is None, "a page came after the end"
-        self._failures = self._unlisted = 0
+        self._failures = 0
         self._failing_since_s = None
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
@@ -276,8 +276,7 @@ class ShardReader:
             A possible loss: the shard is gone and was not read to its end.
         """
         self._listing_reason = None
-        if listed.state is not Listed.OPEN and self._ends_unconfirmed:
-            # Read to its end; where it is not listed any more it has been trimmed since.
+        if listed.state is Listed.CLOSED and self._ends_unconfirmed >= _END_UNCONFIRMED_MAX:
             self._final = Finished(listed.children)
             return None
         self._iterator = None
@@ -329,7 +328,7 @@ class ShardReader:
         if page.millis_behind_latest == 0 and page.service_ms is not None:
             self.tip_ms = page.service_ms
         if is_progress or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
-            self._stubborn_failures = 0
+            self._stubborn_failures = self._unlisted = 0
         return is_progress
 
     # --- inside: loss ---
@@ -376,7 +375,10 @@ class ShardReader:
             )
         )
 
-    def _on_gone(self, listed: ListedShard) -> PossibleLoss:
+    def _on_gone(self, listed: ListedShard) -> PossibleLoss | None:
+        if self._ends_unconfirmed:  # read to its end, and trimmed since
+            self._final = Finished(listed.children)
+            return None
         loss = PossibleLoss(
             DataLossError(
                 f"stream {self.stream}, shard {self.shard_id}: the shard has left the stream (retention) and was read only to "
