@@ -14,6 +14,9 @@ from penstock.core.batches.query_shards import QueryShards
 from penstock.core.leases.coordinator_events import CoordinatorOptions
 from penstock.core.leases.lease import Applied, Claim, Take, apply_write
 from penstock.core.position import TRIM_HORIZON
+from penstock.core.reading import shard_reader
+from penstock.core.reading.reader_steps import Finished
+from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.starting import StartingPosition
 from penstock.sim import query_task
 from penstock.sim.checkers import Suite
@@ -157,18 +160,33 @@ def forgets_what_it_gave_back(self, held, effect, now_ms):
     return ORIGINAL_BEGIN_AGAIN(self, held, effect, now_ms)
 
 
+def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
+    """A reader whose new iterator begins at the last record, which it gives once more."""
+    ORIGINAL_ON_ITERATOR(self, iterator, now_s, wall_ms)
+    self._skip_through = None
+
+
+def believes_every_end(self, page, is_progress, now_s, chance):
+    """A reader that takes a missing next iterator for the end of the shard."""
+    self._final = Finished(page.children)
+
+
+ORIGINAL_ON_ITERATOR = ShardReader.on_iterator
 ORIGINAL_BEGIN_AGAIN = QueryShards._begin_again
 
 MUTANTS = (
-    Mutant("a replay reads on to the tip", 4, query_task, "plan_read", reads_again),
+    Mutant("a replay reads on to the tip", 9, query_task, "plan_read", reads_again),
     Mutant("a refused claim is taken for one's own", 1, query_task, "settle_claim", agrees_with_everything),
     Mutant("the last claim stands", 21, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", 1, SimTable, "decide", take_clears_claims),
-    Mutant("rows of a lost lease count", 321, query_task, "settle_claim", takes_a_lost_lease_for_agreement),
+    Mutant("rows of a lost lease count", 105, query_task, "settle_claim", takes_a_lost_lease_for_agreement),
     Mutant(
         "the next batch starts at the checkpoint", 0, query_shards, "resolve_start", starts_at_the_checkpoint
     ),
-    Mutant("what was given back is forgotten", 26, QueryShards, "_begin_again", forgets_what_it_gave_back),
+    Mutant("what was read is read again", 0, ShardReader, "on_iterator", reads_on_without_leaving_out),
+    Mutant("every end is believed", 0, ShardReader, "_on_last_page", believes_every_end),
+    Mutant("one listing without a shard ends it", 24, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("what was given back is forgotten", 6, QueryShards, "_begin_again", forgets_what_it_gave_back),
 )
 
 

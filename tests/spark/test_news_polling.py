@@ -21,21 +21,34 @@ from penstock.spark.news_polling import Prober
 from spark_support import wait_until
 
 
+@dataclass
+class MovedClock:
+    """A clock that a test moves."""
+
+    now_s: float
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ms(self):
+        return 0
+
+
 def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
-    clock = [0.0]
+    clock = MovedClock(0.0)
 
     class Slow:
         def without_retries(self):
             return self
 
         def fetch_iterator(self, *_):
-            clock[0] += 0.5  # each call is answered, and all of them take longer than the deadline
+            clock.now_s += 0.5  # each call is answered, and all of them take longer than the deadline
             return "iterator"
 
         def fetch_records(self, *_):
             return RecordPage((), "next", 0)
 
-    prober = Prober(Slow(), "s", 1.0, lambda: clock[0], lambda: 0, deadline_s=20.0)
+    prober = Prober(Slow(), "s", 1.0, clock, deadline_s=20.0)
     states = {f"shardId-{number:012}": ShardState(TRIM_HORIZON) for number in range(200)}
     try:
         wait_until(
@@ -57,7 +70,7 @@ class Rig:
     client: object
     options: AwsOptions
     stream: str = field(default_factory=lambda: f"s-{uuid.uuid4().hex[:10]}")
-    now_s: float = 1000.0
+    clock: MovedClock = field(default_factory=lambda: MovedClock(1000.0))
     states: dict[str, ShardState] = field(default_factory=dict)
     checked: int = 0
     prober: Prober | None = None
@@ -69,7 +82,7 @@ class Rig:
         self.prober.probe_due(self.states.items())
 
     def probe_at(self, now_s):
-        self.now_s = now_s
+        self.clock.now_s = now_s
         self.probe()
 
     def put(self, data, shard):
@@ -94,7 +107,7 @@ class Rig:
         """Probe as the driver does, as fast as the clock that a test moves allows."""
 
         def is_met():
-            self.now_s += 0.5
+            self.clock.now_s += 0.5
             self.probe()
             return condition()
 
@@ -111,13 +124,13 @@ def rig():
             secret_access_key="local",
         )
         made = Rig(server, server.client("kinesis"), options)
+        made.clock.wall_ms = server.clock.now_ms
         server.create_stream(made.stream, shards=2)
         made.prober = Prober(
             AwsKinesis(options),
             made.stream,
             0.2,
-            lambda: made.now_s,
-            server.clock.now_ms,
+            made.clock,
             check_stream=made.check,
         )
         made.begin()
@@ -146,12 +159,12 @@ def test_a_failing_shard_is_postponed_alone(rig):
 )
 def test_a_shard_that_gives_no_answer_is_named_after_the_deadline_and_not_before(rig, fault):
     rig.server.faults.error("GetRecords", shard=ONE, **fault)
-    began_s = rig.now_s
+    began_s = rig.clock.now_s
     rig.until(lambda: ONE in rig.prober._failing, "the first failure")
-    for now_s in range(int(rig.now_s), int(began_s) + 59, 5):
+    for now_s in range(int(rig.clock.now_s), int(began_s) + 59, 5):
         rig.probe_at(float(now_s))
     rig.settle()
-    rig.now_s = began_s + 60
+    rig.clock.now_s = began_s + 60
     with pytest.raises(Unavailable) as raised:
         rig.until(lambda: False, "the error")
     assert f"stream {rig.stream}: {ONE} gave no answer for 6" in str(raised.value)
@@ -166,7 +179,7 @@ def test_a_shard_that_answers_in_between_begins_anew(rig):
         rig.until(lambda: ONE in rig.prober._failing, "a failure")
         rig.until(lambda: ONE not in rig.prober._failing, "an answer")
         rig.settle()
-        rig.now_s += 50
+        rig.clock.now_s += 50
 
 
 def test_a_shard_that_has_been_read_meanwhile_is_not_named(rig):
@@ -174,7 +187,7 @@ def test_a_shard_that_has_been_read_meanwhile_is_not_named(rig):
     rig.until(lambda: ONE in rig.prober._failing, "the first failure")
     rig.settle()
     rig.states = {TWO: rig.states[TWO]}  # it went to another worker
-    rig.probe_at(rig.now_s + 100)
+    rig.probe_at(rig.clock.now_s + 100)
 
 
 def test_what_waiting_cannot_cure_is_raised_at_once(rig):
@@ -207,7 +220,7 @@ def test_a_shard_whose_answer_takes_long_does_not_hold_up_the_others(rig):
     with held_up(rig, ONE) as let:
         rig.until(lambda: rig.states[TWO].has_news, "news of the shard that answers")
         assert not rig.states[ONE].has_news
-        assert rig.prober.next_due_s(rig.states.values()) > rig.now_s
+        assert rig.prober.next_due_s(rig.states.values()) > rig.clock.now_s
         let.set()
         rig.until(lambda: rig.states[ONE].has_news, "the answer that took long")
 
@@ -217,7 +230,7 @@ def test_a_call_that_hangs_counts_as_no_answer(rig):
         rig.probe()
         rig.settle(ONE)
         with pytest.raises(Unavailable, match=f"{ONE} gave no answer for 61 s.*still under way"):
-            rig.probe_at(rig.now_s + 61)
+            rig.probe_at(rig.clock.now_s + 61)
 
 
 def test_an_answer_about_what_was_before_a_batch_is_dropped(rig):
@@ -259,7 +272,7 @@ def test_a_refused_position_is_for_a_task_to_explain(rig):
 
 def test_the_tip_is_dated_by_the_service(rig):
     rig.server.clock.advance(5 * 86_400)
-    rig.prober._wall_ms = lambda: 0
+    rig.clock.wall_ms = lambda: 0
     rig.until(lambda: rig.states[ONE].tip_seen_ms is not None, "the tip")
     assert 0 <= rig.server.clock.now_ms() - rig.states[ONE].tip_seen_ms < 60_000
 
@@ -270,3 +283,26 @@ def test_the_lag_is_the_age_of_the_oldest_unread_record(rig):
     rig.until(lambda: rig.states[ONE].has_news and rig.states[TWO].tip_seen_ms is not None, "both answers")
     assert 100_000 <= rig.states[ONE].millis_behind_latest < 160_000
     assert rig.states[TWO].millis_behind_latest == 0
+
+
+@contextmanager
+def cut_off(rig):
+    """Answers to GetRecords name neither a next iterator nor children."""
+
+    def alter(parsed, **_):
+        parsed["Page"].next_iterator = None
+
+    events = client_for("kinesis", rig.options).meta.events
+    events.register("after-call.kinesis.GetRecords", alter)
+    yield
+    events.unregister("after-call.kinesis.GetRecords", alter)
+
+
+@pytest.mark.parametrize("is_read", [True, False])
+def test_an_end_that_names_no_children_is_for_a_task_to_find_out(rig, is_read):
+    if is_read:
+        rig.begin(at_record(rig.put(b"1", ONE)))
+        del rig.states[TWO]
+    with cut_off(rig):
+        rig.until(lambda: rig.states[ONE].has_news, "work for a task")
+    assert not rig.states[ONE].is_finished

@@ -15,7 +15,7 @@ from typing import Any, Final
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, Unknown
 from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Refused
 from penstock.core.position import Position, at_record
-from penstock.core.reading.reader_steps import Listed, ListedShard, ListPage
+from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
 from penstock.core.shard import Shard
 from penstock.errors import ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
@@ -196,6 +196,11 @@ class Surroundings:
             return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
         return None
 
+    def serve_listing_of(self, key: str) -> ListedShard | PenstockError:
+        """Answer a reader's question about its own shard: a whole listing, perhaps incomplete."""
+        answer = self.serve_listing(None, None)
+        return Throttled("throttled") if isinstance(answer, Problem) else find_listed(key, answer[0])
+
     def serve_iterator(self, key: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
         error = self._stream_error() or self._mistaken_denial(key)
@@ -235,12 +240,6 @@ class Surroundings:
             children=self.stream.children_of(shard) if is_end and not is_cut_off else (),
             service_ms=self.now_ms(),
         )
-
-    def serve_shard(self, key: str) -> ListedShard:
-        """Answer a reader's question about its own shard."""
-        shard = self.stream.shards[key]
-        state = Listed.OPEN if shard.closed_ms is None else Listed.CLOSED
-        return ListedShard(state, self.stream.children_of(shard))
 
 
 def show_entry(entry: HistoryEntry) -> str:

@@ -34,11 +34,10 @@ from penstock.core.reading.reader_steps import (
     Finished,
     ListPage,
     Wait,
-    find_listed,
 )
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.shard import ChildShard
-from penstock.errors import PenstockError, Throttled
+from penstock.errors import PenstockError
 from penstock.sim.environment import Surroundings
 from penstock.sim.stream import SimRecord
 
@@ -236,16 +235,10 @@ class SimTask:
                 )
             case FetchListing():
                 self._call(
-                    self._serve_listing,
-                    lambda shards: reader.on_listing(
-                        find_listed(self.key, shards), world.now, world.chance.random()
-                    ),
+                    lambda: world.serve_listing_of(self.key),
+                    lambda listed: reader.on_listing(listed, world.now, world.chance.random()),
                     again,
                 )
-
-    def _serve_listing(self) -> Any:
-        answer = self.world.serve_listing(None, None)
-        return Throttled("throttled") if isinstance(answer, Problem) else answer[0]
 
     def _call(
         self, serve: Callable[[], Any], answer: Callable[[Any], Any], again: Callable[[], None]

@@ -322,7 +322,7 @@ class SimReader:
                     lambda page: self._on_page(page, began_s),
                 )
             case FetchListing():
-                self._call("list one", lambda: self._world.serve_shard(self.key), self._on_listing)
+                self._call("list one", lambda: self._world.serve_listing_of(self.key), self._on_listing)
             case Wait(until_s, _) if until_s is not None:
                 self._wake_at(until_s)
             case Finished(children):

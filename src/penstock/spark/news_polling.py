@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import queue
 import random
-import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -21,18 +20,11 @@ from penstock.core.aggregation import deaggregate
 from penstock.core.backoff import Backoff
 from penstock.core.batches.query_shards import ShardState
 from penstock.core.reading.lag import age_ms
+from penstock.core.reading.read_failures import FailureMeaning, judge_failure
 from penstock.core.reading.resume import plan_iterator
-from penstock.core.reading.service_clock import service_now_ms
-from penstock.errors import (
-    AccessDenied,
-    ExpiredIterator,
-    NotFound,
-    Rejected,
-    ResourceBusy,
-    ServiceError,
-    Throttled,
-    Unavailable,
-)
+from penstock.core.reading.service_clock import ServiceClock
+from penstock.errors import PenstockError, ServiceError, Unavailable
+from penstock.ports.clock import Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
 from penstock.runtime.loop import ThreadPool
 
@@ -41,7 +33,8 @@ _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
 _WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
 _NAMED_MAX: Final = 5
-_EXPIRED_CREDENTIALS: Final = frozenset({"ExpiredToken", "ExpiredTokenException", "RequestExpired"})
+_FOR_A_TASK: Final = (FailureMeaning.UNKNOWN_SHARD, FailureMeaning.POSITION_REFUSED)
+_WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +67,7 @@ class Prober:
         kinesis: The service.
         stream: Name or ARN.
         interval_s: Between two probes of one shard.
-        monotonic_s: The process's clock.
-        wall_ms: The time of day.
+        clock: Time.
         backoff: How much later than usual a shard is asked again that failed.
         deadline_s: A shard that gives no answer for longer ends the query.
         check_stream: Called when the service does not know a shard; raises when it is the stream that is gone.
@@ -86,8 +78,7 @@ class Prober:
         kinesis: Kinesis,
         stream: str,
         interval_s: float,
-        monotonic_s: Callable[[], float],
-        wall_ms: Callable[[], int],
+        clock: Clock,
         *,
         backoff: Backoff = _BACKOFF,
         deadline_s: float = _DEADLINE_S,
@@ -96,8 +87,7 @@ class Prober:
         self._kinesis = kinesis.without_retries()
         self._stream = stream
         self._interval_s = interval_s
-        self._monotonic_s = monotonic_s
-        self._wall_ms = wall_ms
+        self._clock = clock
         self._backoff = backoff
         self._deadline_s = deadline_s
         self._check_stream = check_stream
@@ -106,7 +96,7 @@ class Prober:
         self._asked: dict[str, float] = {}  # shards whose probe is under way, and since when
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
-        self._ahead_ms = 0  # of the service's clock, where it differs from this machine's
+        self._service_clock = ServiceClock()
         self.probe_count = 0
 
     def probe_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
@@ -120,7 +110,7 @@ class Prober:
             ServiceError: A probe failed for good.
         """
         current: _States = dict(states)
-        now_s = self._monotonic_s()
+        now_s = self._clock.monotonic_s()
         due = [
             (key, state)
             for key, state in current.items()
@@ -139,11 +129,11 @@ class Prober:
 
     def next_due_s(self, states: Iterable[ShardState]) -> float:
         """Return the moment of the next probe."""
-        return min((state.due_s for state in states), default=self._monotonic_s() + self._interval_s)
+        return min((state.due_s for state in states), default=self._clock.monotonic_s() + self._interval_s)
 
     def service_now_ms(self) -> int:
         """Return the moment by the service's clock, as the last answer told it."""
-        return self._wall_ms() + self._ahead_ms
+        return self._service_clock.now_ms(self._clock.wall_ms())
 
     def close(self) -> None:
         """End the threads, each after its call."""
@@ -156,7 +146,7 @@ class Prober:
         self._pool.submit(lambda: self._answers.put(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
-        self._begun[key] = self._monotonic_s()  # waiting for a thread is not the service's silence
+        self._begun[key] = self._clock.monotonic_s()  # waiting for a thread is not the service's silence
         try:
             if iterator is None:
                 iterator = self._kinesis.fetch_iterator(self._stream, key, start)
@@ -168,9 +158,9 @@ class Prober:
     # --- what came of it ----------------------------------------------------------------------------------
 
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
-        give_up_s = time.monotonic() + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
+        give_up_s = self._clock.monotonic_s() + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
         while True:
-            left_s = give_up_s - time.monotonic() if awaited & self._asked.keys() else 0.0
+            left_s = give_up_s - self._clock.monotonic_s() if awaited & self._asked.keys() else 0.0
             try:
                 answer = self._answers.get(timeout=left_s) if left_s > 0 else self._answers.get_nowait()
             except queue.Empty:
@@ -179,7 +169,7 @@ class Prober:
             self._begun.pop(answer.shard_id, None)
             self._judge(answer, current)
         for key in self._asked.keys() & current.keys():
-            current[key].due_s = self._monotonic_s() + self._interval_s
+            current[key].due_s = self._clock.monotonic_s() + self._interval_s
 
     def _judge(self, answer: _Answer, current: _States) -> None:
         key, state = answer.shard_id, answer.state
@@ -194,27 +184,30 @@ class Prober:
 
     def _on_failure(self, answer: _Answer, error: Exception) -> None:
         key, state = answer.shard_id, answer.state
-        if isinstance(error, NotFound) or (isinstance(error, Rejected) and answer.iterator is None):
+        if not isinstance(error, PenstockError):
+            raise error
+        meaning = judge_failure(error, has_iterator=answer.iterator is not None)
+        if meaning in _FOR_A_TASK:
             # The task that reads it finds out what became of the shard, or of the position.
             self._check_stream()
             state.iterator, state.has_news = None, True
             self._failing.pop(key, None)
             return
-        if not _may_pass(error):
+        if meaning is not FailureMeaning.PASSES and meaning not in _WITHOUT_ITERATOR:
             raise error
-        failing = self._failing.setdefault(key, _Failing(self._monotonic_s()))
+        failing = self._failing.setdefault(key, _Failing(self._clock.monotonic_s()))
         failing.count += 1
         if isinstance(error, ServiceError):
             failing.error = error
         delay_s = max(self._interval_s, self._backoff.delay_s(failing.count, random.random()))
-        if isinstance(error, ExpiredIterator | Rejected):
+        if meaning in _WITHOUT_ITERATOR:
             state.iterator = None
             if failing.count == 1:
                 delay_s = 0.0
-        state.due_s = self._monotonic_s() + delay_s
+        state.due_s = self._clock.monotonic_s() + delay_s
 
     def _raise_overdue(self, current: _States) -> None:
-        now_s = self._monotonic_s()
+        now_s = self._clock.monotonic_s()
         for key in self._failing.keys() - current.keys():
             del self._failing[key]
         since = {key: failing.since_s for key, failing in self._failing.items() if not current[key].has_news}
@@ -238,9 +231,7 @@ class Prober:
         ) from last
 
     def _learn(self, state: ShardState, page: RecordPage) -> None:
-        local_ms = self._wall_ms()
-        now_ms = service_now_ms(local_ms, page.server_ms)
-        self._ahead_ms = now_ms - local_ms
+        now_ms = self._service_clock.hear(self._clock.wall_ms(), page.server_ms)
         state.is_answered = True
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
@@ -251,24 +242,29 @@ class Prober:
                     # It is the record of the position itself, with nothing behind: look behind it next time.
                     state.is_whole = True
                     state.iterator = page.next_iterator
-                    state.due_s = self._monotonic_s()
+                    state.due_s = self._clock.monotonic_s()
                     if page.next_iterator is None:
-                        state.is_finished = True
-                        state.children = page.child_shards
+                        _end(state, page)
                     return
             state.has_news = True
             state.arrival_ms = round(first.arrival_s * 1000)
             state.millis_behind_latest = age_ms(first.arrival_s, now_ms)
             return
         state.iterator = page.next_iterator
-        if page.next_iterator is None and page.child_shards:
-            state.is_finished = True
-            state.children = page.child_shards
+        if page.next_iterator is None:
+            _end(state, page)
         elif page.millis_behind_latest > 0:
             # Empty pages on the way to records: a task goes through them at full speed.
             state.has_news = True
         else:
-            state.tip_seen_ms = now_ms if page.server_ms is None else page.server_ms
+            state.tip_seen_ms = now_ms
+
+
+def _end(state: ShardState, page: RecordPage) -> None:
+    """Note that a page is a shard's last one; where it does not name the children, a task finds out whether it is."""
+    state.is_finished = bool(page.child_shards)
+    state.has_news = not state.is_finished
+    state.children = page.child_shards
 
 
 def _start_of(state: ShardState) -> IteratorStart:
@@ -277,10 +273,3 @@ def _start_of(state: ShardState) -> IteratorStart:
             IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=state.position.sequence_number
         )
     return plan_iterator(state.position)
-
-
-def _may_pass(error: Exception) -> bool:
-    """Whether a later probe may succeed where this one failed."""
-    if isinstance(error, AccessDenied):
-        return error.code in _EXPIRED_CREDENTIALS  # new ones may be on their way
-    return isinstance(error, Throttled | Unavailable | ResourceBusy | ExpiredIterator | Rejected)

@@ -25,6 +25,7 @@ from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions, StartReader
 from penstock.core.leases.lease import Lease, Promote, Refused
 from penstock.core.position import TRIM_HORIZON
+from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import StartingPosition, with_moment
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, PenstockError, ServiceError, Unavailable
@@ -105,8 +106,7 @@ class Planner:
             kinesis,
             options.stream,
             options.probe_interval_s,
-            clock.monotonic_s,
-            clock.wall_ms,
+            clock,
             backoff=options.connection.backoff,
             deadline_s=options.connection.deadline_s,
             check_stream=self._check_stream,
@@ -134,10 +134,7 @@ class Planner:
     def prepare_available_now(self) -> None:
         """Fix the moment up to which the query reads before it ends."""
         listing = self._kinesis.fetch_shards(self._options.stream)
-        now_ms = self._clock.wall_ms()
-        # The service's clock has whole seconds. Ours is finer and counts as long as the two agree.
-        agree = listing.server_ms is None or abs(now_ms - listing.server_ms) < 2000
-        self._until_ms = now_ms if agree or listing.server_ms is None else listing.server_ms + 1000
+        self._until_ms = service_bound_ms(self._clock.wall_ms(), listing.server_ms)
 
     def latest(self, start: StreamOffset, *, with_limits: bool = True) -> StreamOffset:
         """Give the next batch's offset, or `start` itself when there is nothing to read.
@@ -281,7 +278,7 @@ class Planner:
         self._retention_ms = summary.retention_hours * 3_600_000
         self._table.ensure_exists()
         worker = self._worker_id(known)
-        refuse_hidden_sharing(self._table, worker, options)
+        refuse_hidden_sharing(self._table, worker, options, self._clock)
         rows = scan_leases(self._table)
         refuse_other_stream(self._kinesis, self._table, options.stream, self._stream, rows)
         if not rows and not known.shards and options.starting.by_shard:
@@ -339,7 +336,7 @@ class Planner:
             return rows
         if not find_later_claims(rows.values(), worker, known.batch):
             return rows
-        refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s)
+        refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s, self._clock)
         self._rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
         return scan_leases(self._table)
 

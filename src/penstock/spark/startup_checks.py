@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
@@ -18,6 +17,7 @@ from penstock.core.shard import Shard, StreamSummary
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity, describe_foreign_table, find_foreign_lease
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, OptionError, StreamChanged
+from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.spark_options import SourceOptions
@@ -52,7 +52,7 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
     return {lease.key: lease for lease in scan.leases}
 
 
-def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions) -> None:
+def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions, clock: Clock) -> None:
     """Make sure that nobody else reads under an application name that nobody chose.
 
     Waits until other workers' leases show that nobody is behind them, at most one and a half lease durations.
@@ -62,10 +62,10 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
     """
     if not options.application_is_default:
         return
-    deadline_s = time.monotonic() + 1.5 * options.lease_duration_s
+    deadline_s = clock.monotonic_s() + 1.5 * options.lease_duration_s
     seen: dict[str, tuple[int, str | None, float]] = {}
     while True:
-        rows, now_s = scan_leases(table), time.monotonic()
+        rows, now_s = scan_leases(table), clock.monotonic_s()
         others = set()
         for key, row in rows.items():
             mark = (row.counter, row.owner)
@@ -81,7 +81,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
                 f"{options.application}. Give this query an applicationName of its own to read the whole stream, or set "
                 "the same applicationName in both to share the shards"
             )
-        time.sleep(min(1.0, options.lease_duration_s / 4))
+        clock.sleep(min(1.0, options.lease_duration_s / 4))
 
 
 def warn_of_leases_that_win(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
@@ -255,7 +255,7 @@ def refuse_sharing_in_one_query(
 
 
 def refuse_living_driver(
-    table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float
+    table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float, clock: Clock
 ) -> None:
     """Make sure that nobody renews the leases of a query whose checkpoint location looks like an older copy.
 
@@ -263,9 +263,9 @@ def refuse_living_driver(
         AnotherDriver: A lease in the query's name was renewed within a lease duration.
     """
     seen = {key: row.counter for key, row in rows.items() if row.reader == worker}
-    deadline_s = time.monotonic() + lease_duration_s
-    while seen and time.monotonic() < deadline_s:
-        time.sleep(min(1.0, lease_duration_s / 4))
+    deadline_s = clock.monotonic_s() + lease_duration_s
+    while seen and clock.monotonic_s() < deadline_s:
+        clock.sleep(min(1.0, lease_duration_s / 4))
         now = scan_leases(table)
         moved = [
             key
