@@ -30,7 +30,7 @@ ROUNDS = 15
 
 
 def body_of(blobs: list[bytes]) -> bytes:
-    """Give a GetRecords answer as the service writes it."""
+    """Return a GetRecords answer as the service writes it."""
     records = [
         {
             "SequenceNumber": f"4967{number:052d}",
@@ -44,7 +44,7 @@ def body_of(blobs: list[bytes]) -> bytes:
 
 
 def stock_reader() -> Callable[[bytes], pa.RecordBatch]:
-    """Give boto3's way: its parser, then columns from its dictionaries."""
+    """Decode boto3's way: its parser, then columns from its dictionaries."""
     model = botocore.session.get_session().get_service_model("kinesis")
     shape = model.operation_model("GetRecords").output_shape
     parser = create_parser("json")
@@ -70,12 +70,12 @@ def stock_reader() -> Callable[[bytes], pa.RecordBatch]:
 
 
 def our_reader(body: bytes) -> pa.RecordBatch:
-    """Give our way, as the Spark source goes it."""
+    """Decode Penstock's way, as the Spark source does."""
     return records_to_batch("stream", "shard", decode_page(body).records)
 
 
 def aggregates(count: int, size: int) -> list[bytes]:
-    """Give blobs of a hundred user records each."""
+    """Return blobs of a hundred user records each."""
     blobs = []
     for _ in range(count):
         builder = AggregateBuilder()
@@ -86,14 +86,14 @@ def aggregates(count: int, size: int) -> list[bytes]:
 
 
 def timed(read: Callable[[bytes], object], body: bytes) -> float:
-    """Give the CPU seconds of one reading."""
+    """Return the CPU seconds of one reading."""
     began = time.process_time()
     read(body)
     return time.process_time() - began
 
 
 def measure() -> list[dict[str, object]]:
-    """Give one row per shape of record."""
+    """Return one row per shape of record."""
     stock = stock_reader()
     rows: list[dict[str, object]] = []
     for name, size, count in (("1 KiB records", 1024, 10_000), ("100 B records", 100, 10_000)):
@@ -124,7 +124,7 @@ def measure() -> list[dict[str, object]]:
 
 
 def row(name: str, size: int, ours_s: float, theirs_s: float | None, count: int) -> dict[str, object]:
-    """Give one result."""
+    """Return one result."""
     return {
         "name": name,
         "mb_per_s": round(size / ours_s / 1e6, 1),

@@ -45,7 +45,7 @@ class Course:
         return time.monotonic() - self.began_s
 
     def note(self, sizes: list[int], refused: list[bool]) -> None:
-        """Take in one answered request."""
+        """Count one answered request."""
         now_s = self.now_s()
         self.accepted.append((now_s, sum(size for size, no in zip(sizes, refused, strict=True) if not no)))
         self.refused.append((now_s, sum(size for size, no in zip(sizes, refused, strict=True) if no)))
@@ -202,7 +202,7 @@ _LINES = (("offered", "#8a8f98"), ("accepted", "#1a7f5a"), ("refused", "#c2412d"
 
 
 def per_second(entries: list[tuple[float, int]], end_s: int) -> list[float]:
-    """Give MiB of each second."""
+    """Return MiB of each second."""
     sums = [0.0] * (end_s + 1)
     for moment_s, size in entries:
         sums[min(end_s, int(moment_s))] += size / 2**20

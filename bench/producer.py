@@ -32,7 +32,7 @@ TIMEOUT_S = 300.0
 
 
 def records(count: int) -> Iterator[tuple[bytes, str]]:
-    """Give data and key, the same for every writer."""
+    """Yield data and key of each record, the same for every writer."""
     padding = "x" * (DATA_BYTES - 10)
     for number in range(count):
         yield f"{number:010d}{padding}".encode(), f"customer-{number * 7919 % KEYS:07d}"
@@ -134,7 +134,7 @@ def _cpu_s() -> float:
 
 
 def peer_python() -> tuple[str | None, str]:
-    """Give a Python that has async-kinesis, and why there is none; it is put into `.peers` once."""
+    """Return a Python that has async-kinesis, or the reason why there is none; it is installed into `.peers` once."""
     python = PEER_FOLDER / "bin" / "python"
     ready = PEER_FOLDER / "installed"
     if not ready.exists():

@@ -61,7 +61,7 @@ def session(name: str) -> Iterator[SparkSession]:
 
 
 def order(number: int) -> dict[str, Any]:
-    """Give a sample order."""
+    """Return a sample order."""
     return {
         "order": number,
         "customer": f"customer-{number % 7}",

@@ -36,7 +36,7 @@ def put(client, stream, records):
 
 
 def numbered(start, end, keys=20):
-    """Give records `start`..`end-1`; a record's key depends on its number only."""
+    """Return records `start`..`end-1`; a record's key depends on its number only."""
     return [(f"k{number % keys}", f"{number:08d}") for number in range(start, end)]
 
 

@@ -7,7 +7,7 @@ from penstock.core.hash_key import HashRange, effective_hash_key
 
 
 def raw_records(client, stream, before_read=lambda: None):
-    """Give each shard with its Kinesis records, parents before children."""
+    """Return each shard with its Kinesis records, parents before children."""
     for shard in sorted(client.list_shards(StreamName=stream)["Shards"], key=lambda each: each["ShardId"]):
         iterator = client.get_shard_iterator(
             StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
@@ -24,7 +24,7 @@ def raw_records(client, stream, before_read=lambda: None):
 
 
 def kcl_reads(client, stream, before_read=lambda: None):
-    """Give (key, data) as the KCL does: an aggregate with one record outside its shard's range is dropped whole."""
+    """Return (key, data) as the KCL does: an aggregate with one record outside its shard's range is dropped whole."""
     seen = []
     for shard, records in raw_records(client, stream, before_read):
         span = shard["HashKeyRange"]
@@ -41,7 +41,7 @@ def kcl_reads(client, stream, before_read=lambda: None):
 
 
 def firsts_by_key(seen):
-    """Give each key's data in the order in which they were first seen."""
+    """Return each key's data in the order in which they were first seen."""
     found = {}
     for key, data in seen:
         found.setdefault(key, {}).setdefault(data)

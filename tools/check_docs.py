@@ -26,7 +26,7 @@ _LINK = re.compile(r"\[[^\]]*\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)]*)?\)")
 
 
 def generated() -> dict[Path, str]:
-    """Give each generated document with the text that it must have."""
+    """Return each generated document with the text that it must have."""
     from penstock.spark.option_docs import render_markdown
 
     return {ROOT / "docs" / "options.md": render_markdown()}

@@ -162,7 +162,7 @@ def install(peer: Peer) -> None:
 
 
 def free_port(other_than: int | None = None) -> int:
-    """Give a loopback port that is free now."""
+    """Return a loopback port that is free now."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = int(listener.getsockname()[1])

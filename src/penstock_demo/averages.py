@@ -75,7 +75,7 @@ class AverageFollower:
             return len(self._rows)
 
     def rows(self) -> pd.DataFrame:
-        """Give everything read so far: `origin`, `hour`, and the fields of an average, in the order of reading."""
+        """Return everything read so far: `origin`, `hour`, and the fields of an average, in the order of reading."""
         import pandas as pd
 
         with self._lock:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def batch_numbers(folder: Path) -> set[int]:
-    """Give the numbers of the batches that a log of Spark's (`offsets`, `commits`) holds."""
+    """Return the numbers of the batches in one of Spark's logs (`offsets`, `commits`)."""
     try:
         return {int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()}
     except FileNotFoundError:
@@ -18,7 +18,7 @@ def batch_numbers(folder: Path) -> set[int]:
 
 
 def running_batch(checkpoint: Path) -> int | None:
-    """Give the batch that was planned and is not committed, or None between batches."""
+    """Return the batch that was planned and is not committed, or None between batches."""
     commits = batch_numbers(
         checkpoint / "commits"
     )  # read first: a batch that ends meanwhile counts as running

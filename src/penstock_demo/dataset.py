@@ -71,7 +71,7 @@ def load_flights(count: int = FLIGHT_COUNT) -> pd.DataFrame:
 
 
 def partition_keys(flights: pd.DataFrame) -> pd.Series[str]:
-    """Give each flight's partition key: the aircraft's tail number.
+    """Return each flight's partition key: the aircraft's tail number.
 
     2,512 flights have none, since they were cancelled before an aircraft was assigned. They go by carrier and flight number,
     marked so that no tail number can look like it.
@@ -81,7 +81,7 @@ def partition_keys(flights: pd.DataFrame) -> pd.Series[str]:
 
 
 def events_of(flights: pd.DataFrame) -> Iterator[Event]:
-    """Give the flights as JSON, in order; a few thousand are in memory at a time."""
+    """Yield the flights as JSON, in order; a few thousand are in memory at a time."""
     import msgspec
 
     encoder = msgspec.json.Encoder()

@@ -34,7 +34,7 @@ class Display:
         self._say(f"{self._step_count}. {text}")
 
     def note(self, text: str) -> None:
-        """Say what happened within a step."""
+        """Show what happened within a step."""
         self._say(f"   {text}")
 
     @contextmanager
@@ -77,7 +77,7 @@ class Display:
         self._console.print(table)
 
     def last_line(self, text: str) -> None:
-        """Say what came out of it."""
+        """Show the result."""
         self._say(text)
 
     def _say(self, text: str) -> None:

@@ -31,12 +31,12 @@ class Kill:
     in_batch: bool = False
 
     def __str__(self) -> str:
-        """Say what is killed."""
+        """Return what is killed, as text."""
         return "the whole query" if self.kind is None else f"its {self.kind.value}"
 
 
 def plan_kills(count: int, seed: int) -> list[Kill]:
-    """Give the kills of a run: the first takes the whole query in the middle of a batch, the others come as they come.
+    """Return the kills of a run: the first kills the whole query in the middle of a batch, the others come at random.
 
     Args:
         count: How many, from 0.

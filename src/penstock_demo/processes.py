@@ -43,7 +43,7 @@ class Found:
 
 
 def kind_of(command: str) -> Kind:
-    """Tell from its command line what a process is."""
+    """Return what a process is, judged by its command line."""
     if "pyspark.daemon" in command:
         # Spark's name of what does the work in executors; the other daemons only look at options and plans.
         return Kind.WORKER if command.rstrip().endswith("pyspark.worker") else Kind.OTHER
@@ -57,7 +57,7 @@ def kind_of(command: str) -> Kind:
 
 
 def find_processes(session: int) -> list[Found]:
-    """Give the running processes of a session, in no order; one that has ended is not among them.
+    """Return the running processes of a session, in no order; one that has ended is not among them.
 
     Args:
         session: Process id of the session's first process, which may have ended.

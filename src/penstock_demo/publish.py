@@ -209,7 +209,7 @@ class ProducerTally(NoMetrics):
             self._sums[name] = self._sums.get(name, 0) + round(value)
 
     def acknowledged(self) -> Acknowledged:
-        """Give the sums."""
+        """Return the sums."""
         with self._lock:
             sums = dict(self._sums)
         return Acknowledged(

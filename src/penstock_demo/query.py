@@ -83,7 +83,7 @@ class QuerySettings:
         return Path(self.folder) / "checkpoints" / query
 
     def to_text(self) -> str:
-        """Give the document."""
+        """Return the document."""
         return json.dumps(asdict(self))
 
 
@@ -119,7 +119,7 @@ def open_session(folder: str) -> SparkSession:
 
 
 def read_flights(spark: SparkSession, settings: QuerySettings, application: str) -> DataFrame:
-    """Give the stream's records with their position and the flight's fields."""
+    """Return the stream's records with their position and the flight's fields."""
     from pyspark.sql import functions as f
 
     records = (
@@ -216,13 +216,13 @@ def start_averages(spark: SparkSession, settings: QuerySettings) -> StreamingQue
 
 
 def lag_ms(progress: Any) -> int:
-    """Give how far the slowest shard was behind its tip when the trigger was planned."""
+    """Return how far the slowest shard was behind its tip when the trigger was planned."""
     latest = json.loads(progress.sources[0].latestOffset or "{}") or {}
     return int(latest.get("maxMillisBehindLatest", 0))
 
 
 def idle_lag_ms(query: StreamingQuery, deadline_s: float = 5.0) -> int:
-    """Give the lag that an idle query tells of; that of its last batch when it tells of none in time."""
+    """Return the lag that an idle query reports, or that of its last batch if it reports none in time."""
     end_s = time.monotonic() + deadline_s
     while (progress := query.lastProgress) is not None:
         if not progress.numInputRows or time.monotonic() > end_s:
@@ -232,7 +232,7 @@ def idle_lag_ms(query: StreamingQuery, deadline_s: float = 5.0) -> int:
 
 
 def describe_batch(progress: Any) -> dict[str, Any]:
-    """Give the status line of a finished batch."""
+    """Return the status line of a finished batch."""
     return {
         "query": progress.name,
         "batch": progress.batchId,
@@ -255,7 +255,7 @@ class Reporter:
         self._told = {query.name: -1 for query in queries}
 
     def report(self) -> None:
-        """Tell of the batches that finished since the last call."""
+        """Report the batches that finished since the last call."""
         for query in self._queries:
             for progress in query.recentProgress:
                 # Idle triggers repeat the number of the batch to come, with no rows and no end.

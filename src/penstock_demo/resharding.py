@@ -12,7 +12,7 @@ _POLL_S: Final = 0.1
 
 
 def open_shards(client: Any, stream: str) -> list[dict[str, Any]]:
-    """Give the shards that take records, in the order of their hash ranges."""
+    """Return the shards that take records, in the order of their hash ranges."""
     shards = client.list_shards(StreamName=stream, ShardFilter={"Type": "AT_LATEST"})["Shards"]
     return sorted(shards, key=lambda shard: int(shard["HashKeyRange"]["StartingHashKey"]))
 

@@ -116,7 +116,7 @@ class Run:
     # --- what happens on the way --------------------------------------------------------------------------
 
     def _stops(self) -> list[Stop]:
-        """Give what happens to the publisher: it waits for the query, changes shards, and keeps work for the kills."""
+        """Return the stops of the publisher: it waits for the query, changes shards, and keeps work for the kills."""
         total = self._options.record_count
         stops = [
             (0.10, self._wait_for_reading),
@@ -209,7 +209,7 @@ class Run:
 
 
 def aws_options(server: Handle) -> AwsOptions:
-    """Say how to reach the embedded server."""
+    """Return how to reach the embedded server."""
     from penstock.local.handle import ACCESS_KEY, SECRET_KEY
     from penstock.wiring import AwsOptions
 

@@ -41,7 +41,7 @@ class Verdict:
         return self.difference is None
 
     def __str__(self) -> str:
-        """Say it in the line that ends the demonstration."""
+        """Return the line that ends the demonstration."""
         counts = f"{self.lost_count} lost, {self.duplicated_count} duplicated"
         if self.difference is None:
             return f"verified: {self.flight_count} flights, {counts}"
@@ -72,7 +72,7 @@ def verify(flights: pd.DataFrame, rows: pd.DataFrame, averages: pd.DataFrame) ->
 
 
 def averages_of(flights: pd.DataFrame) -> pd.DataFrame:
-    """Give the averages as pandas makes them, indexed by origin and hour (ISO 8601, UTC)."""
+    """Return the averages as pandas computes them, indexed by origin and hour (ISO 8601, UTC)."""
     keyed = flights.assign(hour=flights["event_time"].dt.strftime("%Y-%m-%dT%H:00:00Z"))
     delays = keyed.assign(dep_delay=keyed["dep_delay"].astype("float64")).groupby(_GROUP)["dep_delay"]
     averages: pd.DataFrame = delays.agg(["size", "count", "mean"])

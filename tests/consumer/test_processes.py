@@ -109,7 +109,7 @@ def wait_until(what: str, is_true, timeout_s: float) -> None:
 
 
 def owners(client, application) -> dict[str, str | None]:
-    """Say who reads each unfinished shard: while a lease is handed over, the old owner."""
+    """Return who reads each unfinished shard: while a lease is handed over, the old owner."""
     rows = client.scan(TableName=application, ConsistentRead=True)["Items"]
     return {
         row["leaseKey"]["S"]: (row.get("checkpointOwner") or row.get("leaseOwner") or {}).get("S")

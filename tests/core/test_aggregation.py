@@ -33,7 +33,7 @@ PEER = json.loads((GOLDEN / "aggregates.json").read_text())
 
 
 def decode(blob):
-    """Give the records of an aggregate, or the reason why it is none."""
+    """Return the records of an aggregate, or the reason why it is not one."""
     found = aggregation.decode(blob)
     return found.records if isinstance(found, aggregation.Aggregate) else found
 

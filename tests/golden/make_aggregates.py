@@ -26,7 +26,7 @@ LARGEST_HASH_KEY = str(2**128 - 1)
 
 
 def cases():
-    """Give each case's name and its records: partition key, explicit hash key or None, data."""
+    """Return each case's name and its records: partition key, explicit hash key or None, data."""
     chance = random.Random(2013)
     yield "two records of one key", [("pk", None, b"hello"), ("pk", None, b"world")]
     yield "no data at all", [("a", None, b""), ("b", None, b"")]
@@ -62,7 +62,7 @@ def cases():
 
 
 def pack_as_peer(records):
-    """Give the blob and the outer keys."""
+    """Return the blob and the outer keys."""
     whole = AggRecord()
     for partition_key, explicit_hash_key, data in records:
         if not whole.add_user_record(partition_key, data, explicit_hash_key):
@@ -72,7 +72,7 @@ def pack_as_peer(records):
 
 
 def read_as_peer(blob):
-    """Give partition key, explicit hash key, data and place of each user record."""
+    """Return partition key, explicit hash key, data and place of each user record."""
     raw = {
         "SequenceNumber": "1",
         "PartitionKey": "a",

@@ -142,7 +142,7 @@ class Counted:
 
 
 def by_key(numbers):
-    """Give the numbers of each key in the order of reading; a record's key follows from its number."""
+    """Return the numbers of each key in the order of reading; a record's key follows from its number."""
     found = {}
     for number in map(int, numbers):
         found.setdefault(number % KEYS, []).append(number)

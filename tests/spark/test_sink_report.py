@@ -91,7 +91,7 @@ def task():
 
 
 def bad_rows(kinesis, target, folder):
-    """Give the writers of two writes, and a task's rows of which none can ever be written."""
+    """Return the writers of two writes, and a task's rows of which none can ever be written."""
     options, _ = parse_sink(
         {
             "streamName": target,

@@ -137,6 +137,6 @@ CHECKS = (
 
 
 def everything_wrong(history):
-    """Give each check that found something, with the first few of it."""
+    """Return each check that found something, with the first few of it."""
     found = {check.__name__: check(history) for check in CHECKS}
     return {name: (len(wrong), wrong[:5]) for name, wrong in found.items() if wrong}

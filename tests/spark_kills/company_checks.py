@@ -52,7 +52,7 @@ class CompanyHistory:
     log: list[tuple[str, Lease | None]] = field(default_factory=list)
 
     def rows_of(self, shard):
-        """Give (place in the log, row) of each write on one lease."""
+        """Return (place in the log, row) of each write on one lease."""
         return [(at, row) for at, (key, row) in enumerate(self.log) if key == shard]
 
 
@@ -67,7 +67,7 @@ def processed(history):
 
 
 def takeovers(history, shard):
-    """Give (place in the log, checkpoint) of each time that somebody began to read a shard.
+    """Return (place in the log, checkpoint) of each time that somebody began to read a shard.
 
     That is when the reader becomes another one, and when a lease is taken by its counter. The request of a hand-over names
     the next owner too, but it leaves the counter, and the old owner reads on.
@@ -128,7 +128,7 @@ def too_often(history):
 
 
 def stretches_of_query(history, name):
-    """Give each list of a query's rows between two takeovers of their shard."""
+    """Return each list of a query's rows between two takeovers of their shard."""
     by_shard = defaultdict(lambda: defaultdict(list))
     for row in history.queries[name].rows:
         by_shard[row.shard][row.batch].append(row)
@@ -151,7 +151,7 @@ def stretches_of_query(history, name):
 
 
 def claims_of(history, shard, worker):
-    """Give (place in the log, start, end) of each claim of a query that holds something."""
+    """Return (place in the log, start, end) of each claim of a query that holds something."""
     before = None
     for at, row in history.rows_of(shard):
         claim = None if row is None else row.claim_of(worker)
@@ -161,7 +161,7 @@ def claims_of(history, shard, worker):
 
 
 def stretches_of_worker(did):
-    """Give each list of records that a KCL worker processed between taking a lease and taking it again."""
+    """Return each list of records that a KCL worker processed between taking a lease and taking it again."""
     running = defaultdict(list)
     for each in did:
         if isinstance(each, Taken):
@@ -231,6 +231,6 @@ CHECKS = (
 
 
 def everything_wrong(history):
-    """Give each check that found something, with the first few of it."""
+    """Return each check that found something, with the first few of it."""
     found = {check.__name__: check(history) for check in CHECKS}
     return {name: (len(wrong), wrong[:5]) for name, wrong in found.items() if wrong}

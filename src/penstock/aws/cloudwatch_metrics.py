@@ -80,7 +80,7 @@ class CloudWatchMetrics:
         self._add(name, value, labels)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Say what a value is now."""
+        """Set a gauge to what a value is now."""
         key = self._key(name, labels)
         with self._lock:
             if key not in self._gauges and self._is_full():

@@ -44,7 +44,7 @@ os.register_at_fork(after_in_child=_forget_after_fork)
 
 
 def client_for(service: str, options: AwsOptions) -> Any:
-    """Give the process's client of a service, made on first use; safe from several threads and after a fork.
+    """Return the process's client of a service, created on first use; safe from several threads and after a fork.
 
     Raises:
         OptionError: There is no region, or the region or endpoint cannot be one.

@@ -143,7 +143,7 @@ class _ParserFactory:
         return getattr(self._factory, name)
 
     def create_parser(self, protocol_name: str) -> Any:
-        """Give a parser for a protocol."""
+        """Return a parser for a protocol."""
         parser = self._factory.create_parser(protocol_name)
         return _PageParser(parser) if protocol_name == "json" else parser
 
@@ -250,7 +250,7 @@ def _place_records(params: dict[str, Any], context: dict[str, Any], **_: Any) ->
 
 
 def page_of(answer: dict[str, Any]) -> WirePage:
-    """Give the page out of an answer, whichever parser read it."""
+    """Return the page out of an answer, whichever parser read it."""
     page = answer.get("Page")
     if isinstance(page, WirePage):
         return page

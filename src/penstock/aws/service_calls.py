@@ -57,7 +57,7 @@ _RETRIED: Final = (Throttled, Unavailable)
 
 
 def translate(error: Exception, operation: str, resource: str, *, is_write: bool) -> ServiceError:
-    """Give our error for the SDK's.
+    """Return Penstock's error for one of the SDK's.
 
     Args:
         error: What the SDK raised.

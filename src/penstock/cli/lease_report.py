@@ -68,7 +68,7 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
 
 
 def state_of(sighting: Sighting, leases: Mapping[str, Lease], observe_s: float) -> str:
-    """Say where a lease stands, in a word or two."""
+    """Return the state of a lease, in a word or two."""
     lease = sighting.lease
     if lease.is_ended:
         return "ended"
@@ -85,7 +85,7 @@ def state_of(sighting: Sighting, leases: Mapping[str, Lease], observe_s: float) 
 
 
 def zone_of(worker: str) -> str:
-    """Give the zone of a worker's id: what stands before the first slash, or `-`."""
+    """Return the zone of a worker's id: the text before the first slash, or `-`."""
     zone, slash, _ = worker.partition("/")
     return zone if slash else "-"
 
@@ -101,7 +101,7 @@ def shares(sightings: list[Sighting], name_of: Callable[[str], str]) -> dict[str
 
 
 def live_owners(sightings: list[Sighting]) -> list[str]:
-    """Give the workers that were seen to be alive."""
+    """Return the workers that were seen to be alive."""
     return sorted(
         {sighting.lease.owner for sighting in sightings if sighting.has_moved and sighting.lease.owner}
     )

@@ -46,7 +46,7 @@ EXIT_INTERRUPTED: Final = 130
 
 
 def build_parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
-    """Give the parser, and the module behind each command."""
+    """Return the parser, and the module behind each command."""
     parser = argparse.ArgumentParser(
         prog="penstock",
         description="Amazon Kinesis Data Streams for Python and PySpark, without a JVM connector.",

@@ -36,7 +36,7 @@ def format_of(args: argparse.Namespace) -> RecordFormat:
 
 
 def record_document(record: Record) -> dict[str, Any]:
-    """Give a record as a JSON document; `data` where it is UTF-8 text, else `data_base64`."""
+    """Return a record as a JSON document, with `data` if it is UTF-8 text, otherwise with `data_base64`."""
     document: dict[str, Any] = {
         "shard_id": record.shard_id,
         "sequence_number": record.sequence_number,

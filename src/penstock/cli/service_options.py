@@ -25,7 +25,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def connection_of(args: argparse.Namespace) -> dict[str, Any]:
-    """Give the fields of `AwsOptions` that were set."""
+    """Return the fields of `AwsOptions` that were set."""
     fields = {"region": args.region, "endpoint_url": args.endpoint_url, "profile": args.profile}
     return {name: value for name, value in fields.items() if value is not None}
 

@@ -363,7 +363,7 @@ class AggregateBuilder:
         self._body_bytes = 0
 
     def size_with(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> int:
-        """Give the bytes of the blob if this record were added.
+        """Return the size of the blob if this record were added, in bytes.
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text.
@@ -427,7 +427,7 @@ class AggregateBuilder:
         return PutEntry(blob, OUTER_KEY, placed_by)
 
     def _new_head(self, partition_key: str, explicit_hash_key: str | None) -> tuple[bytes, bytes, bytes]:
-        """Give what stands before a record's data, and what its keys add to the tables (nothing where they are known).
+        """Return the bytes before a record's data, and what its keys add to the tables (nothing if they are known).
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text.

@@ -40,7 +40,7 @@ class Backoff:
             raise OptionError(f"back-off: factor={self.factor}: expected at least 1, and finite")
 
     def bound_s(self, attempt: int) -> float:
-        """Give the upper bound of the delay after an attempt, in seconds.
+        """Return the upper bound of the delay after an attempt, in seconds.
 
         Args:
             attempt: How many attempts have failed, from 1.
@@ -56,7 +56,7 @@ class Backoff:
             return self.cap_s
 
     def delay_s(self, attempt: int, u: float) -> float:
-        """Give the delay after an attempt, in seconds.
+        """Return the delay after an attempt, in seconds.
 
         Args:
             attempt: How many attempts have failed, from 1.

@@ -17,7 +17,7 @@ HASH_KEY_MAX: Final = 2**128 - 1
 
 
 def hash_partition_key(partition_key: str) -> int:
-    """Give the MD5 of a partition key's UTF-8 bytes as an unsigned big-endian integer.
+    """Return the MD5 of a partition key's UTF-8 bytes as an unsigned big-endian integer.
 
     Raises:
         RecordError: The key is no Unicode text (it holds half of a surrogate pair).
@@ -44,7 +44,7 @@ def parse_hash_key(text: str) -> int:
 
 
 def effective_hash_key(partition_key: str, explicit_hash_key: str | None) -> int:
-    """Give the hash key that places a record.
+    """Return the hash key that places a record.
 
     Raises:
         RecordError: The explicit hash key is not one, or the partition key is no Unicode text.

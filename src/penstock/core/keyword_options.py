@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 def field_names(kind: type) -> frozenset[str]:
-    """Give the names of a dataclass's fields."""
+    """Return the names of a dataclass's fields."""
     return frozenset(field.name for field in dataclasses.fields(kind))
 
 
@@ -36,7 +36,7 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
 
 
 def merge_options(options: T, single: Mapping[str, Any]) -> T:
-    """Give a dataclass's value with single fields replaced.
+    """Return a copy of a dataclass value with some fields replaced.
 
     Raises:
         OptionError: A name is no field, or the dataclass refuses a value.
@@ -46,5 +46,5 @@ def merge_options(options: T, single: Mapping[str, Any]) -> T:
 
 
 def merge_connection(connection: Mapping[str, Any] | None, **named: str | None) -> dict[str, Any]:
-    """Give the fields of a connection together with those that have a parameter of their own, where given."""
+    """Return the fields of a connection, with those that were given as separate parameters."""
     return {**(connection or {}), **{name: value for name, value in named.items() if value is not None}}

@@ -52,7 +52,7 @@ class Option:
     secret: bool = False
 
     def spellings(self) -> Iterable[tuple[str, str]]:
-        """Give every key that sets the option, with the unit of a bare number there (or an empty text)."""
+        """Return every key that sets the option, with the unit of a bare number there (or an empty text)."""
         yield (self.name, "")
         for alias in self.aliases:
             name, _, unit = alias.partition("=")
@@ -95,7 +95,7 @@ def _read_size(text: str) -> int:
 
 
 def whole_number(low: int, high: int) -> Kind:
-    """Give the kind of whole numbers in a range, both ends included."""
+    """Return the kind of whole numbers in a range, both ends included."""
 
     def read(text: str) -> int:
         if not re.fullmatch(r"-?\d+", text.strip()) or not low <= int(text) <= high:
@@ -106,7 +106,7 @@ def whole_number(low: int, high: int) -> Kind:
 
 
 def duration(low_s: float, high_s: float) -> Kind:
-    """Give the kind of durations in a range, in seconds."""
+    """Return the kind of durations in a range, in seconds."""
 
     def read(text: str) -> float:
         value_s = _read_duration(text)
@@ -118,7 +118,7 @@ def duration(low_s: float, high_s: float) -> Kind:
 
 
 def one_of(*words: str) -> Kind:
-    """Give the kind of a closed list of words, in any case."""
+    """Return the kind of a closed list of words, in any case."""
 
     def read(text: str) -> str:
         for word in words:

@@ -141,12 +141,12 @@ SHARD_END: Final = Position(sentinel=Sentinel.SHARD_END)
 
 
 def at_timestamp(timestamp_ms: int) -> Position:
-    """Give the position before the first record that arrived at or after a moment (ms since the epoch)."""
+    """Return the position before the first record that arrived at or after a moment (ms since the epoch)."""
     return Position(sentinel=Sentinel.AT_TIMESTAMP, timestamp_ms=timestamp_ms)
 
 
 def at_record(sequence_number: str, sub_sequence_number: int = 0) -> Position:
-    """Give the position of one user record.
+    """Return the position of one user record.
 
     Raises:
         PositionError: Not a sequence number, or a negative sub-sequence number.

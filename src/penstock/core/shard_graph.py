@@ -139,7 +139,7 @@ class ShardGraph:
         return ordered
 
     def merged(self, shards: Iterable[Shard]) -> ShardGraph:
-        """Give the graph that also knows a later listing, or a part of one.
+        """Return a graph that also knows a later listing, or a part of one.
 
         Raises:
             StreamChanged: The listing is of another stream of the same name.
@@ -160,36 +160,36 @@ class ShardGraph:
         return iter(self._shards.values())
 
     def __getitem__(self, shard_id: str) -> Shard:
-        """Give a listed shard; KeyError where it is not listed."""
+        """Return a listed shard; KeyError where it is not listed."""
         return self._shards[shard_id]
 
     def get(self, shard_id: str) -> Shard | None:
-        """Give a shard, or None where it is not listed."""
+        """Return a shard, or None where it is not listed."""
         return self._shards.get(shard_id)
 
     def parents(self, shard_id: str) -> tuple[Shard, ...]:
-        """Give the listed parents of a listed shard; those that are gone are left out."""
+        """Return the listed parents of a listed shard; those that are gone are left out."""
         named = dict.fromkeys(self._shards[shard_id].parents)
         return tuple(self._shards[parent] for parent in named if parent in self._shards)
 
     def children(self, shard_id: str) -> tuple[Shard, ...]:
-        """Give the shards that continue this one, in the order of their hash ranges. It need not be listed itself."""
+        """Return the shards that continue this one, in the order of their hash ranges. It need not be listed itself."""
         return tuple(self._shards[child] for child in self._children.get(shard_id, ()))
 
     def children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Give the children as the last page of the shard would name them."""
+        """Return the children as the last page of the shard would name them."""
         return tuple(
             ChildShard(child.shard_id, child.parents, child.hash_range) for child in self.children(shard_id)
         )
 
     def ancestors(self, shard_id: str) -> frozenset[str]:
-        """Give every listed shard that this listed one descends from."""
+        """Return every listed shard that this listed one descends from."""
         if self._ancestor_bits is None:
             self._ancestor_bits = self._gather(list(self._shards), self.parents)
         return self._named(self._ancestor_bits[self._place[shard_id]])
 
     def descendants(self, shard_id: str) -> frozenset[str]:
-        """Give every listed shard that descends from this listed one."""
+        """Return every listed shard that descends from this listed one."""
         if self._descendant_bits is None:
             self._descendant_bits = self._gather(list(reversed(self._shards)), self.children)
         return self._named(self._descendant_bits[self._place[shard_id]])
@@ -235,11 +235,11 @@ class ShardGraph:
         return tuple(sorted(found, key=lambda shard: shard.hash_range))
 
     def open_cover(self) -> Cover:
-        """Say whether the open shards cover every hash key once, as they do in every whole listing."""
+        """Return how the open shards cover the hash keys: exactly once, in every complete listing."""
         return cover_of(shard.hash_range for shard in self.open_shards)
 
     def readable(self, ended: Collection[str]) -> tuple[Shard, ...]:
-        """Say which shards may be read now.
+        """Return the shards that may be read now.
 
         Args:
             ended: Shards in which everything is done.
@@ -261,7 +261,7 @@ class ShardGraph:
         covered: Iterable[HashRange] = (),
         without: Collection[str] = frozenset(),
     ) -> Snapshot:
-        """Say which shards an application begins with when it has no lease yet.
+        """Return the shards that an application begins with when it has no lease yet.
 
         Args:
             position: LATEST begins with the open shards. TRIM_HORIZON and AT_TIMESTAMP begin with the oldest listed
@@ -291,7 +291,7 @@ class ShardGraph:
         )
 
     def router(self) -> HashRouter:
-        """Give the router over the open shards."""
+        """Return the router over the open shards."""
         return HashRouter(self.open_shards)
 
 
@@ -409,11 +409,11 @@ class HashRouter:
         return tuple(dict.fromkeys(owner for owner in self._owners if owner is not None))
 
     def shard_of_hash(self, hash_key: int) -> str | None:
-        """Give the shard that owns a hash key from 0 to 2^128-1, or None where the listing does not tell."""
+        """Return the shard that owns a hash key from 0 to 2^128-1, or None where the listing does not tell."""
         return self._owners[bisect_right(self._starts, hash_key) - 1]
 
     def predict_shard(self, partition_key: str, explicit_hash_key: str | None = None) -> str | None:
-        """Give the shard that a record goes to, or None where the listing does not tell.
+        """Return the shard that a record goes to, or None where the listing does not tell.
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text.

@@ -49,7 +49,7 @@ class StartingPosition:
     by_shard: Mapping[str, Position] = field(default_factory=dict)
 
     def of(self, shard_id: str) -> Position:
-        """Give the position for one shard."""
+        """Return the position for one shard."""
         return self.by_shard.get(shard_id, self.default)
 
 
@@ -178,7 +178,7 @@ def pin_latest(position: Position, now_ms: int) -> Position:
 
 
 def with_moment(position: Position, configured: Position) -> Position:
-    """Give an AT_TIMESTAMP without a moment the one that the user configured.
+    """Return a position with its moment: an AT_TIMESTAMP without one gets the moment that the user configured.
 
     The KCL keeps the moment in its configuration, not in the lease table.
 

@@ -169,7 +169,7 @@ class Faults:
         return self.add(Fault("stale", operation, **options))
 
     def shuffle_listing(self, **options: Any) -> int:
-        """Give the shards of a listing in random order."""
+        """Return the shards of a listing in random order."""
         return self.add(Fault("shuffle", "ListShards", **options))
 
     def omit_shard(self, shard: str, **options: Any) -> int:

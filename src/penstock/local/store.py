@@ -325,7 +325,7 @@ class Store:
             )
 
     def adopt(self, stream: Stream) -> None:
-        """Take in a stream that was loaded from a state folder."""
+        """Add a stream that was loaded from a state folder."""
         self.streams[stream.region, stream.name] = stream
         self.by_uid[stream.uid] = stream
         self._uid_last = max(self._uid_last, stream.uid)

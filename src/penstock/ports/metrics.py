@@ -16,7 +16,7 @@ class Metrics(Protocol):
         """Add to a counter."""
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Say what a value is now."""
+        """Set a gauge to what a value is now."""
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one measurement to a distribution."""
@@ -27,7 +27,7 @@ class ForgettingMetrics(Protocol):
     """Metrics that go on showing a gauge's last value until they are told that there is none any more."""
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Say that what a gauge measured is gone, or is another worker's to measure."""
+        """Stop showing a gauge: what it measured is gone, or another worker measures it now."""
 
 
 class NoMetrics:

@@ -27,17 +27,17 @@ class MemoryLeaseTable:
         return False
 
     def scan(self) -> LeaseScan:
-        """Give every row."""
+        """Return every row."""
         with self._lock:
             return LeaseScan(tuple(self._rows.values()))
 
     def fetch(self, key: str) -> Lease | None:
-        """Give one row."""
+        """Return one row."""
         with self._lock:
             return self._rows.get(key)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        """Give the rows of these keys."""
+        """Return the rows of these keys."""
         with self._lock:
             return LeaseScan(tuple(row for key, row in self._rows.items() if key in keys))
 

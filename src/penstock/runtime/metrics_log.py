@@ -56,7 +56,7 @@ class LoggingMetrics(MetricsTally):
 
 
 def format_snapshot(snapshot: Snapshot) -> str:
-    """Give a report on one line; an empty text when nothing was measured."""
+    """Return a report on one line, or an empty text if nothing was measured."""
     parts = [f"{_name(*key)}=+{value:g}" for key, value in sorted(snapshot.counters.items())]
     parts += [f"{_name(*key)}={value:g}" for key, value in sorted(snapshot.gauges.items())]
     for key, known in sorted(snapshot.distributions.items()):

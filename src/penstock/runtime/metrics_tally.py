@@ -41,7 +41,7 @@ class Snapshot:
 
 
 def labels_of(labels: Mapping[str, str] | None) -> Labels:
-    """Give labels as a key."""
+    """Return labels as a key."""
     return tuple(sorted(labels.items())) if labels else ()
 
 
@@ -80,7 +80,7 @@ class MetricsTally:
                 self._now.distributions.setdefault(key, Distribution()).add(value)
 
     def snapshot(self) -> Snapshot:
-        """Give everything since the start."""
+        """Return everything that was measured since the start."""
         with self._lock:
             distributions = {
                 key: Distribution(known.count, known.sum, known.minimum, known.maximum)
@@ -89,7 +89,7 @@ class MetricsTally:
             return Snapshot(dict(self._now.counters), dict(self._now.gauges), distributions)
 
     def take(self) -> Snapshot:
-        """Give what was measured since the last `take`, and begin anew."""
+        """Return what was measured since the last `take`, and begin again."""
         with self._lock:
             taken, self._now = self._now, Snapshot()
             return taken

@@ -115,7 +115,7 @@ class Server:
         return str(answer["StreamDescriptionSummary"]["StreamARN"])
 
     def shards(self, stream: str) -> list[dict[str, Any]]:
-        """Give all shards, as a listing without filter shows them."""
+        """Return all shards, as a listing without filter shows them."""
         return list(self.client.list_shards(StreamName=stream)["Shards"])
 
     def ids(self, stream: str) -> list[str]:
@@ -176,7 +176,7 @@ class Server:
     def read(
         self, stream: str, shard: str = "shardId-000000000000", kind: str = "TRIM_HORIZON", **place: Any
     ) -> list[bytes]:
-        """Give the data from an iterator to the tip, or to the end of the shard."""
+        """Return the data from an iterator to the tip, or to the end of the shard."""
         return [
             record["Data"] for page in self.pages(stream, shard, kind, **place) for record in page["Records"]
         ]
@@ -184,7 +184,7 @@ class Server:
     def pages(
         self, stream: str, shard: str, kind: str = "TRIM_HORIZON", **place: Any
     ) -> Iterator[dict[str, Any]]:
-        """Give pages from an iterator on until one is at the tip, or the last one of a closed shard."""
+        """Yield pages from an iterator on until one is at the tip, or the last one of a closed shard."""
         iterator: str | None = self.iterator(stream, shard, kind, **place)
         for _ in range(50):
             page = self.client.get_records(ShardIterator=iterator)

@@ -13,7 +13,7 @@ def lineage(server):
     other = "shardId-000000000001"
 
     def put_and_look():
-        """Give the server's time, from a record in the shard that stays."""
+        """Return the server's time, from a record in the shard that stays."""
         server.put(stream, b"", hash_key=2**127)
         records = [record for page in server.pages(stream, other) for record in page["Records"]]
         return records[-1]["ApproximateArrivalTimestamp"].timestamp()

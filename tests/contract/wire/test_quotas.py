@@ -7,7 +7,7 @@ TOO_FAST = "ProvisionedThroughputExceededException"
 
 
 def outcome(call, **arguments):
-    """Give the error code of a call, or None."""
+    """Return the error code of a call, or None."""
     try:
         call(**arguments)
     except ClientError as error:

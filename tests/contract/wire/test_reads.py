@@ -7,7 +7,7 @@ SHARD = "shardId-000000000000"
 
 
 def filled(server, count=5):
-    """Give a stream with records 0..count-1, and their sequence numbers."""
+    """Return a stream with records 0..count-1, and their sequence numbers."""
     stream = server.create()
     return stream, [server.put(stream, b"%d" % number)["SequenceNumber"] for number in range(count)]
 

@@ -28,14 +28,14 @@ STARTS = st.builds(starts, st.integers(0), st.integers(0, 25))
 
 
 def done_by(graph, named):
-    """Give what the named shards descend from, without what is named or comes after a named shard that is not over."""
+    """Return the ancestors of named shards, without named ones and descendants of a named shard that is not at its end."""
     before = {ancestor for key in named for ancestor in graph.ancestors(key)}
     after = {each for key, place in named.items() if place != SHARD_END for each in graph.descendants(key)}
     return before - named.keys() - after
 
 
 def read_in_the_end(graph, named, leases):
-    """Give every shard that has a lease, or gets one as a child at some parent's end."""
+    """Return every shard that has a lease, or gets one as a child at a parent's end."""
     found = {lease.key for lease in leases}
     done = done_by(graph, named)
     for shard in graph:  # parents come before their children

@@ -18,7 +18,7 @@ from spark_support import numbered, put
 
 
 def free_port():
-    """Give a port outside the range from which others are given free ones, since the server takes it seconds later."""
+    """Return a port outside the range of free ones that others get, because the server opens it seconds later."""
     for port in random.sample(range(15_000, 30_000), 100):
         with socket.socket() as probe, contextlib.suppress(OSError):
             probe.bind(("127.0.0.1", port))
