@@ -89,7 +89,7 @@ def test_nothing_is_lost_and_each_key_first_arrives_in_order(
     assert sorted(driver.delivered) == sorted(given_records)
     assert driver.refused == []
     assert set(world.log) == set(given_records)
-    assert (batcher.waiting_count, batcher.waiting_bytes, batcher.in_flight_count) == (0, 0, 0)
+    assert (batcher.waiting_count, batcher.waiting_bytes, batcher._in_flight) == (0, 0, 0)
     surplus = len(world.log) - len(given_records)
     assert surplus <= driver.duplicates
     if keeps_key_order:
@@ -169,6 +169,25 @@ def test_an_aggregate_that_lands_in_a_child_whole_is_delivered():
     assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [(TWO[0].shard_id, "7")]
     assert result.possible_duplicate_count == 0
     assert batcher.waiting_count == 0
+
+
+def test_the_shards_are_listed_by_one_at_a_time():
+    batcher = Batcher(BatcherSettings())
+    batcher.add(b"first", "a", None, 0.0)
+    assert isinstance(batcher.plan_step(0.0), FetchShards)
+    assert batcher.plan_step(0.0) == WaitUntil(None, "the shards are being listed")
+    batcher.note_map_failure("no connection", 0.0, 0.5)
+    assert batcher.plan_step(0.0) == WaitUntil(0.1, "the shards are listed again later")
+
+
+def test_a_request_is_answered_once_and_each_entry_of_it():
+    batcher = make()
+    request = batcher.plan_step(0.0)
+    with pytest.raises(AssertionError, match="each entry has an answer"):
+        batcher.on_answers(request, [], 0.0, 0.5)
+    batcher.on_answers(request, [PutAnswer("1", ONE[0].shard_id)], 0.0, 0.5)
+    with pytest.raises(AssertionError, match="answered once"):
+        batcher.on_failed_call(request, Failure.UNKNOWN, "no answer", 0.0, 0.5)
 
 
 def test_a_map_that_is_behind_is_asked_for_ever_more_rarely():
@@ -478,7 +497,7 @@ def test_a_dropped_request_is_its_owners_once():
     request = batcher.plan_step(0.0)
     assert [record.ticket for record in batcher.drop_request(request)] == ["first"]
     assert batcher.drop_request(request) == []
-    assert (batcher.waiting_count, batcher.in_flight_count) == (0, 0)
+    assert (batcher.waiting_count, batcher._in_flight) == (0, 0)
 
 
 def test_a_record_waits_for_company_no_longer_than_it_may():

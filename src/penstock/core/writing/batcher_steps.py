@@ -1,4 +1,4 @@
-"""What the put batcher is told and what it says: its settings, its steps, and what answers meant. Plain values."""
+"""A batcher's settings, the steps that it plans, and what became of entries. Plain values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from penstock.core.writing.packing import PackedEntry
 
 @dataclass(frozen=True, slots=True)
 class BatcherSettings:
-    """How a batcher works; every value is checked by the options that it comes from.
+    """How a batcher works. The options that the values come from have checked them.
 
     Args:
         aggregates: Pack user records into KPL aggregates.
@@ -21,9 +21,10 @@ class BatcherSettings:
         request_record_count_max: Kinesis records in one request.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
-        linger_s: A record waits at most so long for company.
-        map_age_max_s: After so long the shard map is fetched again.
-        no_progress_deadline_s: A queue in which nothing was acknowledged for so long has failed.
+        request_bytes_max: Data and keys of one request.
+        linger_s: How long a record waits at most for others to share a request with.
+        map_age_max_s: After so long the shards are listed again.
+        no_progress_deadline_s: A queue of which nothing was acknowledged for so long has failed.
     """
 
     aggregates: bool = False
@@ -43,20 +44,20 @@ class BatcherSettings:
 
 @dataclass(slots=True, eq=False)
 class PutRequest:
-    """Send these, in one PutRecords, and tell the batcher what came of it."""
+    """Send these entries in one PutRecords, then call `on_answers`, `on_failed_call` or `drop_request`."""
 
     entries: list[PackedEntry]
     is_settled: bool = False
 
     @property
     def user_record_count(self) -> int:
-        """User records in it."""
+        """How many user records it holds."""
         return sum(len(entry.records) for entry in self.entries)
 
 
 @dataclass(frozen=True, slots=True)
 class FetchShards:
-    """Fetch the shards (with `is_whole`, the closed ones too), then call `learn_shards` or `note_map_failure`."""
+    """List the shards (with `is_whole`, closed ones too), then call `learn_shards`, `note_map_failure` or `forgo_map`."""
 
     why: str
     is_whole: bool
@@ -64,7 +65,7 @@ class FetchShards:
 
 @dataclass(frozen=True, slots=True)
 class WaitUntil:
-    """Nothing can be done before this moment (None: before an answer or a new record comes)."""
+    """Do nothing before this moment; None: before an answer, a listing or a new record comes."""
 
     until_s: float | None
     why: str
@@ -72,7 +73,7 @@ class WaitUntil:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A queue made no progress for too long; the batcher is of no use any more."""
+    """Give up: a queue made no progress for too long."""
 
     why: str
 
@@ -88,11 +89,11 @@ class Failure(Enum):
     UNKNOWN = "sent, no answer"
 
 
-# --- what came of it ------------------------------------------------------------------------------------------
+# --- what became of them ------------------------------------------------------------------------------------------
 
 
 class DeliveredEntry(NamedTuple):
-    """A Kinesis record that the service acknowledged."""
+    """An entry that the service acknowledged, and where it is."""
 
     entry: PackedEntry
     shard_id: str
@@ -100,7 +101,7 @@ class DeliveredEntry(NamedTuple):
 
 
 class RefusedEntry(NamedTuple):
-    """A Kinesis record that the service refused for good."""
+    """An entry that the service refused for good."""
 
     entry: PackedEntry
     why: str

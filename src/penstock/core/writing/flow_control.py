@@ -1,14 +1,15 @@
-"""How fast one shard may be written: free until the service refuses, then down at once and slowly up again.
+"""How fast to write into one shard: without a limit until the service refuses, then half as fast, and slowly faster.
 
-A shard takes in 1,000 records and 1 MiB per second from all writers together, and nobody tells a writer how many others
-there are. So the rate is found by trying, as TCP finds it. What a record costs is one number: the share of a second of
-the shard's whole capacity that it uses, by bytes or by records, whichever is more. The rate is then a share too: 1.0
-is a shard for oneself. After a refusal the rate falls by a fixed factor; it comes back along a cubic curve, which is
-flat around the rate that was refused (so many writers stay there, with few refusals) and steep after it (so a writer
-that is alone again is soon free). Pure: time and chance are arguments.
+A shard accepts 1,000 records and 1 MiB per second from all writers together, and no writer knows how many others there
+are. So each finds its rate by trying, as TCP does. The cost of a record is one number: how many seconds of the shard's
+whole capacity it uses, by bytes or by records, whichever is more. A rate is then a share of the shard: 1.0 is all of
+it. After a refusal the rate falls by a fixed factor and recovers along a cubic curve. The curve is flat around the rate
+that was refused, so many writers stay there with few refusals, and steep beyond it, so a writer that is alone again
+soon has no limit. Pure: time and chance are arguments.
 
 Source:
-    RFC 9438, CUBIC: the curve, and the room made for newcomers (section 4.7). "Exponential Backoff And Jitter" (AWS Architecture Blog): the pauses.
+    RFC 9438, CUBIC: the curve, and the room made for newcomers (section 4.7). "Exponential Backoff And Jitter" (AWS
+    Architecture Blog): the pauses.
 """
 
 from __future__ import annotations
@@ -20,32 +21,32 @@ from penstock.core.backoff import Backoff
 from penstock.core.limits import SHARD_WRITE_BYTES_PER_S_MAX, SHARD_WRITE_RECORDS_PER_S_MAX
 
 DECREASE: Final = 0.5
-"""What is left of the rate after a refusal."""
+"""The rate falls to this part of itself after a refusal."""
 
 CURVE: Final = 3e-5
-"""How steep the way back is: shares of a shard per second cubed. Eight writers that want three times what a shard takes
-use all of it, with one request in twenty refused; a writer that is alone again is free within 50 seconds. Steeper
-means more refusals, flatter a longer way back."""
+"""How steep the curve is: shares of a shard per second cubed. Eight writers that want three times what a shard accepts
+use all of it, with one request in twenty refused; a writer that is alone again has no limit after 50 seconds. Steeper
+means more refusals, flatter a slower recovery."""
 
 RATE_MIN: Final = 0.01
-"""A writer never falls below this share, ten records per second: refusals that have nothing to do with its own rate do
-not bring it to a stand. Where more than a hundred writers crowd one shard, the growing pauses do the rest."""
+"""A writer's rate never falls below this share, ten records per second, so refusals that have nothing to do with its own
+rate cannot stop it. Where more than a hundred writers share one shard, the growing pauses do the rest."""
 
 FREE_RATE: Final = 1.5
-"""From this share on a rate is no limit any more: the shard itself takes less."""
+"""From this share on there is no limit any more: the shard itself accepts less."""
 
 DECREASE_AGAIN_S: Final = 0.3
-"""Refusals this soon after a decrease tell of the same flood and only pause."""
+"""Refusals this soon after a decrease have the same cause: they only pause."""
 
 REQUEST_SHARE_S: Final = 0.5
-"""A request carries at most what the rate allows in this time (or one record): batches shrink with the rate."""
+"""A request holds at most what the rate allows in this time (or one record): batches shrink with the rate."""
 
 _WINDOW_S: Final = 1.0
 _PAUSES: Final = Backoff(base_s=0.1, cap_s=5.0)
 
 
 def cost_s(record_bytes: int) -> float:
-    """Give the seconds of a shard's whole capacity that one record uses.
+    """Return how many seconds of a shard's whole capacity one record uses.
 
     Args:
         record_bytes: Data and partition key.
@@ -58,11 +59,10 @@ class ShardFlow:
     """One writer's rate into one shard.
 
     Args:
-        rate_max: Share of the shard that this writer may use, set in advance; None for no such limit.
-        shard_count: How many shards it stands for: 1, or all of a stream where records cannot be placed in advance.
-        rate: Share in use now; None is free.
+        rate_max: Share of the shard that this writer may use; None for no limit before the service refuses.
+        shard_count: How many shards it stands for: 1, or all of a stream where the shard cannot be predicted.
+        rate: The present share; None is no limit.
         ready_s: Nothing may be sent before this moment.
-        pause_s: All pauses after refusals and failures so far, seconds.
         refused_streak: Refusals since something was accepted.
     """
 
@@ -70,7 +70,6 @@ class ShardFlow:
     shard_count: float = 1.0
     rate: float | None = field(default=None, init=False)
     ready_s: float = float("-inf")
-    pause_s: float = 0.0
     refused_streak: int = 0
     _plateau: float = 0.0
     _decreased_s: float = float("-inf")
@@ -84,17 +83,12 @@ class ShardFlow:
         self.rate = self.rate_max
 
     @property
-    def is_free(self) -> bool:
-        """Whether nothing slows this shard down."""
-        return self.rate is None
-
-    @property
     def request_cost_max_s(self) -> float:
-        """What one request may carry for this shard, as cost; the first record always fits."""
+        """The cost of the records that one request may hold for this shard; the first record always fits."""
         return float("inf") if self.rate is None else self.rate * REQUEST_SHARE_S
 
     def note_sent(self, cost: float, now_s: float) -> None:
-        """Reserve the time that a request takes at the present rate."""
+        """Reserve the time that a request uses at the present rate."""
         if self.rate is not None:
             self.ready_s = max(self.ready_s, now_s) + cost / self.rate
 
@@ -111,7 +105,7 @@ class ShardFlow:
             self.rate = None if rate >= FREE_RATE * self.shard_count else rate
 
     def note_refused(self, now_s: float, u: float) -> float:
-        """Learn that records were refused for the rate; give the pause in seconds.
+        """Learn that records were refused for the rate; return the pause in seconds.
 
         Args:
             now_s: When the answer came.
@@ -122,13 +116,13 @@ class ShardFlow:
         return self._pause(now_s, u)
 
     def note_failed(self, now_s: float, u: float) -> float:
-        """Learn that a request failed for another reason than the rate; give the pause in seconds."""
+        """Learn that a request failed for another reason than the rate; return the pause in seconds."""
         return self._pause(now_s, u)
 
     def _decrease(self, now_s: float) -> None:
         present = self.rate
         if present is None:
-            # A free writer has no rate yet: what was just accepted is the best guess, and never more than there is.
+            # Without a limit there is no rate yet: what was just accepted is the best guess, and at most the whole shard.
             present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
         # RefusedEntry before it was back where it had been: others have come, and this one makes room for them.
         self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
@@ -138,7 +132,6 @@ class ShardFlow:
     def _pause(self, now_s: float, u: float) -> float:
         self.refused_streak += 1
         pause_s = _PAUSES.delay_s(self.refused_streak, u)
-        self.pause_s += pause_s
         self.ready_s = max(self.ready_s, now_s + pause_s)
         return pause_s
 

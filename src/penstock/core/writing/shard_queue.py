@@ -1,4 +1,4 @@
-"""What waits for one predicted shard, in an order that refusals cannot break. Pure; part of `put_batcher`."""
+"""The records that wait for one predicted shard, in an order that refusals cannot break. Pure; part of `batcher`."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from penstock.core.writing.packing import PackedEntry, PendingRecord, pack_one, 
 class ShardQueue:
     """The records of one shard.
 
-    In order per key and without aggregates, the records of each key are linked to one another and `_ready` names the keys
-    whose head may go into the next request: a queue for each key would cost more than the records of most. Otherwise there is one queue. `_returned` holds what was refused; it goes first.
+    `_returned` holds entries that were refused; they are sent first. Behind them, records wait in one queue. Only with
+    order per key and without aggregates, the records of each key are linked to one another instead, and `_ready` names
+    the keys whose first record may be in the next request. (A queue for each key would take more memory than most keys'
+    records.)
 
     Args:
         shard_id: The predicted shard; empty where there is no prediction.
@@ -71,33 +73,32 @@ class ShardQueue:
         self._returned: deque[PackedEntry] = deque()
 
     def __bool__(self) -> bool:
-        """Whether anything waits (what is in flight does not)."""
+        """Whether any record waits. Those in flight do not."""
         return self.count > 0
 
     @property
     def is_full(self) -> bool:
-        """Whether a whole aggregate is there; without aggregation, anything."""
+        """Whether the records fill an aggregate; without aggregation, whether there are any."""
         if not self.aggregates:
             return self.count > 0
         return self.size_bytes >= self._aggregate_bytes_max or self.count >= self._aggregate_count_max
 
     @property
     def ready_count(self) -> int:
-        """Records that a request could take now; only for queues without aggregation."""
+        """How many records a request could take now; only for queues without aggregation."""
         if self.in_flight and self._keeps_key_order:
             return 0
         return len(self._returned) + (len(self._ready) if self._keeps_key_order else len(self._queue))
 
     def due_s(self, now_s: float, linger_s: float, *, takes_all: bool) -> float:
-        """Give the moment from which it may be taken from; `now_s` or earlier is now."""
-        is_waiting = not takes_all and not self._returned and not (self.aggregates and self.is_full)
-        company_s = self.waits_since_s + linger_s if is_waiting else now_s
-        return max(self.flow.ready_s, company_s)
+        """Return the moment from which records may be taken; `now_s` or earlier means now."""
+        lingers = not takes_all and not self._returned and not (self.aggregates and self.is_full)
+        return max(self.flow.ready_s, self.waits_since_s + linger_s if lingers else now_s)
 
     # --- in -----------------------------------------------------------------------------------------------
 
     def add(self, record: PendingRecord) -> None:
-        """Put a record behind the others."""
+        """Add a record behind the others."""
         self.size_bytes += record.size_bytes
         self.count += 1
         if self.aggregates or not self._keeps_key_order:
@@ -113,7 +114,7 @@ class ShardQueue:
         self._tails[key] = record
 
     def put_back(self, entries: Iterable[PackedEntry]) -> None:
-        """Put refused entries to the front, in their order."""
+        """Put refused entries back to the front, in their order."""
         listed = list(entries)
         self._returned.extendleft(reversed(listed))
         for entry in listed:
@@ -123,12 +124,13 @@ class ShardQueue:
     # --- out ----------------------------------------------------------------------------------------------
 
     def take(self, count_max: int, bytes_max: int) -> list[PackedEntry]:
-        """Take what the next request may hold of this shard, refused entries first.
+        """Take the entries that the next request may hold of this shard, refused ones first.
 
         Args:
-            count_max: Kinesis records that the request has room for.
-            bytes_max: Bytes that it has room for.
+            count_max: How many entries the request has room for.
+            bytes_max: How many bytes it has room for.
         """
+        assert not (self.in_flight and self._keeps_key_order), "a key is in one request at a time"
         taken: list[PackedEntry] = []
         taken_keys: set[str] = set()
         cost_max_s = self.flow.request_cost_max_s
@@ -139,7 +141,7 @@ class ShardQueue:
             if entry is None:
                 break
             if size_bytes + entry.size_bytes > bytes_max or (taken and cost_s + entry.cost_s > cost_max_s):
-                self._unread(entry)
+                self._returned.appendleft(entry)  # it was not sent
                 break
             entry.attempt_count += 1
             taken.append(entry)
@@ -150,6 +152,8 @@ class ShardQueue:
             self.size_bytes -= entry.records_bytes
             if self.aggregates and (self._keeps_key_order or not (self.is_full or self._returned)):
                 break
+        assert self.count >= 0
+        assert self.size_bytes >= 0
         return taken
 
     def _next(self, taken_keys: set[str]) -> PackedEntry | None:
@@ -166,7 +170,9 @@ class ShardQueue:
         return pack_one(self._queue.popleft(), self.shard_id)
 
     def _next_of_ready(self, taken_keys: set[str]) -> PackedEntry | None:
-        """Take the head of the next key; a key whose record is in this request already waits for the next one."""
+        """Take the first record of the next key that has none in this request yet."""
+        # PutRecords accepts and refuses entry by entry. Of two records of one key in a request the second could be
+        # accepted and the first refused: so the second waits for the next request.
         for _ in range(len(self._ready)):
             key = self._ready.popleft()
             if key in taken_keys:
@@ -182,12 +188,8 @@ class ShardQueue:
             return pack_one(record, self.shard_id)
         return None
 
-    def _unread(self, entry: PackedEntry) -> None:
-        """Put a entry that did not fit back to the front; it was not sent."""
-        self._returned.appendleft(entry)
-
     def drain(self) -> list[PendingRecord]:
-        """Give up all that waits, in no order."""
+        """Remove and return every record that waits, in no order."""
         records = [record for entry in self._returned for record in entry.records]
         records += self._queue
         for head in self._heads.values():

@@ -1,0 +1,127 @@
+"""What a writer knows about its stream's shards, and when they are listed again. Pure; part of `batcher`."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final
+
+from penstock.core.backoff import Backoff
+from penstock.core.hash_key import HashRange
+from penstock.core.shard import Shard
+from penstock.core.shard_graph import HashRouter
+from penstock.core.writing.batcher_steps import FetchShards, Stuck, WaitUntil
+
+_PAUSES: Final = Backoff(base_s=0.2, cap_s=30.0)
+_UNEXPLAINED_MAX: Final = 4
+"""A listing may lag behind a reshard. It is repeated this often, for three seconds in all, to learn which shard accepted
+an aggregate; then the aggregate counts as misplaced."""
+
+
+class ShardMap:
+    """The shards as they were listed last.
+
+    Args:
+        predicts: Whether the shard of a record can be predicted; then the shards are listed before the first request.
+        age_max_s: After so long the shards are listed again.
+        deadline_s: Without a listing that is needed, writing fails after so long.
+    """
+
+    def __init__(self, *, predicts: bool, age_max_s: float, deadline_s: float) -> None:
+        self.predicts = predicts
+        self.router: HashRouter | None = None
+        self.ranges: dict[str, HashRange] = {}
+        """Every shard that was ever listed, closed ones too."""
+        self._age_max_s = age_max_s
+        self._deadline_s = deadline_s
+        self._due: FetchShards | None = FetchShards("no shard map yet", is_whole=False) if predicts else None
+        self._is_asked = False
+        self._listed_s = float("-inf")
+        self._ready_s = float("-inf")
+        self._failure_count = 0
+        self._failing_since_s: float | None = None
+        self._last_error = ""
+        self._unlisted: set[str] = set()
+        self._unexplained_count = 0
+
+    def plan(
+        self, now_s: float, in_flight_count: int, *, is_needed: bool
+    ) -> FetchShards | WaitUntil | Stuck | None:
+        """Plan the next listing; None when requests may be sent first.
+
+        Args:
+            now_s: Now.
+            in_flight_count: Requests that are not answered.
+            is_needed: Whether nothing can go on without a new listing.
+        """
+        if self._due is None and self.predicts and now_s - self._listed_s > self._age_max_s:
+            self._due = FetchShards("the shard map is old", is_whole=False)
+        if self._due is None:
+            return None
+        if self._is_asked:
+            return WaitUntil(None, "the shards are being listed")
+        is_needed = is_needed or self.router is None
+        failing_s = 0.0 if self._failing_since_s is None else now_s - self._failing_since_s
+        if is_needed and failing_s > self._deadline_s:
+            return Stuck(f"the shards could not be listed for {failing_s:.0f} s; last: {self._last_error}")
+        if now_s < self._ready_s:
+            return WaitUntil(self._ready_s, "the shards are listed again later") if is_needed else None
+        # A request was packed by the old map. If it came back after a new one, its records would have to be put before
+        # later records of their keys, which may have left for another shard: so it comes back first.
+        if in_flight_count:
+            return WaitUntil(None, "the shard map changes when nothing is in flight")
+        self._is_asked = True
+        return self._due
+
+    def note_stray(self, shard_id: str, predicted_id: str | None) -> None:
+        """Learn that a shard accepted what was meant for another: the shards are listed again."""
+        if self._due is None:
+            self._due = FetchShards(
+                f"shard {shard_id} answered for {predicted_id or 'an unknown one'}", is_whole=True
+            )
+        self._unlisted.add(shard_id)
+
+    def learn(self, shards: Iterable[Shard], now_s: float, stray_ids: Collection[str]) -> bool:
+        """Take over a listing.
+
+        Args:
+            shards: As listed; closed ones may be among them.
+            now_s: Now.
+            stray_ids: Shards that accepted aggregates meant for others.
+
+        Returns:
+            Whether all of these are known now, or have been looked for often enough.
+        """
+        listed = list(shards)
+        self.ranges.update((shard.shard_id, shard.hash_range) for shard in listed)
+        self.router = HashRouter(shard for shard in listed if shard.is_open)
+        self._listed_s = now_s
+        self._is_asked = False
+        self._due = None
+        self._failing_since_s = None
+        self._unlisted.update(stray_ids)
+        self._unlisted -= self.ranges.keys()
+        # A shard was split and answered, and the listing does not show it yet: it is repeated, ever more rarely.
+        self._failure_count = self._failure_count + 1 if self._unlisted else 0
+        if self._unlisted:
+            self._ready_s = now_s + _PAUSES.bound_s(self._failure_count)
+            self._unlisted.clear()
+        unlisted = next((shard_id for shard_id in stray_ids if shard_id not in self.ranges), None)
+        if unlisted is not None and self._unexplained_count < _UNEXPLAINED_MAX:
+            self._unexplained_count += 1
+            self._due = FetchShards(f"shard {unlisted} is in no listing yet", is_whole=True)
+            return False
+        self._unexplained_count = 0
+        return True
+
+    def note_failure(self, why: str, now_s: float, u: float) -> None:
+        """Learn that the shards could not be listed; they are listed again after a pause."""
+        self._is_asked = False
+        self._failure_count += 1
+        self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
+        self._last_error = why
+        self._ready_s = now_s + _PAUSES.delay_s(self._failure_count, u)
+
+    def forgo(self) -> None:
+        """Stop predicting shards, because they may not be listed."""
+        self.predicts = self._is_asked = False
+        self.router = self._due = None
