@@ -1,7 +1,7 @@
-"""The threads of a producer: a few senders share one batcher under one lock.
+"""The threads of a producer: a few of them share one batcher under one lock.
 
-Each sender asks the batcher for its next step, carries it out without the lock, and tells the batcher what came of it.
-Futures are resolved outside the lock, on the sender's thread, so a callback may put again.
+Each thread asks the batcher for the next step and carries it out without the lock, through `sender`. Futures are
+resolved outside the lock, on the thread that got the answer, so a callback may put again.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05
 RECEIPT_BYTES: Final = 1_600
-"""What a receipt takes in memory, measured (CPython 3.11, 64 bit): nearly all of it the condition of a future."""
+"""Memory of a receipt, measured (CPython 3.11, 64 bit): nearly all of it is the condition of a future."""
 
 
 class Acknowledgement(NamedTuple):
-    """Where a record is.
+    """Where an acknowledged record is.
 
     Args:
         shard_id: The shard that took it.
-        sequence_number: The Kinesis record's, as the service's text.
-        sub_sequence_number: The place inside an aggregate; 0 for a plain record.
+        sequence_number: Of the Kinesis record, as the service's text.
+        sub_sequence_number: Its place inside an aggregate; 0 for a plain record.
         is_aggregated: Whether other user records share the Kinesis record.
     """
 
@@ -44,15 +44,15 @@ class Acknowledgement(NamedTuple):
 
 
 class Receipt(Future[Acknowledgement]):
-    """The future of one record. A record that is taken can be sent at any moment, so it cannot be cancelled."""
+    """The future of one record. It cannot be cancelled, since its record may be sent at any moment."""
 
     def cancel(self) -> bool:
-        """Refuse."""
+        """Return False: nothing is cancelled."""
         return False
 
 
 class _Flush:
-    """A flush that waits: for `left` records, up to this number."""
+    """A flush that waits for `left` records, none of a higher number than `number_max`."""
 
     __slots__ = ("left", "number_max")
 
@@ -62,7 +62,7 @@ class _Flush:
 
 
 class _Expired:
-    """Records whose time to live was over; false when there are none."""
+    """Records whose time to live is over; falsy when there are none."""
 
     __slots__ = ("records",)
 
@@ -74,16 +74,16 @@ class _Expired:
 
 
 class Engine:
-    """Sends what a batcher says, on threads of its own.
+    """Carries out a batcher's steps on threads of its own.
 
     Args:
         stream: Name or ARN.
-        batcher: The decisions; belongs to the engine from here on.
-        ports: Service, time, chance, figures.
-        fetch_placement: Asks how the stream places records.
-        thread_count: Requests that may be under way at once.
+        batcher: Plans the steps; belongs to the engine from now on.
+        ports: Service, time, jitter, metrics.
+        fetch_placement: Asks anew how the stream places records.
+        thread_count: Requests that may be in flight at once.
         buffer_bytes_max: Memory for records that are not acknowledged.
-        record_ttl_s: After so long a record that waits is given up; None for never.
+        record_ttl_s: A record that has waited so long is given up; None for never.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Engine:
     def put(
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
-        """Take one checked record; None when there was no room for it in time."""
+        """Add one checked record and return its future; None when there was no room for it in time."""
         clock = self._ports.clock
         future = Receipt()
         with self._lock:
@@ -138,15 +138,15 @@ class Engine:
                     f"stream {self._stream}: the producer is closed; the record was not taken"
                 )
             self._open_count += 1
-            is_news = batcher.add(data, partition_key, explicit_hash_key, clock.monotonic_s(), future)
-            if is_news or batcher.waiting_count % batcher.settings.request_record_count_max == 0:
+            needs_sender = batcher.add(data, partition_key, explicit_hash_key, clock.monotonic_s(), future)
+            if needs_sender or batcher.waiting_count % batcher.settings.request_record_count_max == 0:
                 self._work.notify()
         return future
 
     def flush(self, timeout_s: float | None) -> bool:
-        """WaitUntil until everything put before is acknowledged or failed; False when the time is over before.
+        """Wait until every record put before is acknowledged or failed; return False when the time was over first.
 
-        No deadline of one's own is still a bound: the batcher gives up where nothing is acknowledged for too long.
+        Without a timeout the wait still ends: the batcher gives up when nothing is acknowledged for too long.
         """
         with self._lock:
             flush = _Flush(self._batcher.last_number, self._open_count)
@@ -158,14 +158,14 @@ class Engine:
                 self._flushes.remove(flush)
 
     def take_failures(self) -> tuple[int, BaseException | None]:
-        """Give how many records failed since the last time, and the first cause."""
+        """Return how many records failed since the last call, and the first cause."""
         with self._lock:
             found = (self._failed_count, self._first_failure)
             self._failed_count, self._first_failure = 0, None
             return found
 
     def stop(self, timeout_s: float) -> int:
-        """End the threads; give how many records were left, whose futures fail."""
+        """End the threads; return how many records were left. Their futures fail."""
         with self._lock:
             self._is_closing = True
             left = self._batcher.drop_all()
@@ -178,8 +178,9 @@ class Engine:
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
+        # A request was in flight while the queues were emptied, and its refused records were put back afterwards.
         with self._lock:
-            late = self._batcher.drop_all()  # what was under way and came back
+            late = self._batcher.drop_all()
         self._fail(late, error)
         return len(left) + len(late)
 
@@ -190,10 +191,10 @@ class Engine:
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory that they take."""
+        """Memory of the records that are not acknowledged."""
         return self._batcher.waiting_bytes
 
-    # --- the senders --------------------------------------------------------------------------------------
+    # --- on the threads --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while True:
@@ -203,7 +204,7 @@ class Engine:
             try:
                 self._do(step)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
-                # A defect, not an outcome: it must not leave futures open with nobody to resolve them.
+                # A defect, not an outcome: no future may stay open with nobody to resolve it.
                 _log.exception("stream %s: the sender failed", self._stream)
                 self._give_up(DeliveryFailed(f"stream {self._stream}: the sender failed: {error!r}"), error)
                 if isinstance(step, PutRequest):
@@ -219,7 +220,7 @@ class Engine:
                     return expired
                 step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, WaitUntil):
-                    self._work.notify()  # another sender may find more to do
+                    self._work.notify()  # another thread may find more to do
                     return step
                 until_s = step.until_s
                 if self._record_ttl_s is not None and self._batcher.waiting_count:
@@ -292,7 +293,7 @@ class Engine:
             expired.records,
             RecordExpired(
                 f"stream {self._stream}: not acknowledged within record_ttl_s={self._record_ttl_s}; a record that was sent "
-                f"without an answer may still have been stored. Last word of the service: {self._batcher.last_error or 'none'}"
+                f"without an answer may still have been stored. The service's last error: {self._batcher.last_error or 'none'}"
             ),
         )
 
@@ -324,14 +325,15 @@ class Engine:
         self._close(records)
 
     def _close(self, records: list[PendingRecord]) -> None:
-        """Count records as settled, after their futures are: a flush that returns finds them all done."""
+        """Count records as settled."""
+        # The futures were resolved first and are counted now: whoever returns from a flush finds them all done.
         with self._lock:
             self._open_count -= len(records)
             for flush in self._flushes:
                 flush.left -= sum(record.number <= flush.number_max for record in records)
             self._done.notify_all()
 
-    # --- figures ------------------------------------------------------------------------------------------
+    # --- metrics ------------------------------------------------------------------------------------------
 
     def _measure_request(self, request: PutRequest, now_s: float) -> None:
         metrics = self._ports.metrics

@@ -1,4 +1,4 @@
-"""What a writer asks the service about its stream: how records are placed, and by which shards."""
+"""How a stream assigns records to its shards, as a writer needs to know before it aggregates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Placement:
     Args:
         may_aggregate: Whether aggregates reach their readers.
         predicts: Whether a hash key tells the shard.
-        record_bytes_max: Data and partition key of one record at most.
+        record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
     """
 
@@ -34,7 +34,7 @@ class Placement:
 
 
 PLACED_BY_KEY: Final = Placement(may_aggregate=True, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
-"""What nearly every stream does; assumed where a mistake costs nothing."""
+"""What nearly every stream does; assumed where a mistake does no harm."""
 
 _REMEMBERED_S: Final = 60.0
 
@@ -51,7 +51,7 @@ class PlacementCache:
     def fetch(
         self, kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool, now_s: float
     ) -> Placement:
-        """Give what `fetch_placement` gives, at most a minute old."""
+        """Return what `fetch_placement` returned at most a minute ago, or call it."""
         key = (stream, wants_aggregation, is_forced)
         with self._lock:
             told_s, placement = self._found.get(kinesis, {}).get(key, (float("-inf"), None))
@@ -63,7 +63,7 @@ class PlacementCache:
         return placement
 
     def forget(self, kinesis: Kinesis, stream: str) -> None:
-        """Ask again next time."""
+        """Call `fetch_placement` the next time."""
         with self._lock:
             for key in [key for key in self._found.get(kinesis, {}) if key[0] == stream]:
                 del self._found[kinesis][key]
@@ -73,11 +73,11 @@ PLACEMENTS: Final = PlacementCache()
 
 
 def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool) -> Placement:
-    """Ask how the stream places records.
+    """Fetch how the stream places records.
 
-    Where the service places them by itself, aggregates end up in shards whose readers drop them: aggregation is off
-    there. Where the answer does not tell (no permission, or an on-demand stream without the field) it is off as well,
-    unless it is forced.
+    Where the service places them by itself, aggregates land in shards whose readers drop them, so records are not
+    aggregated. The same holds where the answer does not tell (no permission, or an on-demand stream without the field),
+    unless aggregation is forced.
 
     Raises:
         NotFound, Throttled, Unavailable, Rejected: No answer.

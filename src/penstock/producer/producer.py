@@ -1,4 +1,4 @@
-"""`Producer`: put records from any thread, get a future for each, never flood a shard.
+"""`Producer`: puts records from any thread, returns a future for each, and keeps to what each shard accepts.
 
 ::
 
@@ -54,18 +54,18 @@ class ProducerOptions:
         ordering: `key` keeps the order of each partition key; `none` does not, and is faster on few shards.
         rate_limit_percent: Percent of each shard's capacity that this producer may use, or None for no limit before
             the service refuses.
-        linger_s: A record waits at most so long for others to share a request with.
-        buffer_bytes_max: Bytes of memory that records and their futures may take while they are not acknowledged; about
-            2 KB each beside data and key.
-        put_timeout_s: How long `put` waits for room when they take more; 0 raises at once.
-        no_progress_deadline_s: When a shard acknowledged nothing for so long, what waits fails.
+        linger_s: How long a record waits at most for others to share a request with.
+        buffer_bytes_max: Bytes of memory for records that are not acknowledged and their futures; each takes about 2 KB
+            beside data and key.
+        put_timeout_s: How long `put` waits for room in that memory; 0 raises at once.
+        no_progress_deadline_s: When a shard acknowledged nothing for so long, all waiting records fail.
         record_ttl_s: A record that is not acknowledged after so long is given up, and its future fails with
-            `RecordExpired`; what is under way is waited for. None: no record is given up because time passed.
-        request_count_max: Requests under way at once, each on a thread of its own.
+            `RecordExpired`; a request in flight is waited for first. None: records do not expire.
+        request_count_max: Requests in flight at once, each on a thread of its own.
         request_record_count_max: Kinesis records in one request, 1 to 500.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
-        map_age_max_s: The shard map is fetched again after so long; a mismatch fetches it at once.
+        map_age_max_s: The shards are listed again after so long; an unexpected answer lists them at once.
     """
 
     aggregation: bool = True
@@ -97,7 +97,8 @@ class Producer:
     """Writes records to one stream. Safe to use from several threads; not across a fork.
 
     Delivery is at least once: a future's result means that the service has the record. With `ordering="key"` records
-    of one partition key are first accepted in the order in which they were put, whatever is refused or split meanwhile.
+    of one partition key are first accepted in the order in which they were put, also when requests are refused or
+    shards are split meanwhile.
 
     Args:
         stream: Name or ARN.
@@ -105,10 +106,10 @@ class Producer:
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`.
-        metrics: Where figures go.
-        kinesis: The service; None opens it. Given, it goes without region, endpoint_url and connection.
-        clock: Time; None: the system's.
-        chance: Jitter; None: the system's.
+        metrics: Where metrics go.
+        kinesis: The service, instead of region, endpoint_url and connection; None opens it.
+        clock: Time; None for the system's.
+        chance: Jitter; None for the system's.
 
     Raises:
         OptionError: An option is unknown or out of its range.
@@ -162,7 +163,7 @@ class Producer:
         *,
         timeout_s: float | None = None,
     ) -> Future[Acknowledgement]:
-        """Take one record; it is sent soon, on another thread.
+        """Put one record; it is sent soon, on another thread.
 
         Args:
             data: The payload.
@@ -172,13 +173,13 @@ class Producer:
 
         Returns:
             A future whose result is an `Acknowledgement`, or whose exception is `DeliveryFailed`. Its callbacks run on
-            a sender's thread and should be short. It cannot be cancelled.
+            one of the producer's threads and should be short. It cannot be cancelled.
 
         Raises:
-            RecordError: The service can never accept it; nothing was taken.
-            BufferFull: There was no room in time; nothing was taken.
+            RecordError: The service can never accept the record; it was not put.
+            BufferFull: There was no room in time; the record was not put.
             DeliveryFailed: The producer was closed.
-            ServiceError: The first record only: the stream could not be asked about.
+            ServiceError: Only for the first record: the stream cannot be described.
         """
         engine = self._engine
         if engine is None or self._is_closed or self._fork_count != _forks.count:
@@ -201,21 +202,21 @@ class Producer:
     def put_many(
         self, records: Iterable[tuple[bytes, str] | tuple[bytes, str, str | None]]
     ) -> list[Future[Acknowledgement]]:
-        """Take records in order: (data, partition key) or (data, partition key, explicit hash key) each.
+        """Put records in order: (data, partition key) or (data, partition key, explicit hash key) each.
 
         Raises:
-            As `put`, for the first record that is not taken; those before it are.
+            As `put`, for the first record that cannot be put; those before it were put.
         """
         return [self.put(*record) for record in records]
 
     def flush(self, timeout_s: float | None = None) -> None:
-        """Send at once what waits, and wait until everything put before is acknowledged.
+        """Send without lingering, and wait until every record put before is acknowledged.
 
         Args:
             timeout_s: How long to wait; None waits as long as the service makes progress.
 
         Raises:
-            DeliveryFailed: The time is over, or records failed since the last flush.
+            DeliveryFailed: The timeout passed, or records failed since the last flush.
         """
         self._check_process()
         engine = self._engine
@@ -236,8 +237,8 @@ class Producer:
         """Flush, then end the threads. May be called again.
 
         Raises:
-            DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. What was left has
-                failed for good: its futures say so.
+            DeliveryFailed: Records were not acknowledged in time, or failed since the last flush. The records that
+                were left are given up, and their futures fail.
         """
         self._check_process()
         with self._lock:
@@ -266,7 +267,7 @@ class Producer:
         if error is None:
             self.close()
             return
-        try:  # the error of the block goes first; what was put before it is delivered all the same
+        try:  # the error of the block is raised; records put before it are delivered all the same
             self.close()
         except DeliveryFailed as failure:
             _log.error("%s", failure)
@@ -325,7 +326,7 @@ class Producer:
 
 
 class _Forks:
-    """How often this process was forked off since the module was loaded: asking for the process id each time is dear."""
+    """Counts the forks that led to this process since the module was loaded; asking for the process id is slower."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -339,10 +340,10 @@ _forks: Final = _Forks()
 
 
 class AsyncProducer:
-    """A `Producer` for asyncio: `await put(...)` ends when the record is acknowledged.
+    """A `Producer` for asyncio: `await put(...)` returns when the record is acknowledged.
 
     Args:
-        producer: What to put with; closing this closes it.
+        producer: Does the work; it is closed with this.
     """
 
     def __init__(self, producer: Producer) -> None:
@@ -351,7 +352,7 @@ class AsyncProducer:
     async def submit(
         self, data: bytes, partition_key: str, explicit_hash_key: str | None = None
     ) -> asyncio.Future[Acknowledgement]:
-        """Take one record, waiting for room without blocking the loop; give a future to await.
+        """Put one record, waiting for room without blocking the loop; return a future to await.
 
         Raises:
             As `Producer.put`.
@@ -401,7 +402,7 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
 
 
 def _close_at_exit(producer: Producer) -> Any:
-    """Close a producer that was forgotten, so that what it took is not lost with the process."""
+    """Close a producer that was forgotten when the process ends, so that its records are not lost."""
     process_id = os.getpid()
 
     def close() -> None:

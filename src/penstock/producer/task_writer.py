@@ -1,7 +1,7 @@
-"""Write a bounded set of records and come back when every one is acknowledged: what a Spark task needs.
+"""Writes a bounded set of records and returns when every one is acknowledged, as a Spark task needs it.
 
-One thread, one request in flight, memory bounded. The decisions are those of `penstock.core.writing.batcher`; here its
-steps are carried out, one after the other, by the thread that writes.
+One thread, one request in flight, bounded memory: the thread that writes carries out the batcher's steps, one after the
+other.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from penstock.runtime.system_clock import SystemClock
 
 _SEND_BYTES: Final = 2**20
 _NO_COMPANY_S: Final = 1e9
-"""A task's records wait for company until the task ends or memory asks for them."""
+"""A task's records linger until a request is full, the task ends, or memory runs short."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,9 +43,9 @@ class TaskWriterOptions:
         rate_limit_percent: Percent of each shard's capacity that this writer may use, or None for no limit before the
             service refuses.
         request_record_count_max: Kinesis records in one request, 1 to 500.
-        buffer_bytes_max: Bytes of memory that records may take while they are not acknowledged, about 300 each beside
-            data and key; for a writer that shares no `TaskMemory`.
-        no_progress_deadline_s: Time without any acknowledgement by a shard after which writing fails.
+        buffer_bytes_max: Bytes of memory for records that are not acknowledged, about 300 each beside data and key; for
+            a writer that shares no `TaskMemory`.
+        no_progress_deadline_s: When a shard acknowledged nothing for so long, writing fails.
         aggregate_bytes_max: Size of one aggregate.
         aggregate_count_max: User records in one aggregate.
         force_aggregation: Aggregate also where it is not known how the stream places records.
@@ -76,7 +76,7 @@ class ShardCounts:
 
 @dataclass(slots=True)
 class WriteReport:
-    """What a writer did, or several together.
+    """What one writer did, or several together.
 
     Args:
         user_record_count: Acknowledged user records.
@@ -131,7 +131,7 @@ class WriteReport:
         counts.bytes_count += bytes_count
 
     def __str__(self) -> str:
-        """Say it in a line."""
+        """Sum it up in a line."""
         text = (
             f"{self.user_record_count} records in {self.kinesis_record_count} Kinesis records, {self.bytes_count} bytes, "
             f"{self.request_count} requests, {len(self.by_shard)} shards"
@@ -147,7 +147,7 @@ class TaskMemory:
     """The bound on what all writers of one task hold together. Not thread-safe: one task, one thread.
 
     Args:
-        bytes_max: Bytes of memory that records may take while they are not acknowledged; the last record may exceed it.
+        bytes_max: Bytes of memory for records that are not acknowledged; the last record may exceed it.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -156,11 +156,11 @@ class TaskMemory:
         self._writers: list[TaskWriter] = []
 
     def add(self, writer: TaskWriter) -> None:
-        """Count another writer's records in; it reports them by `used_bytes`."""
+        """Add a writer to make room with. It counts its own records in `used_bytes`."""
         self._writers.append(writer)
 
     def make_room(self) -> None:
-        """Send, and wait for acknowledgements, until the bound is kept: first what takes most.
+        """Send until the bound is kept, first from the writer that uses most memory.
 
         Raises:
             DeliveryFailed: As `TaskWriter.write`.
@@ -175,7 +175,7 @@ class TaskMemory:
                     waits.clear()
                     break
                 waits.append((wait_s, writer))
-            if waits:  # no stream takes anything just now
+            if waits:  # no stream accepts anything just now
                 wait_s, writer = min(waits, key=lambda pair: pair[0])
                 writer.pause(wait_s)
 
@@ -217,7 +217,7 @@ class TaskWriter:
         self.report = WriteReport()
 
     def write(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
-        """Take one record; sends when a request is full or memory asks for it.
+        """Add one record; send when a request is full or memory runs short.
 
         Args:
             data: The payload.
@@ -225,9 +225,9 @@ class TaskWriter:
             explicit_hash_key: Decimal text from 0 to 2^128-1 that places the record, or None.
 
         Raises:
-            RecordError: The service can never accept it.
+            RecordError: The service can never accept the record.
             DeliveryFailed: The service refused for good, or acknowledged nothing for too long.
-            ServiceError: The first record only: the stream could not be asked about.
+            ServiceError: Only for the first record: the stream cannot be described.
         """
         sender = self._sender or self._open()
         batcher = sender.batcher
@@ -238,11 +238,11 @@ class TaskWriter:
         batcher.add(data, partition_key, explicit_hash_key, self._ports.clock.monotonic_s())
         self._memory.used_bytes += batcher.waiting_bytes - before_bytes
         while self._is_request_full(batcher) and self._do_step(sender, flushes=False) <= 0:
-            pass  # sent; where nothing can be sent just now, there may be room for more
+            pass  # where nothing can be sent just now, there may still be room for more
         self._memory.make_room()
 
     def finish(self) -> WriteReport:
-        """Send what is left and wait until every record is acknowledged.
+        """Send the rest and wait until every record is acknowledged.
 
         Raises:
             DeliveryFailed: The service refused for good, or acknowledged nothing for too long.
@@ -256,11 +256,11 @@ class TaskWriter:
 
     @property
     def waiting_bytes(self) -> int:
-        """Memory that records take which are not acknowledged."""
+        """Memory of the records that are not acknowledged."""
         return 0 if self._sender is None else self._sender.batcher.waiting_bytes
 
     def send_some(self) -> float:
-        """Send a request of what waits, whether or not it is full; return the seconds to wait first, 0 when it was sent.
+        """Carry out one step towards sending what waits; return the seconds to wait first, 0 when it was done.
 
         Raises:
             DeliveryFailed: As `write`.
@@ -268,15 +268,15 @@ class TaskWriter:
         return 0.0 if self._sender is None else self._do_step(self._sender, flushes=True)
 
     def pause(self, duration_s: float) -> None:
-        """Wait, because the stream takes nothing."""
+        """Wait, because the stream accepts nothing."""
         self.report.pause_s += duration_s
         self._ports.clock.sleep(duration_s)
 
-    # --- taking -------------------------------------------------------------------------------------------
+    # --- opening -------------------------------------------------------------------------------------------
 
     def _open(self) -> Sender:
         options = self._options
-        # Thousands of tasks share 20 calls of DescribeStreamSummary per second: without aggregation none is needed.
+        # Thousands of tasks share 20 calls of DescribeStreamSummary per second. Without aggregation none is needed.
         placement = self._fetch_placement() if options.aggregation else PLACED_BY_KEY
         self._record_bytes_max = placement.record_bytes_max
         batcher = Batcher(
@@ -299,7 +299,7 @@ class TaskWriter:
         return self._sender
 
     def _learn_record_limit(self) -> None:
-        """Ask once how large a record may be, when one is larger than the default."""
+        """Fetch once how large a record may be; called when one is larger than the default."""
         if not self._knows_record_limit:
             self._knows_record_limit = True
             self._record_bytes_max = self._fetch_placement().record_bytes_max

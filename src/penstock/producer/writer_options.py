@@ -1,4 +1,4 @@
-"""What the options of a writer and of a producer have in common: their checks."""
+"""The checks that the options of a task writer and of a producer have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ AGGREGATE_COUNT_DEFAULT: Final = 2**32 - 1
 
 
 def check_common(options: Any) -> None:
-    """Check what every kind of options has.
+    """Check the fields that both kinds of options have.
 
     Raises:
         OptionError: A value is out of its range; names it and the range.
@@ -36,7 +36,7 @@ def check_common(options: Any) -> None:
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
-    """Check that a number lies between two, both included.
+    """Check that a number lies in a range, both ends included.
 
     Raises:
         OptionError: It does not.
@@ -48,7 +48,7 @@ def check_range(name: str, value: float, low: float, high: float) -> None:
 def settings_of(
     options: Any, *, aggregates: bool, linger_s: float, map_age_max_s: float = 300.0
 ) -> BatcherSettings:
-    """Give the batcher's settings for checked options."""
+    """Return the batcher's settings for checked options."""
     percent = options.rate_limit_percent
     return BatcherSettings(
         aggregates=aggregates,

@@ -109,10 +109,10 @@ class RefusedEntry(NamedTuple):
 
 @dataclass(slots=True)
 class PutResult:
-    """What answers meant.
+    """What became of entries.
 
     Args:
-        delivered: Acknowledged, and where the readers find them.
+        delivered: Acknowledged; readers see all of their records.
         refused: RefusedEntry for good; not sent again.
         retried: How many entries are sent again, by reason.
         pauses: The pause of each shard that refused, seconds.
