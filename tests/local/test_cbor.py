@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.local import cbor
-from penstock.local.replies import Refusal, Timestamp
+from penstock.local.documents import Timestamp
+from penstock.local.service_errors import RequestRefused
 
 FIRST = "shardId-000000000000"
 
@@ -140,7 +141,7 @@ def test_indefinite_lengths_are_read():
     ["", "5f01ff", "bfff00", "1c", "9f", "a1ff01", "f8", "81" * 40, "7f4100ff", "1f", "5bffffffffffffffff"],
 )
 def test_broken_cbor_is_refused(broken):
-    with pytest.raises(Refusal, match="CBOR"):
+    with pytest.raises(RequestRefused, match="CBOR"):
         cbor.decode(bytes.fromhex(broken))
 
 

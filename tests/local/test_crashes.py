@@ -33,9 +33,9 @@ from penstock.local.http import Request
 from penstock.local.journal import FileJournal
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations import dispatch
-from penstock.local.operations.call import Call, Service
+from penstock.local.operations.call import Service, ServiceCall
 from penstock.local.quotas import Quotas
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import Store, StoreOptions
 from penstock.local.tokens import Tokens
@@ -132,7 +132,7 @@ class Streams:
         self.folder.close()
 
     def call(self, operation: str, **request: Any) -> dict[str, Any]:
-        call = Call(self.service, operation, JSON, self.now_ms)
+        call = ServiceCall(self.service, operation, JSON, self.now_ms)
         return dict(json.loads(dispatch.answer(call, json.dumps(request).encode())))
 
     def records(self, stream: str, shard: str) -> list[Any]:
@@ -249,7 +249,7 @@ def check_streams(path: Path, seed: int) -> None:
             with full_disk(room) if room is not None else contextlib.nullcontext():
                 try:
                     step_of_streams(streams, chance, number)
-                except Refusal:
+                except RequestRefused:
                     refused = True
             # without the full disk: a change that was due waits for room, and takes effect here
             assert not refused or streams.shown() == before, number

@@ -18,7 +18,7 @@ from penstock.local import http as server_http
 from penstock.local.credentials import credential_of
 from penstock.local.documents import read_json
 from penstock.local.http import Connections, HttpProtocol, Request, Response
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 
 MIB = 1024 * 1024
 JSON = "application/x-amz-json-1.1"
@@ -64,7 +64,7 @@ def raw(rig, sent: bytes) -> bytes:
     ids=["lists", "list", "chunks", "map", "numbers as keys", "nested lists", "nested tags"],
 )
 def test_cbor_of_many_or_nested_values_is_refused(body):
-    with pytest.raises(Refusal, match="SerializationException"):
+    with pytest.raises(RequestRefused, match="SerializationException"):
         cbor.decode(body)
 
 
@@ -81,7 +81,7 @@ def test_cbor_of_many_or_nested_values_is_refused(body):
     ids=["lists", "nested lists", "nested maps", "behind a string", "a long number", "no number"],
 )
 def test_json_of_many_or_nested_values_is_refused(body):
-    with pytest.raises(Refusal, match="SerializationException"):
+    with pytest.raises(RequestRefused, match="SerializationException"):
         read_json(body)
 
 
@@ -94,9 +94,9 @@ def test_a_flood_of_values_takes_no_more_memory_than_its_bytes():
     body = b"\x9f" + b"\x80" * (10 * MIB) + b"\xff"
     tracemalloc.start()
     try:
-        with pytest.raises(Refusal):
+        with pytest.raises(RequestRefused):
             cbor.decode(body)
-        with pytest.raises(Refusal):
+        with pytest.raises(RequestRefused):
             read_json(b"[" + b"[]," * (3 * MIB) + b"[]]")
         peak_bytes = tracemalloc.get_traced_memory()[1]
     finally:

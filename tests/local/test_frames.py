@@ -10,7 +10,7 @@ import pytest
 from penstock.errors import OptionError
 from penstock.local import frames
 from penstock.local.frames import FrameFile
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 
 FRAMES = [(b"M", b"begin"), (b"R", b"x" * 9), (b"C", b""), (b"R", bytes(range(8))), (b"S", b"the last")]
@@ -197,14 +197,14 @@ def test_a_write_that_fails_leaves_no_trace(folder, monkeypatch):
         with monkeypatch.context() as patch:
             patch.setattr(frames.os, "write", write)
             with pytest.raises(
-                Refusal, match=r"StorageFullException.*cannot be written: No space left on device"
+                RequestRefused, match=r"StorageFullException.*cannot be written: No space left on device"
             ):
                 file.append(b"R", b"not acknowledged")
             assert file.path.read_bytes() == whole
             # nor can the half frame be cut off
             left[0] = room
             patch.setattr(frames.os, "ftruncate", write)
-            with pytest.raises(Refusal):
+            with pytest.raises(RequestRefused):
                 file.append(b"R", b"not acknowledged")
         file.append(b"R", b"acknowledged")
         file.close()

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from penstock.local import sequence
 from penstock.local.faults import FaultBook
 from penstock.local.operations import dispatch
-from penstock.local.operations.call import Call, Service
+from penstock.local.operations.call import Service, ServiceCall
 from penstock.local.quotas import Quotas
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.store import Store, StoreOptions
 from penstock.local.tokens import Tokens
 from penstock.local.wire import JSON
@@ -32,7 +32,7 @@ class Direct:
         self.now_ms = 1_700_000_000_000
 
     def call(self, operation: str, **request: Any) -> dict[str, Any]:
-        call = Call(self.service, operation, JSON, self.now_ms)
+        call = ServiceCall(self.service, operation, JSON, self.now_ms)
         return json.loads(dispatch.answer(call, json.dumps(request).encode()))
 
     def read(self, shard: str) -> list[dict[str, Any]]:
@@ -89,7 +89,7 @@ def carry_out(direct: Direct, data: bytes, step: tuple[Any, ...]) -> str | None:
             direct.call("UpdateShardCount", StreamName="s", **how)
         else:
             reshard(direct, what, args)
-    except Refusal as refusal:
+    except RequestRefused as refusal:
         return refusal.code
     return None
 

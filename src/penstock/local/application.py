@@ -12,18 +12,18 @@ import msgspec
 
 from penstock.local import moto_bridge
 from penstock.local.access import Access
-from penstock.local.answers import error_answer, kinesis_error
 from penstock.local.calls import CallLog
-from penstock.local.clock import VirtualClock
 from penstock.local.content import unpack
 from penstock.local.control import PREFIX, Control
 from penstock.local.credentials import credential_of
+from penstock.local.error_answers import error_answer, kinesis_error
 from penstock.local.faults import Hit
 from penstock.local.http import Request, Response
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations import dispatch
-from penstock.local.operations.call import Call, DropConnection, Service
-from penstock.local.replies import Refusal
+from penstock.local.operations.call import DropConnection, Service, ServiceCall
+from penstock.local.service_errors import RequestRefused
+from penstock.local.virtual_clock import VirtualClock
 from penstock.local.wire import wire_for
 
 log = logging.getLogger("penstock.local")
@@ -73,7 +73,7 @@ class KinesisApplication:
             return self._dated(error_answer(request, "AccessDeniedException", refused, 403))
         try:
             unpack(request)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             return self._dated(error_answer(request, refusal.code, refusal.message, refusal.status))
         if request.target.startswith(PREFIX):
             return self._control.answer(request)
@@ -94,12 +94,12 @@ class KinesisApplication:
     def _kinesis(self, operation: str, request: Request) -> Response | Awaitable[Response]:
         wire = wire_for(request.headers.get("content-type", ""))
         credential = credential_of(request.headers.get("authorization", ""))
-        call = Call(self._service, operation, wire, self._clock.now_ms(), credential.region)
+        call = ServiceCall(self._service, operation, wire, self._clock.now_ms(), credential.region)
         outcome = "ok"
         try:
             body = dispatch.answer(call, request.body)
             response = Response(200, body, [("Content-Type", wire.content_type)])
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             outcome = refusal.code
             response = kinesis_error(wire, refusal)
         except DropConnection:
@@ -110,7 +110,7 @@ class KinesisApplication:
             log.exception("Kinesis %s failed", operation)
             outcome = "InternalFailure"
             response = kinesis_error(
-                wire, Refusal(outcome, f"penstock local failed in {operation}; see its log", 500)
+                wire, RequestRefused(outcome, f"penstock local failed in {operation}; see its log", 500)
             )
         if outcome == "ok" and call.sending:
             outcome = "+".join(hit.fault.kind for hit in call.sending)

@@ -11,8 +11,8 @@ from __future__ import annotations
 import struct
 from typing import Any, NamedTuple
 
-from penstock.local.documents import VALUES_MAX
-from penstock.local.replies import Timestamp, serialization
+from penstock.local.documents import VALUES_MAX, Timestamp
+from penstock.local.service_errors import serialization
 
 _DEPTH_MAX = 32
 _BREAK = object()
@@ -95,10 +95,10 @@ def decode(data: bytes, *, times_in_seconds: bool = False) -> Any:
             and not milliseconds, as the SDKs for Kinesis do.
 
     Raises:
-        Refusal: `SerializationException`: it is cut short, nested too deeply, has too many values, or is
+        RequestRefused: `SerializationException`: it is cut short, nested too deeply, has too many values, or is
             followed by other bytes.
     """
-    reader = _Reader(data, 1000 if times_in_seconds else 1)
+    reader = _CborReader(data, 1000 if times_in_seconds else 1)
     try:
         value = reader.item(0)
     except (IndexError, struct.error, UnicodeDecodeError, TypeError, OverflowError, ValueError) as error:
@@ -108,7 +108,7 @@ def decode(data: bytes, *, times_in_seconds: bool = False) -> Any:
     return value
 
 
-class _Reader:
+class _CborReader:
     __slots__ = ("at", "count", "data", "tick_ms")
 
     def __init__(self, data: bytes, tick_ms: int) -> None:

@@ -14,8 +14,8 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock.local import cbor
-from penstock.local.answers import RPC_V2_CBOR, error_answer
-from penstock.local.documents import read_json
+from penstock.local.documents import Timestamp, read_json
+from penstock.local.error_answers import RPC_V2_CBOR, error_answer
 from penstock.local.http import Request, Response
 from penstock.local.moto_rules import (
     VALUES_MAX,
@@ -24,7 +24,7 @@ from penstock.local.moto_rules import (
     check_metrics,
     service_model,
 )
-from penstock.local.replies import Refusal, Timestamp, serialization, validation
+from penstock.local.service_errors import RequestRefused, serialization, validation
 
 _TARGET = "GraniteServiceVersion20100801"
 _NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
@@ -46,7 +46,7 @@ def answer(operation: str, request: Request, send: Send) -> Response:
         send: Has moto carry a request out.
 
     Raises:
-        Refusal: The service would refuse it.
+        RequestRefused: The service would refuse it.
     """
     if request.headers.get("smithy-protocol") == RPC_V2_CBOR:
         document = cbor.decode(request.body, times_in_seconds=True) if request.body else {}
@@ -135,7 +135,7 @@ def put_metric_data(body: bytes) -> dict[str, Any]:
     """Return the document of a PutMetricData that was sent as a form.
 
     Raises:
-        Refusal: A value cannot be read, or there are too many.
+        RequestRefused: A value cannot be read, or there are too many.
     """
     try:
         fields = parse_qsl(body.decode(), keep_blank_values=True, max_num_fields=_FIELDS_MAX)
@@ -210,4 +210,4 @@ def _scalar(text: str, kind: str, path: str) -> Any:
             case _:
                 return text
     except (ValueError, KeyError) as error:
-        raise Refusal("MalformedInput", f"{path[1:200]}: {text[:50]!r} is no {kind}") from error
+        raise RequestRefused("MalformedInput", f"{path[1:200]}: {text[:50]!r} is no {kind}") from error

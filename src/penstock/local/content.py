@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from penstock.local.http import BODY_BYTES_MAX, Request
-from penstock.local.replies import Refusal, serialization
+from penstock.local.service_errors import RequestRefused, serialization
 
 _GZIP = 16 + zlib.MAX_WBITS
 
@@ -14,14 +14,16 @@ def unpack(request: Request) -> None:
     """Replace a compressed body by what it holds.
 
     Raises:
-        Refusal: It is packed otherwise than by gzip, is damaged, or holds more than a request may.
+        RequestRefused: It is packed otherwise than by gzip, is damaged, or holds more than a request may.
     """
     encoding = request.headers.get("content-encoding", "").strip().lower()
     # "aws-chunked" says how a body is signed; the bytes are as they are
     if encoding in ("", "identity", "aws-chunked"):
         return
     if encoding != "gzip":
-        raise Refusal("SerializationException", f"Content-Encoding {encoding[:50]!r} is not served", 415)
+        raise RequestRefused(
+            "SerializationException", f"Content-Encoding {encoding[:50]!r} is not served", 415
+        )
     request.body = _unzipped(request.body)
     del request.headers["content-encoding"]
 
@@ -33,7 +35,7 @@ def _unzipped(body: bytes) -> bytes:
     except zlib.error as error:
         raise serialization(f"the body is not gzip: {error}") from error
     if len(found) > BODY_BYTES_MAX:
-        raise Refusal(
+        raise RequestRefused(
             "RequestEntityTooLargeException", f"the body holds more than {BODY_BYTES_MAX} bytes", 413
         )
     if not unpacker.eof or unpacker.unused_data:

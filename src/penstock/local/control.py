@@ -11,13 +11,13 @@ import msgspec
 from penstock.errors import OptionError
 from penstock.local import request_model
 from penstock.local.calls import CallLog
-from penstock.local.clock import VirtualClock
 from penstock.local.credentials import is_region
 from penstock.local.documents import read_json
 from penstock.local.faults import Fault
 from penstock.local.http import Request, Response
 from penstock.local.operations.call import Service
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
+from penstock.local.virtual_clock import VirtualClock
 
 PREFIX = "/_penstock/"
 _JSON = "application/json"
@@ -61,7 +61,7 @@ class Control:
             return _reply({"error": f"POST {path} needs the header Content-Type: {_JSON}"}, 415)
         try:
             return _reply(route(_document(request.body, query)))
-        except (OptionError, Refusal, KeyError, TypeError, ValueError, OverflowError) as error:
+        except (OptionError, RequestRefused, KeyError, TypeError, ValueError, OverflowError) as error:
             return _reply({"error": _sentence(error)}, 400)
 
     def _clock_state(self) -> dict[str, Any]:
@@ -159,7 +159,7 @@ def _sentence(error: Exception) -> str:
     match error:
         case OptionError():
             return str(error)
-        case Refusal():
+        case RequestRefused():
             return error.message
         case KeyError():
             return f"{error} is missing"

@@ -1,4 +1,7 @@
-"""Reads JSON that strangers send: the number of values and the nesting are bounded before anything is built."""
+"""Documents of requests: JSON that strangers send, and the one type that JSON and CBOR write differently.
+
+The number of values and the nesting are bounded before anything is built.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.local.replies import serialization
+from penstock.local.service_errors import serialization
 
 VALUES_MAX = 200_000
 # a string that has no end reaches to the end of the text, so that no byte is looked at twice
@@ -15,11 +18,26 @@ _STRING = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"?', re.DOTALL)
 _MARKS = (b",", b"[", b"{")
 
 
+class Timestamp:
+    """A moment in milliseconds since the epoch: seconds with a fraction in JSON, tagged milliseconds in CBOR.
+
+    Not a dataclass, because the JSON encoder would write one as an object.
+    """
+
+    __slots__ = ("ms",)
+
+    def __init__(self, ms: int) -> None:
+        self.ms = ms
+
+    def __repr__(self) -> str:
+        return f"Timestamp({self.ms})"
+
+
 def read_json(body: bytes, *, values_max: int = VALUES_MAX) -> Any:
     """Return the document of a body.
 
     Raises:
-        Refusal: `SerializationException`: it is not JSON, nested too deeply, or has too many values.
+        RequestRefused: `SerializationException`: it is not JSON, nested too deeply, or has too many values.
     """
     check_values(body, values_max)
     try:

@@ -25,7 +25,7 @@ import zlib
 from collections.abc import Callable, Iterable, Iterator
 
 from penstock.errors import OptionError
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 
 _MAGIC = b"penstock journal 2\n"
@@ -81,7 +81,7 @@ class FrameFile:
             self._fd = self._folder.open(self._name, os.O_RDWR | os.O_APPEND)
         except OSError as error:
             raise OptionError(f"{self.path} cannot be opened: {error}") from error
-        reader = _Reader(self._fd, os.fstat(self._fd).st_size, self.damaged)
+        reader = _FrameReader(self._fd, os.fstat(self._fd).st_size, self.damaged)
         yield from reader.frames()
         self.size, self._seal = reader.at, reader.seal
         if reader.at < reader.size:
@@ -110,7 +110,7 @@ class FrameFile:
         """Append a frame; it has reached the operating system on return.
 
         Raises:
-            Refusal: It cannot be written. The file is as it was, or is put right before the next frame.
+            RequestRefused: It cannot be written. The file is as it was, or is put right before the next frame.
         """
         frame, seal = _sealed(kind, payload, self._seal)
         try:
@@ -146,7 +146,7 @@ class FrameFile:
         try:
             size, seal = _write_all(fd, fresh)
             os.fsync(fd)
-            self._require_same(_Reader(fd, size, self._misread), is_same)
+            self._require_same(_FrameReader(fd, size, self._misread), is_same)
             self._folder.rename(aside, self._name)
         except BaseException:
             os.close(fd)
@@ -200,7 +200,7 @@ class FrameFile:
             # the next append tries again first; a start would drop the tail too
             log.exception("%s could not be cut back to its last whole frame", self.path)
 
-    def _require_same(self, reader: _Reader, is_same: Callable[[Iterator[Frame]], bool]) -> None:
+    def _require_same(self, reader: _FrameReader, is_same: Callable[[Iterator[Frame]], bool]) -> None:
         same = is_same((kind, payload) for _, kind, payload in reader.frames())
         if not same or reader.at != reader.size:
             raise self._misread(reader.at, "it does not stand for the same state")
@@ -209,7 +209,7 @@ class FrameFile:
         return OptionError(f"{self.path}.new was read back wrongly at byte {at}: {why}")
 
 
-class _Reader:
+class _FrameReader:
     """Reads a file of frames from its beginning.
 
     Attributes:
@@ -292,15 +292,15 @@ def _write(fd: int, data: bytes) -> None:
         rest = rest[os.write(fd, rest) :]
 
 
-def _refusal(what: str, error: OSError) -> Refusal:
+def _refusal(what: str, error: OSError) -> RequestRefused:
     """Return the answer to a request that could not be kept."""
     if error.errno in _NO_ROOM:
-        return Refusal(
+        return RequestRefused(
             "StorageFullException",
             f"penstock local: {what}: {error.strerror}. Nothing was stored. Writes succeed again once there is room.",
             status=507,
         )
-    return Refusal(
+    return RequestRefused(
         "InternalFailure",
         f"penstock local: {what}: {error.strerror}. Nothing was stored.",
         status=500,

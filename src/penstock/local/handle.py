@@ -103,7 +103,7 @@ class Remote:
         return answer
 
 
-class Clock:
+class RemoteClock:
     """The server's virtual clock."""
 
     def __init__(self, remote: Remote) -> None:
@@ -209,7 +209,7 @@ class Handle:
         self.endpoint_url = endpoint_url
         self.region = region
         remote = self._remote = Remote(endpoint_url)
-        self.clock = Clock(remote)
+        self.clock = RemoteClock(remote)
         self.faults = Faults(remote)
 
     def __getattr__(self, name: str) -> Any:

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.local.http import Response
-from penstock.local.replies import Refusal, validation
+from penstock.local.service_errors import RequestRefused, validation
 
 LIFETIME_MS = 10 * 60_000
 _TOKENS_MAX = 10_000
@@ -43,7 +43,7 @@ class IdempotentWrites:
             now_ms: Virtual time in milliseconds.
 
         Raises:
-            Refusal: `IdempotentParameterMismatchException`: another request had its token.
+            RequestRefused: `IdempotentParameterMismatchException`: another request had its token.
         """
         token = document.get("ClientRequestToken")
         if token is None:
@@ -58,7 +58,7 @@ class IdempotentWrites:
         if done is None:
             return None
         if done.digest != _digest(document):
-            raise Refusal(
+            raise RequestRefused(
                 "com.amazonaws.dynamodb.v20120810#IdempotentParameterMismatchException",
                 f"The request uses the same client token as a previous, but non-identical request: {token}",
             )

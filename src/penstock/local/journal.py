@@ -18,7 +18,7 @@ import msgspec
 
 from penstock.errors import OptionError
 from penstock.local.frames import Frame, FrameFile
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.shard import Shard, shard_id
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import AccountSettings, Batch, Store
@@ -89,7 +89,7 @@ class FileJournal:
         """Write the clock if that is possible; without it, the next start goes on from the last change."""
         try:
             self.clock_moved(now_ms)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             log.debug("the clock is not saved: %s", refusal)
 
     # -- told by the store ----------------------------------------------------------------------------------
@@ -98,11 +98,11 @@ class FileJournal:
         """Write everything about a stream but its records.
 
         Raises:
-            Refusal: It cannot be written; the stream is as it was when it last was.
+            RequestRefused: It cannot be written; the stream is as it was when it last was.
         """
         try:
             self._file.append(_STREAM, msgspec.json.encode(_stream_document(stream)))
-        except Refusal:
+        except RequestRefused:
             self._put_back(stream)
             raise
         self._written[stream.uid] = stream.saved()
@@ -111,11 +111,11 @@ class FileJournal:
         """Write that a stream is gone.
 
         Raises:
-            Refusal: It cannot be written; the stream is as it was when it last was.
+            RequestRefused: It cannot be written; the stream is as it was when it last was.
         """
         try:
             self._file.append(_DELETED, struct.pack(">Q", stream.uid))
-        except Refusal:
+        except RequestRefused:
             self._put_back(stream)
             raise
         del self._written[stream.uid]
@@ -124,7 +124,7 @@ class FileJournal:
         """Write the records of one call, which are not in the store yet.
 
         Raises:
-            Refusal: They cannot be written.
+            RequestRefused: They cannot be written.
         """
         pieces = [_RECORDS.pack(stream.uid, arrival_ms, len(batches))]
         for shard, texts, sizes in batches:
@@ -137,7 +137,7 @@ class FileJournal:
         """Write the account's settings in a region, which the store does not have yet.
 
         Raises:
-            Refusal: They cannot be written.
+            RequestRefused: They cannot be written.
         """
         self._file.append(_ACCOUNT, msgspec.json.encode((region, settings)))
 
@@ -145,7 +145,7 @@ class FileJournal:
         """Write that the clock was moved, so that it does not fall back at the next start.
 
         Raises:
-            Refusal: It cannot be written.
+            RequestRefused: It cannot be written.
         """
         self._file.append(_CLOCK, _CLOCK_READING.pack(now_ms))
         self.clock_ms = now_ms

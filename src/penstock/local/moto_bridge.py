@@ -16,13 +16,13 @@ from typing import Any
 import msgspec
 
 from penstock.local import cloudwatch_wire, moto_repairs, moto_rules
-from penstock.local.answers import error_answer
 from penstock.local.credentials import credential_of, is_region
 from penstock.local.documents import read_json
+from penstock.local.error_answers import error_answer
 from penstock.local.http import Request, Response
 from penstock.local.idempotent_writes import IdempotentWrites
 from penstock.local.moto_account import MotoAccount
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.tables import TableJournal
 
@@ -73,7 +73,7 @@ def tables_of(body: bytes) -> tuple[str, ...]:
     """Return the tables that a DynamoDB request names."""
     try:
         document = read_json(body, values_max=moto_rules.VALUES_MAX)
-    except Refusal:
+    except RequestRefused:
         return ()
     if not isinstance(document, dict):
         return ()
@@ -139,12 +139,12 @@ class MotoBridge:
             if service == "dynamodb":
                 return self._dynamodb(operation, region, request, document)
             return self._moto(service, operation, region, request)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             return error_answer(request, refusal.code, refusal.message, refusal.status)
 
     def _require_region(self, service: str, region: str) -> None:
         if not is_region(region) or self._account.tables(region) is None:
-            raise Refusal(
+            raise RequestRefused(
                 "InvalidSignatureException", f"moto, which serves {service} here, has no region {region!r}."
             )
 

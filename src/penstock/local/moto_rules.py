@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.local import request_model
 from penstock.local.documents import read_json
-from penstock.local.replies import Refusal, serialization, validation
+from penstock.local.service_errors import RequestRefused, serialization, validation
 
 VALUES_MAX = 500_000
 """Values in a document at most; 25 items of 400 KB can have many."""
@@ -33,7 +33,7 @@ def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, An
         body: The request's body.
 
     Raises:
-        Refusal: The service would refuse it.
+        RequestRefused: The service would refuse it.
     """
     document = read_json(body, values_max=VALUES_MAX)
     if _levels(document) > _LEVELS_MAX:
@@ -61,11 +61,11 @@ def check_metrics(document: Any) -> None:
     """Refuse a PutMetricData of more metrics than one call may carry.
 
     Raises:
-        Refusal: `ValidationError`.
+        RequestRefused: `ValidationError`.
     """
     metrics = document.get("MetricData") if isinstance(document, dict) else None
     if isinstance(metrics, list) and len(metrics) > _METRICS_MAX:
-        raise Refusal(
+        raise RequestRefused(
             "ValidationError", f"The collection MetricData must not have a size greater than {_METRICS_MAX}."
         )
 
@@ -74,7 +74,7 @@ def check_by_model(service: str, operation: str, document: Any) -> None:
     """Refuse what violates the service's model.
 
     Raises:
-        Refusal: `UnknownOperationException` for no operation of the service, `SerializationException` for a
+        RequestRefused: `UnknownOperationException` for no operation of the service, `SerializationException` for a
             wrong type, `ValidationException` for a missing member or one that is too short or small.
     """
     # imported late, as moto is
@@ -82,7 +82,7 @@ def check_by_model(service: str, operation: str, document: Any) -> None:
 
     model = service_model(service)
     if operation not in model.operation_names:
-        raise Refusal("UnknownOperationException", f"{service} has no operation {operation[:100]!r}.")
+        raise RequestRefused("UnknownOperationException", f"{service} has no operation {operation[:100]!r}.")
     if not isinstance(document, dict):
         raise serialization(f"the body must be a structure, not {type(document).__name__}")
     shape = model.operation_model(operation).input_shape
@@ -105,10 +105,10 @@ def check_action(service: str, operation: str) -> None:
     """Refuse a form that asks for no operation of its service.
 
     Raises:
-        Refusal: `InvalidAction`.
+        RequestRefused: `InvalidAction`.
     """
     if operation not in service_model(service).operation_names:
-        raise Refusal("InvalidAction", f"{service} has no operation {operation[:100]!r}.")
+        raise RequestRefused("InvalidAction", f"{service} has no operation {operation[:100]!r}.")
 
 
 @cache

@@ -18,7 +18,8 @@ from typing import Any
 import botocore
 import msgspec
 
-from penstock.local.replies import Timestamp, serialization, validation
+from penstock.local.documents import Timestamp
+from penstock.local.service_errors import serialization, validation
 
 _MODEL_FILE = "kinesis/2013-12-02/service-2.json.gz"
 _SHOWN_CHARS_MAX = 1024
@@ -95,7 +96,7 @@ def checked(operation: str, document: Any, *, apart: Collection[str] = ()) -> di
         apart: Required members that the document lacks because they are checked elsewhere.
 
     Raises:
-        Refusal: `SerializationException` for a wrong type, `ValidationException` for the rest.
+        RequestRefused: `SerializationException` for a wrong type, `ValidationException` for the rest.
     """
     problems: list[str] = []
     found = _structure(shape(input_shape(operation)), document, "", problems, apart)
@@ -113,7 +114,7 @@ def check(expected: Shape | str, value: Any, path: str, problems: list[str]) -> 
         problems: Receives the sentences.
 
     Raises:
-        Refusal: `SerializationException` for a wrong type.
+        RequestRefused: `SerializationException` for a wrong type.
     """
     if isinstance(expected, str):
         expected = shape(expected)

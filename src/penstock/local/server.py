@@ -20,7 +20,6 @@ from penstock.errors import OptionError, Unavailable
 from penstock.local.access import Access
 from penstock.local.application import KinesisApplication
 from penstock.local.calls import CallLog
-from penstock.local.clock import VirtualClock
 from penstock.local.control import check_stream
 from penstock.local.credentials import is_region
 from penstock.local.faults import FaultBook
@@ -30,10 +29,11 @@ from penstock.local.journal import FileJournal
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations.call import Service
 from penstock.local.quotas import Quotas
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import GIB, Store, StoreOptions
 from penstock.local.tokens import Tokens
+from penstock.local.virtual_clock import VirtualClock
 
 HOST = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
@@ -177,7 +177,7 @@ class Server:
             if self._store.get(self.options.region, name, self.clock.now_ms()) is None:
                 try:
                     self._store.create_active(name, count, self.clock.now_ms())
-                except Refusal as refusal:
+                except RequestRefused as refusal:
                     raise OptionError(f"stream {name!r} cannot be created: {refusal.message}") from refusal
 
     def _sweep(self) -> None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hashlib import md5
 from typing import Any, Protocol
 
-from penstock.local.replies import Refusal, in_use, invalid_argument, limit_exceeded, not_found
 from penstock.local.sequence import TAG_MAX
+from penstock.local.service_errors import RequestRefused, in_use, invalid_argument, limit_exceeded, not_found
 from penstock.local.shard import Shard
 from penstock.local.stream import Change, Stream
 
@@ -46,7 +46,7 @@ log = logging.getLogger("penstock.local")
 class Journal(Protocol):
     """Told of every change; implemented by `journal.FileJournal` and by `NullJournal`.
 
-    Each method raises `Refusal` when the change cannot be kept. A stream that had been kept before is then
+    Each method raises `RequestRefused` when the change cannot be kept. A stream that had been kept before is then
     put back to what was kept.
     """
 
@@ -126,7 +126,7 @@ class Store:
         """Return a stream by name or ARN, its due change applied; in the store's own region where none is named.
 
         Raises:
-            Refusal: Neither is given, both disagree, or there is no such stream.
+            RequestRefused: Neither is given, both disagree, or there is no such stream.
         """
         region = region or self.options.region
         if arn is not None:
@@ -176,7 +176,7 @@ class Store:
                 self._drop(stream)
             else:
                 self.journal.stream_changed(stream)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             log.debug("the change of %s stays due: %s", stream.name, refusal)
 
     def settle_all(self, now_ms: int) -> None:
@@ -195,7 +195,7 @@ class Store:
             return
         try:
             self.journal.stream_changed(stream)
-        except Refusal as refusal:
+        except RequestRefused as refusal:
             log.debug("closed shards of %s stay: %s", stream.name, refusal)
             return
         self.stored_bytes -= sum(shard.stored_bytes for shard in gone)
@@ -219,7 +219,7 @@ class Store:
         """Refuse what would pass the account's quota of open shards in a region.
 
         Raises:
-            Refusal: `LimitExceededException`.
+            RequestRefused: `LimitExceededException`.
         """
         present, limit = self.open_shard_count(region), self.options.shard_count_max
         if present + added > limit:
@@ -252,7 +252,7 @@ class Store:
             attributes: More attributes of the stream that do not have their default.
 
         Raises:
-            Refusal: `ResourceInUseException` when there is one of that name.
+            RequestRefused: `ResourceInUseException` when there is one of that name.
         """
         region = region or self.options.region
         if self.get(region, name, now_ms) is not None:
@@ -267,7 +267,7 @@ class Store:
         self.by_uid[stream.uid] = stream
         try:
             self.begin(stream, "create", (shard_count,), "CREATING", now_ms)
-        except Refusal:
+        except RequestRefused:
             del self.streams[region, name], self.by_uid[stream.uid]
             raise
         return stream
@@ -301,7 +301,7 @@ class Store:
         """Create a stream that is ACTIVE on return.
 
         Raises:
-            Refusal: There is one of that name, or there is no room for so many shards.
+            RequestRefused: There is one of that name, or there is no room for so many shards.
         """
         self.require_shard_room(shard_count, region or self.options.region)
         stream = self.create(name, shard_count, now_ms, region=region)
@@ -350,11 +350,11 @@ class Store:
             arrival_ms: The arrival of all of them.
 
         Raises:
-            Refusal: The memory limit of this server would be passed; nothing was stored.
+            RequestRefused: The memory limit of this server would be passed; nothing was stored.
         """
         added = sum(sum(map(len, texts)) for _, texts, _ in batches)
         if self.stored_bytes + added > self.options.memory_bytes_max:
-            raise Refusal(
+            raise RequestRefused(
                 "StorageFullException",
                 f"penstock local holds {self.stored_bytes} bytes of records and {added} more would pass "
                 f"memory_bytes_max={self.options.memory_bytes_max}; raise it, or let time pass the retention of "

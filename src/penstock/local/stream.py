@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
-from penstock.local.replies import invalid_argument, not_found
+from penstock.local.service_errors import invalid_argument, not_found
 from penstock.local.shard import Shard
 
 SavedStream = tuple[dict[str, Any], list[tuple[Shard, int | None, tuple[str, ...]]]]
@@ -108,7 +108,7 @@ class Stream:
         """Return a shard by id.
 
         Raises:
-            Refusal: There is no such shard, or no longer.
+            RequestRefused: There is no such shard, or no longer.
         """
         found = self.shards.get(shard_id)
         if found is None:

@@ -18,7 +18,7 @@ from penstock.errors import OptionError
 from penstock.local import moto_tables
 from penstock.local.frames import Frame, FrameFile
 from penstock.local.http import Response
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.table_image import Delta, Identity, Image, RegionImage, identity, is_gone
 
@@ -108,7 +108,7 @@ class TableJournal:
             moto's answer.
 
         Raises:
-            Refusal: What it changed cannot be kept; moto's tables are as they were.
+            RequestRefused: What it changed cannot be kept; moto's tables are as they were.
         """
         backend = None if operation.startswith(_READING) else self._backend_of(region_name)
         if backend is None:
@@ -122,14 +122,16 @@ class TableJournal:
                 self._keep(delta)
             else:
                 _put_back(backend, region, delta, before)
-        except Refusal:
+        except RequestRefused:
             _put_back(backend, region, delta, before)
             raise
         except Exception as error:
             # whatever moto holds that cannot be kept: what was acknowledged stands, and nothing else
             log.exception("what %s changed cannot be kept", operation)
             _restore_region(backend, region)
-            raise Refusal("InternalFailure", f"penstock local cannot keep this: {error!r}", 500) from error
+            raise RequestRefused(
+                "InternalFailure", f"penstock local cannot keep this: {error!r}", 500
+            ) from error
         return response
 
     def _keep(self, delta: Delta) -> None:

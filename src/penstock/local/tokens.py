@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.local.replies import Refusal, invalid_argument
+from penstock.local.service_errors import RequestRefused, invalid_argument
 
 LIFETIME_MS = 300_000
 _ITERATOR = struct.Struct(">BQIQQI")
@@ -49,7 +49,7 @@ class Tokens:
         """Open a shard iterator.
 
         Raises:
-            Refusal: `InvalidArgumentException` when it is not one of ours, `ExpiredIteratorException` when
+            RequestRefused: `InvalidArgumentException` when it is not one of ours, `ExpiredIteratorException` when
                 it is older than five minutes.
         """
         raw = self._open(text)
@@ -57,7 +57,7 @@ class Tokens:
             raise invalid_argument("Invalid ShardIterator.")
         _, uid, index, ordinal, issued_ms, generation = _ITERATOR.unpack(raw)
         if generation != self.iterator_generation or now_ms - issued_ms > LIFETIME_MS:
-            raise Refusal(
+            raise RequestRefused(
                 "ExpiredIteratorException",
                 f"Iterator expired. The iterator was created at time {issued_ms} while right now it is {now_ms} "
                 f"which is further in the future than the tolerated delay of {LIFETIME_MS} milliseconds.",
@@ -72,7 +72,7 @@ class Tokens:
         """Open a NextToken.
 
         Raises:
-            Refusal: `InvalidArgumentException` when it is not one of ours and of this kind,
+            RequestRefused: `InvalidArgumentException` when it is not one of ours and of this kind,
                 `ExpiredNextTokenException` when it is older than five minutes.
         """
         raw = self._open(text)
@@ -81,7 +81,7 @@ class Tokens:
             raise invalid_argument("NextToken is invalid.")
         _, fields, issued_ms, generation = found
         if generation != self.page_generation or now_ms - issued_ms > LIFETIME_MS:
-            raise Refusal(
+            raise RequestRefused(
                 "ExpiredNextTokenException",
                 f"NextToken expired: it was created at time {issued_ms}, and it is {now_ms} now.",
             )

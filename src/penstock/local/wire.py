@@ -14,8 +14,8 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.local import cbor
-from penstock.local.documents import check_values, read_json
-from penstock.local.replies import Timestamp, serialization
+from penstock.local.documents import Timestamp, check_values, read_json
+from penstock.local.service_errors import serialization
 
 _NUMBER_AT = len('{"SequenceNumber":"')
 _NUMBER_END = _NUMBER_AT + 56
@@ -40,7 +40,7 @@ class Entry(NamedTuple):
     explicit_hash_key: str | None
 
 
-class PutResult(NamedTuple):
+class EntryResult(NamedTuple):
     """Answer for one entry of PutRecords: shard and number, or code and message."""
 
     shard_id: str
@@ -66,7 +66,7 @@ class Wire(Protocol):
     def encode(self, document: dict[str, Any]) -> bytes:
         """Write an answer's document."""
 
-    def put_records_answer(self, results: Sequence[PutResult], failed: int, rest: dict[str, Any]) -> bytes:
+    def put_records_answer(self, results: Sequence[EntryResult], failed: int, rest: dict[str, Any]) -> bytes:
         """Write the answer of PutRecords: its results, and the other members."""
 
     def get_records_answer(self, texts: Sequence[bytes], rest: dict[str, Any]) -> bytes:
@@ -149,7 +149,7 @@ class JsonWire:
         """Write an answer's document."""
         return self._encoder.encode(document)
 
-    def put_records_answer(self, results: Sequence[PutResult], failed: int, rest: dict[str, Any]) -> bytes:
+    def put_records_answer(self, results: Sequence[EntryResult], failed: int, rest: dict[str, Any]) -> bytes:
         """Write the answer of PutRecords."""
         items = ",".join(
             f'{{"SequenceNumber":"{r.number}","ShardId":"{r.shard_id}"}}'
@@ -205,7 +205,7 @@ class CborWire:
         """Write an answer's document."""
         return cbor.encode(document)
 
-    def put_records_answer(self, results: Sequence[PutResult], failed: int, rest: dict[str, Any]) -> bytes:
+    def put_records_answer(self, results: Sequence[EntryResult], failed: int, rest: dict[str, Any]) -> bytes:
         """Write the answer of PutRecords."""
         return cbor.encode(
             {

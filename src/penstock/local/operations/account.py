@@ -6,14 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.local import quotas
-from penstock.local.operations.call import Call
-from penstock.local.replies import Timestamp
+from penstock.local.documents import Timestamp
+from penstock.local.operations.call import ServiceCall
 from penstock.local.store import AccountSettings
 
 Document = dict[str, Any]
 
 
-def DescribeLimits(call: Call, request: Document) -> Document:  # noqa: ARG001 - it has no members
+def DescribeLimits(call: ServiceCall, request: Document) -> Document:  # noqa: ARG001 - it has no members
     """Return the account's quotas."""
     call.admit()
     streams = call.service.store.settled(call.region, call.now_ms)
@@ -25,13 +25,13 @@ def DescribeLimits(call: Call, request: Document) -> Document:  # noqa: ARG001 -
     }
 
 
-def DescribeAccountSettings(call: Call, request: Document) -> Document:  # noqa: ARG001 - it has no members
+def DescribeAccountSettings(call: ServiceCall, request: Document) -> Document:  # noqa: ARG001 - it has no members
     """Return the account's billing commitment."""
     call.admit()
     return _described(call)
 
 
-def UpdateAccountSettings(call: Call, request: Document) -> Document:
+def UpdateAccountSettings(call: ServiceCall, request: Document) -> Document:
     """Enable or disable the billing commitment; once enabled it lasts for a day at least."""
     call.admit()
     settings = call.service.store.accounts.get(call.region, AccountSettings())
@@ -44,7 +44,7 @@ def UpdateAccountSettings(call: Call, request: Document) -> Document:
     return _described(call)
 
 
-def is_committed(call: Call) -> bool:
+def is_committed(call: ServiceCall) -> bool:
     """Whether the commitment holds now: it is enabled, or it was disabled and its first day is not over."""
     settings = call.service.store.accounts.get(call.region)
     if settings is None or settings.started_ms is None:
@@ -54,7 +54,7 @@ def is_committed(call: Call) -> bool:
     )
 
 
-def _described(call: Call) -> Document:
+def _described(call: ServiceCall) -> Document:
     settings = call.service.store.accounts.get(call.region, AccountSettings())
     if settings.started_ms is None:
         return {"MinimumThroughputBillingCommitment": {"Status": "DISABLED"}}

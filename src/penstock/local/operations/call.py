@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.local.faults import FaultBook, Hit
 from penstock.local.quotas import Quotas
-from penstock.local.replies import Refusal, limit_exceeded, throughput_exceeded
+from penstock.local.service_errors import RequestRefused, limit_exceeded, throughput_exceeded
 from penstock.local.store import ACCOUNT, Store
 from penstock.local.stream import Stream
 from penstock.local.tokens import Tokens
@@ -33,7 +33,7 @@ class Service:
 
 
 @dataclass(slots=True)
-class Call:
+class ServiceCall:
     """One call of an operation.
 
     Attributes:
@@ -79,7 +79,7 @@ class Call:
     def require_readable(self, stream: Stream) -> None:
         """Refuse data operations on a stream whose shards do not exist yet."""
         if not stream.shards:
-            raise Refusal(
+            raise RequestRefused(
                 "ResourceNotFoundException",
                 f"Stream {stream.name} under account {ACCOUNT} is in state {stream.status}: it has no shards yet.",
             )
@@ -88,7 +88,7 @@ class Call:
         """Let the scripted faults have their say; every operation calls it once, before it applies anything.
 
         Raises:
-            Refusal: A fault refuses the call.
+            RequestRefused: A fault refuses the call.
             DropConnection: A fault closes the connection.
         """
         if stream is not None:
@@ -102,7 +102,7 @@ class Call:
             if fault.kind == "drop_before":
                 raise DropConnection
             if fault.kind == "error":
-                raise Refusal(
+                raise RequestRefused(
                     fault.code or "InternalFailure", fault.message or "scripted fault", fault.status
                 )
             if fault.kind == "throttle" and self.operation != "PutRecords":
@@ -116,20 +116,20 @@ class Call:
         """End a call that shall change nothing, after all checks.
 
         Raises:
-            Refusal: `DryRunOperationException`: everything else would have succeeded.
+            RequestRefused: `DryRunOperationException`: everything else would have succeeded.
         """
         if request.get("DryRun"):
-            raise Refusal(
+            raise RequestRefused(
                 "DryRunOperationException",
                 f"The {self.operation} request would have succeeded, but DryRun is set.",
             )
 
-    def throttled(self, code: str | None = None, message: str | None = None) -> Refusal:
+    def throttled(self, code: str | None = None, message: str | None = None) -> RequestRefused:
         """Return the refusal of this operation's rate."""
         shard = f" for shard {self.shards[0]}" if self.shards else ""
         text = message or f"Rate exceeded{shard} in stream {self.resource} under account {ACCOUNT}."
         if code is not None:
-            return Refusal(code, text)
+            return RequestRefused(code, text)
         return throughput_exceeded(text) if self.operation in _DATA_OPERATIONS else limit_exceeded(text)
 
     def has(self, kind: str) -> Hit | None:

@@ -8,10 +8,10 @@ from typing import Any
 from penstock.local import request_model
 from penstock.local.credentials import is_region
 from penstock.local.operations import account, records, settings, shards, streams
-from penstock.local.operations.call import Call
-from penstock.local.replies import Refusal, not_served
+from penstock.local.operations.call import ServiceCall
+from penstock.local.service_errors import RequestRefused, not_served
 
-Operation = Callable[[Call, dict[str, Any]], dict[str, Any] | bytes]
+Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | bytes]
 
 OPERATIONS: dict[str, Operation] = {
     function.__name__: function
@@ -65,20 +65,22 @@ _NOT_SERVED = {
 """What is missing, by a part of the names of its operations."""
 
 
-def answer(call: Call, body: bytes) -> bytes:
+def answer(call: ServiceCall, body: bytes) -> bytes:
     """Carry out one call.
 
     Returns:
         The body of the answer, in the call's encoding.
 
     Raises:
-        Refusal: The service's error, or HTTP 501 for an operation that this server does not have.
+        RequestRefused: The service's error, or HTTP 501 for an operation that this server does not have.
         DropConnection: A fault closes the connection before the call is applied.
     """
     if not is_region(call.region):
-        raise Refusal("InvalidSignatureException", "Credential should be scoped to a valid region.")
+        raise RequestRefused("InvalidSignatureException", "Credential should be scoped to a valid region.")
     if call.operation not in request_model.operations():
-        raise Refusal("UnknownOperationException", f"Kinesis has no operation {call.operation[:100]!r} here.")
+        raise RequestRefused(
+            "UnknownOperationException", f"Kinesis has no operation {call.operation[:100]!r} here."
+        )
     if call.operation == "PutRecords":
         return records.PutRecords(call, body)
     operation = OPERATIONS.get(call.operation)
@@ -95,6 +97,6 @@ def answer(call: Call, body: bytes) -> bytes:
     return result if isinstance(result, bytes) else call.wire.encode(result)
 
 
-def _not_served(operation: str) -> Refusal:
+def _not_served(operation: str) -> RequestRefused:
     why = next((why for part, why in _NOT_SERVED.items() if part in operation), "it is not there")
     return not_served(f"penstock local does not serve {operation}: {why}.")

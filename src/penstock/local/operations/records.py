@@ -8,14 +8,14 @@ from typing import Any
 
 from penstock.local import request_model, sequence
 from penstock.local.faults import Hit
-from penstock.local.operations.call import Call
-from penstock.local.replies import invalid_argument, not_found
+from penstock.local.operations.call import ServiceCall
 from penstock.local.sequence import ORDINAL_STEP, SequenceParts
+from penstock.local.service_errors import invalid_argument, not_found
 from penstock.local.shard import Shard, shard_id
 from penstock.local.store import ACCOUNT, hash_key_of
 from penstock.local.stream import HASH_KEY_MAX, Stream
 from penstock.local.tokens import IteratorState
-from penstock.local.wire import Entry, PutResult, arrival_text, record_text
+from penstock.local.wire import Entry, EntryResult, arrival_text, record_text
 
 Document = dict[str, Any]
 
@@ -28,7 +28,7 @@ ANSWER_RECORDS_MAX = 10_000
 # -- put ----------------------------------------------------------------------------------------------------
 
 
-class _Batch:
+class _ShardBatch:
     """The records of one call that go to one shard."""
 
     __slots__ = ("base", "encrypted", "shard", "sizes", "texts")
@@ -51,7 +51,7 @@ class _Batch:
         return number
 
 
-def PutRecord(call: Call, request: Document) -> Document:
+def PutRecord(call: ServiceCall, request: Document) -> Document:
     """Store one record."""
     entry = call.wire.entry(request)
     _check_entries([entry], "")
@@ -66,13 +66,13 @@ def PutRecord(call: Call, request: Document) -> Document:
     quotas = call.service.quotas
     if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, call.now_ms):
         raise call.throttled()
-    batch = _Batch(stream, shard, call.now_ms)
+    batch = _ShardBatch(stream, shard, call.now_ms)
     number = batch.add(entry, size_bytes, arrival_text(call.now_ms))
     call.service.store.add_records(stream, [(shard, batch.texts, batch.sizes)], call.now_ms)
     return {"ShardId": shard.id, "SequenceNumber": number, **_encrypted(stream)}
 
 
-def PutRecords(call: Call, body: bytes) -> bytes:
+def PutRecords(call: ServiceCall, body: bytes) -> bytes:
     """Store many records; each is accepted or refused for itself."""
     fields, entries = call.wire.decode_put_records(body)
     request = request_model.checked("PutRecords", fields, apart=() if entries is None else ("Records",))
@@ -95,14 +95,14 @@ def PutRecords(call: Call, body: bytes) -> bytes:
 
 
 def _put_all(
-    call: Call, stream: Stream, entries: list[Entry], sizes: list[int], shards: list[Shard]
-) -> tuple[list[PutResult], int]:
+    call: ServiceCall, stream: Stream, entries: list[Entry], sizes: list[int], shards: list[Shard]
+) -> tuple[list[EntryResult], int]:
     now_ms = call.now_ms
     arrival = arrival_text(now_ms)
     refused = _scripted_failures(call, stream, shards)
     quotas = call.service.quotas
-    batches: dict[int, _Batch] = {}
-    results: list[PutResult] = []
+    batches: dict[int, _ShardBatch] = {}
+    results: list[EntryResult] = []
     failed = 0
     for i, (entry, size_bytes, shard) in enumerate(zip(entries, sizes, shards, strict=True)):
         failure = refused.get(i)
@@ -116,13 +116,13 @@ def _put_all(
             continue
         batch = batches.get(shard.index)
         if batch is None:
-            batch = batches[shard.index] = _Batch(stream, shard, now_ms)
+            batch = batches[shard.index] = _ShardBatch(stream, shard, now_ms)
         number = batch.add(entry, size_bytes, arrival)
         if failure is not None:
             failed += 1
             results.append(failure[0])
         else:
-            results.append(PutResult(shard.id, number))
+            results.append(EntryResult(shard.id, number))
     call.service.store.add_records(stream, [(b.shard, b.texts, b.sizes) for b in batches.values()], now_ms)
     return results, failed
 
@@ -131,16 +131,16 @@ def _encrypted(stream: Stream) -> Document:
     return {} if stream.settings.key_id is None else {"EncryptionType": "KMS"}
 
 
-def _throttled(stream: Stream, shard: Shard) -> PutResult:
+def _throttled(stream: Stream, shard: Shard) -> EntryResult:
     message = f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {ACCOUNT}."
-    return PutResult("", "", "ProvisionedThroughputExceededException", message)
+    return EntryResult("", "", "ProvisionedThroughputExceededException", message)
 
 
 def _scripted_failures(
-    call: Call, stream: Stream, shards: Sequence[Shard]
-) -> dict[int, tuple[PutResult, bool]]:
+    call: ServiceCall, stream: Stream, shards: Sequence[Shard]
+) -> dict[int, tuple[EntryResult, bool]]:
     """Which entries a fault fails, with the answer and whether they are stored all the same."""
-    found: dict[int, tuple[PutResult, bool]] = {}
+    found: dict[int, tuple[EntryResult, bool]] = {}
     for hit in call.answering:
         fault = hit.fault
         candidates = [i for i, shard in enumerate(shards) if fault.shard is None or shard.id == fault.shard]
@@ -250,7 +250,7 @@ def _shard_by_index(stream: Stream, index: int) -> Shard | None:
 # -- read ---------------------------------------------------------------------------------------------------
 
 
-def GetShardIterator(call: Call, request: Document) -> Document:
+def GetShardIterator(call: ServiceCall, request: Document) -> Document:
     """Return an iterator at a position of a shard."""
     stream = call.readable_stream(request)
     shard = stream.shard(request["ShardId"])
@@ -267,7 +267,7 @@ def GetShardIterator(call: Call, request: Document) -> Document:
     return {"ShardIterator": call.service.tokens.iterator(state, call.now_ms)}
 
 
-def _position(call: Call, stream: Stream, shard: Shard, request: Document) -> int:
+def _position(call: ServiceCall, stream: Stream, shard: Shard, request: Document) -> int:
     kind: str = request["ShardIteratorType"]
     at_ms: int | None = request.get("Timestamp")
     number = request.get("StartingSequenceNumber")
@@ -324,7 +324,7 @@ def _position_of_number(stream: Stream, shard: Shard, text: str) -> int:
     return parts.ordinal
 
 
-def GetRecords(call: Call, request: Document) -> bytes:
+def GetRecords(call: ServiceCall, request: Document) -> bytes:
     """Read from an iterator on."""
     now_ms = call.now_ms
     tokens, store, quotas = call.service.tokens, call.service.store, call.service.quotas
@@ -356,7 +356,7 @@ def GetRecords(call: Call, request: Document) -> bytes:
     return call.wire.get_records_answer(texts, _after_reading(call, stream, shard, following))
 
 
-def _after_reading(call: Call, stream: Stream, shard: Shard, ordinal: int) -> Document:
+def _after_reading(call: ServiceCall, stream: Stream, shard: Shard, ordinal: int) -> Document:
     """What GetRecords says beside the records: lag, next iterator, and the children at the end of the shard."""
     oldest_ms = shard.arrival_ms(ordinal)
     # 0 is kept for "nothing unread", also when the unread record came in this very millisecond

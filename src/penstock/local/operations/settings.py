@@ -14,8 +14,8 @@ import msgspec
 
 from penstock.local import quotas
 from penstock.local.operations.account import is_committed
-from penstock.local.operations.call import Call
-from penstock.local.replies import invalid_argument, limit_exceeded, not_found, not_served, validation
+from penstock.local.operations.call import ServiceCall
+from penstock.local.service_errors import invalid_argument, limit_exceeded, not_found, not_served, validation
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import Stream
 
@@ -44,7 +44,7 @@ def encryption(stream: Stream) -> Document:
     return {"EncryptionType": "NONE"} if key_id is None else {"EncryptionType": "KMS", "KeyId": key_id}
 
 
-def StartStreamEncryption(call: Call, request: Document) -> Document:
+def StartStreamEncryption(call: ServiceCall, request: Document) -> Document:
     """Begin to encrypt a stream, or to use another key."""
     stream = _encryption_change(call, request)
     recent = _recent(
@@ -56,7 +56,7 @@ def StartStreamEncryption(call: Call, request: Document) -> Document:
     return {}
 
 
-def StopStreamEncryption(call: Call, request: Document) -> Document:
+def StopStreamEncryption(call: ServiceCall, request: Document) -> Document:
     """Begin to encrypt a stream no more."""
     stream = _encryption_change(call, request)
     recent = _recent(
@@ -67,7 +67,7 @@ def StopStreamEncryption(call: Call, request: Document) -> Document:
     return {}
 
 
-def _encryption_change(call: Call, request: Document) -> Stream:
+def _encryption_change(call: ServiceCall, request: Document) -> Stream:
     stream = call.active_stream(request)
     call.admit(stream)
     if request["EncryptionType"] != "KMS":
@@ -75,7 +75,7 @@ def _encryption_change(call: Call, request: Document) -> Stream:
     return stream
 
 
-def _recent(call: Call, moments_ms: Sequence[int], what: str) -> list[int]:
+def _recent(call: ServiceCall, moments_ms: Sequence[int], what: str) -> list[int]:
     recent = [at for at in moments_ms if call.now_ms - at < quotas.DAY_MS]
     limit = quotas.ENCRYPTION_CHANGES_PER_DAY_MAX
     if call.service.quotas.enforced and len(recent) >= limit:
@@ -86,13 +86,13 @@ def _recent(call: Call, moments_ms: Sequence[int], what: str) -> list[int]:
 # -- monitoring ---------------------------------------------------------------------------------------------
 
 
-def EnableEnhancedMonitoring(call: Call, request: Document) -> Document:
+def EnableEnhancedMonitoring(call: ServiceCall, request: Document) -> Document:
     """Add metrics to those that a stream publishes by shard."""
     stream = call.active_stream(request)
     return _monitored(call, stream, {*stream.settings.shard_metrics, *_metrics(request)})
 
 
-def DisableEnhancedMonitoring(call: Call, request: Document) -> Document:
+def DisableEnhancedMonitoring(call: ServiceCall, request: Document) -> Document:
     """Take metrics from those that a stream publishes by shard."""
     stream = call.active_stream(request)
     return _monitored(call, stream, {*stream.settings.shard_metrics} - {*_metrics(request)})
@@ -103,7 +103,7 @@ def _metrics(request: Document) -> tuple[str, ...]:
     return SHARD_METRICS if "ALL" in asked else tuple(asked)
 
 
-def _monitored(call: Call, stream: Stream, desired: set[str]) -> Document:
+def _monitored(call: ServiceCall, stream: Stream, desired: set[str]) -> Document:
     call.admit(stream)
     before = stream.settings.shard_metrics
     after = tuple(name for name in SHARD_METRICS if name in desired)
@@ -120,7 +120,7 @@ def _monitored(call: Call, stream: Stream, desired: set[str]) -> Document:
 # -- policy -------------------------------------------------------------------------------------------------
 
 
-def PutResourcePolicy(call: Call, request: Document) -> Document:
+def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
     """Keep a stream's policy."""
     stream = call.active_stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)
@@ -138,14 +138,14 @@ def PutResourcePolicy(call: Call, request: Document) -> Document:
     return {}
 
 
-def GetResourcePolicy(call: Call, request: Document) -> Document:
+def GetResourcePolicy(call: ServiceCall, request: Document) -> Document:
     """Return a stream's policy; an empty one where none was put."""
     stream = call.stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)
     return {"Policy": stream.settings.policy or "{}"}
 
 
-def DeleteResourcePolicy(call: Call, request: Document) -> Document:
+def DeleteResourcePolicy(call: ServiceCall, request: Document) -> Document:
     """Forget a stream's policy."""
     stream = call.active_stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)
@@ -159,7 +159,7 @@ def DeleteResourcePolicy(call: Call, request: Document) -> Document:
 # -- capacity -----------------------------------------------------------------------------------------------
 
 
-def UpdateStreamMode(call: Call, request: Document) -> Document:
+def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
     """Switch between PROVISIONED and ON_DEMAND."""
     stream = call.active_stream(request)
     call.admit(stream)
@@ -187,7 +187,7 @@ def UpdateStreamMode(call: Call, request: Document) -> Document:
     return {}
 
 
-def require_on_demand_room(call: Call) -> None:
+def require_on_demand_room(call: ServiceCall) -> None:
     """Refuse one more on-demand stream where there are as many as an account may have."""
     present = sum(s.mode == "ON_DEMAND" for s in call.service.store.settled(call.region, call.now_ms))
     if call.service.quotas.enforced and present >= quotas.ON_DEMAND_STREAMS_MAX:
@@ -197,7 +197,7 @@ def require_on_demand_room(call: Call) -> None:
         )
 
 
-def UpdateStreamWarmThroughput(call: Call, request: Document) -> Document:
+def UpdateStreamWarmThroughput(call: ServiceCall, request: Document) -> Document:
     """Begin to scale an on-demand stream for a write throughput to come."""
     stream = call.active_stream(request)
     call.admit(stream)
@@ -206,7 +206,7 @@ def UpdateStreamWarmThroughput(call: Call, request: Document) -> Document:
     return {"StreamName": stream.name, "StreamARN": stream.arn, **warm_throughput(stream)}
 
 
-def check_warm_throughput(call: Call, mode: str, mibps: int) -> None:
+def check_warm_throughput(call: ServiceCall, mode: str, mibps: int) -> None:
     """Refuse a warm throughput that the service does not give."""
     if mode != "ON_DEMAND":
         raise validation("Warm throughput is for streams in On-Demand mode only.")
@@ -218,7 +218,7 @@ def check_warm_throughput(call: Call, mode: str, mibps: int) -> None:
         raise limit_exceeded(f"Warm throughput of {mibps} MiBps is over the limit of {_WARM_MIBPS_MAX}.")
 
 
-def _warm_up(call: Call, stream: Stream, mibps: int) -> None:
+def _warm_up(call: ServiceCall, stream: Stream, mibps: int) -> None:
     """Begin to have a shard for each MiB a second; a stream that has more keeps them."""
     _require_warm_room(call, stream, mibps)
     current = len(stream.open_shards)
@@ -229,7 +229,7 @@ def _warm_up(call: Call, stream: Stream, mibps: int) -> None:
     call.service.store.begin(stream, kind, args, "UPDATING", call.now_ms)
 
 
-def _require_warm_room(call: Call, stream: Stream, mibps: int) -> None:
+def _require_warm_room(call: ServiceCall, stream: Stream, mibps: int) -> None:
     call.service.store.require_shard_room(max(0, mibps - len(stream.open_shards)), call.region)
 
 
@@ -249,7 +249,7 @@ def warm_throughput(stream: Stream) -> Document:
     }
 
 
-def UpdateStreamRecordDistributionStrategy(call: Call, request: Document) -> Document:
+def UpdateStreamRecordDistributionStrategy(call: ServiceCall, request: Document) -> Document:
     """Accept the strategy that every stream here has."""
     stream = call.active_stream(request)
     call.admit(stream)
@@ -257,7 +257,7 @@ def UpdateStreamRecordDistributionStrategy(call: Call, request: Document) -> Doc
     return {}
 
 
-def check_distribution(call: Call, mode: str, strategy: str | None) -> None:
+def check_distribution(call: ServiceCall, mode: str, strategy: str | None) -> None:
     """Refuse to distribute records otherwise than by their partition keys."""
     if strategy != "AUTO":
         return
@@ -268,7 +268,7 @@ def check_distribution(call: Call, mode: str, strategy: str | None) -> None:
     )
 
 
-def UpdateMaxRecordSize(call: Call, request: Document) -> Document:
+def UpdateMaxRecordSize(call: ServiceCall, request: Document) -> Document:
     """Set how large a record may be."""
     stream = call.active_stream(request)
     call.admit(stream)

@@ -7,8 +7,8 @@ from itertools import islice
 from typing import Any
 
 from penstock.local import quotas
-from penstock.local.operations.call import Call
-from penstock.local.replies import in_use, invalid_argument, limit_exceeded, not_found, validation
+from penstock.local.operations.call import ServiceCall
+from penstock.local.service_errors import in_use, invalid_argument, limit_exceeded, not_found, validation
 from penstock.local.shard import Shard
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import Stream
@@ -19,7 +19,7 @@ _LIST_SHARDS_PAGE_MAX = 1000
 _RESCALE_SHARDS_MAX = 10_000
 
 
-def ListShards(call: Call, request: Document) -> Document:
+def ListShards(call: ServiceCall, request: Document) -> Document:
     """List the shards that a filter selects, a page at a time."""
     page = _first_page(call, request) if "NextToken" not in request else _next_page(call, request)
     stream = call.service.store.by_uid.get(page["uid"])
@@ -40,7 +40,7 @@ def ListShards(call: Call, request: Document) -> Document:
     return _disturbed(call, answer)
 
 
-def _first_page(call: Call, request: Document) -> Document:
+def _first_page(call: ServiceCall, request: Document) -> Document:
     stream = call.stream(request)
     created_ms = request.get("StreamCreationTimestamp")
     # clients may send whole seconds
@@ -70,7 +70,7 @@ def _first_page(call: Call, request: Document) -> Document:
     return {"uid": stream.uid, "name": stream.name, "kind": kind, "at_ms": at_ms, "after": after}
 
 
-def _next_page(call: Call, request: Document) -> Document:
+def _next_page(call: ServiceCall, request: Document) -> Document:
     for member in ("StreamName", "StreamCreationTimestamp", "ExclusiveStartShardId"):
         if member in request:
             raise invalid_argument(f"NextToken and {member} cannot be provided together.")
@@ -83,7 +83,7 @@ def _next_page(call: Call, request: Document) -> Document:
     return page
 
 
-def _listed(call: Call, stream: Stream, page: Document, limit: int) -> tuple[list[Document], bool]:
+def _listed(call: ServiceCall, stream: Stream, page: Document, limit: int) -> tuple[list[Document], bool]:
     """Describe one page of the shards that a filter selects; True when there are more."""
     call.service.store.forget_expired(stream, call.now_ms)
     after = page["after"]
@@ -119,7 +119,7 @@ def _open_at(shard: Shard, at_ms: int) -> bool:
     return shard.opened_ms <= at_ms and (shard.closed_ms is None or shard.closed_ms >= at_ms)
 
 
-def _disturbed(call: Call, answer: Document) -> Document:
+def _disturbed(call: ServiceCall, answer: Document) -> Document:
     """Apply the faults that change a listing."""
     for hit in call.answering:
         if hit.fault.kind == "omit":
@@ -129,7 +129,7 @@ def _disturbed(call: Call, answer: Document) -> Document:
     return answer
 
 
-def SplitShard(call: Call, request: Document) -> Document:
+def SplitShard(call: ServiceCall, request: Document) -> Document:
     """Begin to split a shard in two at a hash key."""
     stream = call.active_stream(request)
     _require_provisioned(stream)
@@ -141,7 +141,7 @@ def SplitShard(call: Call, request: Document) -> Document:
     return {}
 
 
-def MergeShards(call: Call, request: Document) -> Document:
+def MergeShards(call: ServiceCall, request: Document) -> Document:
     """Begin to merge two adjacent shards."""
     stream = call.active_stream(request)
     _require_provisioned(stream)
@@ -151,7 +151,7 @@ def MergeShards(call: Call, request: Document) -> Document:
     return {}
 
 
-def UpdateShardCount(call: Call, request: Document) -> Document:
+def UpdateShardCount(call: ServiceCall, request: Document) -> Document:
     """Begin to rescale a stream to evenly wide shards, by splits and merges."""
     stream = call.active_stream(request)
     target = request["TargetShardCount"]
@@ -179,7 +179,7 @@ def _require_provisioned(stream: Stream) -> None:
         )
 
 
-def _check_rescale(call: Call, stream: Stream, current: int, target: int) -> None:
+def _check_rescale(call: ServiceCall, stream: Stream, current: int, target: int) -> None:
     if target > 2 * current:
         raise invalid_argument(
             "UpdateShardCount cannot scale up over double your current open shard count. "

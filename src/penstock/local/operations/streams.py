@@ -6,9 +6,10 @@ from itertools import islice
 from typing import Any
 
 from penstock.local import quotas
+from penstock.local.documents import Timestamp
 from penstock.local.operations import settings
-from penstock.local.operations.call import Call
-from penstock.local.replies import Timestamp, invalid_argument, limit_exceeded, validation
+from penstock.local.operations.call import ServiceCall
+from penstock.local.service_errors import invalid_argument, limit_exceeded, validation
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import Stream, StreamSettings
 
@@ -21,7 +22,7 @@ _LIST_PAGE_MAX = 100
 Document = dict[str, Any]
 
 
-def CreateStream(call: Call, request: Document) -> Document:
+def CreateStream(call: ServiceCall, request: Document) -> Document:
     """Begin to create a stream."""
     call.resource = request["StreamName"]
     call.admit()
@@ -60,7 +61,7 @@ def CreateStream(call: Call, request: Document) -> Document:
     return {}
 
 
-def DeleteStream(call: Call, request: Document) -> Document:
+def DeleteStream(call: ServiceCall, request: Document) -> Document:
     """Begin to delete a stream with all its records."""
     stream = call.stream(request)
     call.admit(stream)
@@ -84,7 +85,7 @@ def _described(stream: Stream) -> Document:
     }
 
 
-def DescribeStream(call: Call, request: Document) -> Document:
+def DescribeStream(call: ServiceCall, request: Document) -> Document:
     """Describe a stream with a page of its shards, at most 100."""
     stream = call.stream(request)
     call.admit(stream)
@@ -105,7 +106,7 @@ def DescribeStream(call: Call, request: Document) -> Document:
     }
 
 
-def DescribeStreamSummary(call: Call, request: Document) -> Document:
+def DescribeStreamSummary(call: ServiceCall, request: Document) -> Document:
     """Describe a stream without its shards."""
     stream = call.stream(request)
     call.admit(stream)
@@ -120,7 +121,7 @@ def DescribeStreamSummary(call: Call, request: Document) -> Document:
     }
 
 
-def ListStreams(call: Call, request: Document) -> Document:
+def ListStreams(call: ServiceCall, request: Document) -> Document:
     """List the region's streams by name, a page at a time."""
     call.admit()
     after = request.get("ExclusiveStartStreamName", "")
@@ -149,7 +150,7 @@ def ListStreams(call: Call, request: Document) -> Document:
     return answer
 
 
-def IncreaseStreamRetentionPeriod(call: Call, request: Document) -> Document:
+def IncreaseStreamRetentionPeriod(call: ServiceCall, request: Document) -> Document:
     """Keep records longer."""
     stream = call.active_stream(request)
     call.admit(stream)
@@ -166,7 +167,7 @@ def IncreaseStreamRetentionPeriod(call: Call, request: Document) -> Document:
     return {}
 
 
-def DecreaseStreamRetentionPeriod(call: Call, request: Document) -> Document:
+def DecreaseStreamRetentionPeriod(call: ServiceCall, request: Document) -> Document:
     """Keep records for a shorter time; older ones go at once."""
     stream = call.active_stream(request)
     call.admit(stream)
@@ -183,7 +184,7 @@ def DecreaseStreamRetentionPeriod(call: Call, request: Document) -> Document:
     return {}
 
 
-def _trim_all(call: Call, stream: Stream) -> None:
+def _trim_all(call: ServiceCall, stream: Stream) -> None:
     for shard in stream.shards.values():
         call.service.store.trim(stream, shard, call.now_ms)
 
@@ -214,14 +215,14 @@ def _check_tags(tags: dict[str, str]) -> None:
         raise invalid_argument(f"A stream may have at most {_TAGS_MAX} tags, not {len(tags)}.")
 
 
-def _add_tags(call: Call, stream: Stream, tags: dict[str, str]) -> None:
+def _add_tags(call: ServiceCall, stream: Stream, tags: dict[str, str]) -> None:
     merged = {**stream.tags, **tags}
     _check_tags(merged)
     stream.tags = merged
     call.service.store.journal.stream_changed(stream)
 
 
-def _remove_tags(call: Call, stream: Stream, keys: list[str]) -> None:
+def _remove_tags(call: ServiceCall, stream: Stream, keys: list[str]) -> None:
     stream.tags = {key: value for key, value in stream.tags.items() if key not in keys}
     call.service.store.journal.stream_changed(stream)
 
@@ -230,7 +231,7 @@ def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
     return [{"Key": key, "Value": value} for key, value in tags]
 
 
-def AddTagsToStream(call: Call, request: Document) -> Document:
+def AddTagsToStream(call: ServiceCall, request: Document) -> Document:
     """Add or change tags."""
     stream = call.stream(request)
     call.admit(stream)
@@ -238,7 +239,7 @@ def AddTagsToStream(call: Call, request: Document) -> Document:
     return {}
 
 
-def RemoveTagsFromStream(call: Call, request: Document) -> Document:
+def RemoveTagsFromStream(call: ServiceCall, request: Document) -> Document:
     """Remove tags."""
     stream = call.stream(request)
     call.admit(stream)
@@ -246,7 +247,7 @@ def RemoveTagsFromStream(call: Call, request: Document) -> Document:
     return {}
 
 
-def ListTagsForStream(call: Call, request: Document) -> Document:
+def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
     """List tags by key, a page at a time."""
     stream = call.stream(request)
     call.admit(stream)
@@ -256,7 +257,7 @@ def ListTagsForStream(call: Call, request: Document) -> Document:
     return {"Tags": _tag_list(found[:limit]), "HasMoreTags": len(found) > limit}
 
 
-def TagResource(call: Call, request: Document) -> Document:
+def TagResource(call: ServiceCall, request: Document) -> Document:
     """Add or change tags, by ARN."""
     stream = call.stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)
@@ -264,7 +265,7 @@ def TagResource(call: Call, request: Document) -> Document:
     return {}
 
 
-def UntagResource(call: Call, request: Document) -> Document:
+def UntagResource(call: ServiceCall, request: Document) -> Document:
     """Remove tags, by ARN."""
     stream = call.stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)
@@ -272,7 +273,7 @@ def UntagResource(call: Call, request: Document) -> Document:
     return {}
 
 
-def ListTagsForResource(call: Call, request: Document) -> Document:
+def ListTagsForResource(call: ServiceCall, request: Document) -> Document:
     """List all tags, by ARN."""
     stream = call.stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)

@@ -8,13 +8,13 @@ import msgspec
 
 from penstock.local import cbor
 from penstock.local.http import Request, Response
-from penstock.local.replies import Refusal
+from penstock.local.service_errors import RequestRefused
 from penstock.local.wire import CBOR, Wire
 
 RPC_V2_CBOR = "rpc-v2-cbor"
 
 
-def kinesis_error(wire: Wire, refusal: Refusal) -> Response:
+def kinesis_error(wire: Wire, refusal: RequestRefused) -> Response:
     """Return the answer of a Kinesis operation that is refused."""
     document = {"__type": refusal.code, "message": refusal.message}
     headers = [("Content-Type", wire.content_type)]

@@ -1,0 +1,59 @@
+"""The errors that the service answers with."""
+
+from __future__ import annotations
+
+
+class RequestRefused(Exception):  # noqa: N818 - it is an answer of the service, not a fault of this program
+    """An operation is answered with an error.
+
+    Attributes:
+        code: The service's error code, for instance `ResourceNotFoundException`.
+        message: Its text.
+        status: HTTP status.
+    """
+
+    def __init__(self, code: str, message: str, status: int = 400) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code = code
+        self.message = message
+        self.status = status
+
+
+def invalid_argument(message: str) -> RequestRefused:
+    """A parameter has the right form and a value that cannot be used."""
+    return RequestRefused("InvalidArgumentException", message)
+
+
+def validation(message: str) -> RequestRefused:
+    """A parameter violates the model: length, range, pattern or presence."""
+    return RequestRefused("ValidationException", message)
+
+
+def not_found(message: str) -> RequestRefused:
+    """The stream, shard or resource does not exist."""
+    return RequestRefused("ResourceNotFoundException", message)
+
+
+def in_use(message: str) -> RequestRefused:
+    """The resource exists already, or is not in the state that the operation needs."""
+    return RequestRefused("ResourceInUseException", message)
+
+
+def limit_exceeded(message: str) -> RequestRefused:
+    """A control operation is over its rate or over an account quota."""
+    return RequestRefused("LimitExceededException", message)
+
+
+def throughput_exceeded(message: str) -> RequestRefused:
+    """A data operation is over the rate of its shard."""
+    return RequestRefused("ProvisionedThroughputExceededException", message)
+
+
+def serialization(message: str) -> RequestRefused:
+    """The body is not a document of the expected types."""
+    return RequestRefused("SerializationException", message)
+
+
+def not_served(message: str) -> RequestRefused:
+    """The service has something that this server does not have; clients do not retry HTTP 501."""
+    return RequestRefused("NotImplementedException", message, status=501)
