@@ -21,7 +21,7 @@ from typing import Any
 
 from penstock.aws.lease_codec import read_item, write_item
 from penstock.core.leases.balance import BalancePolicy, plan_balance
-from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import FleetLease
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import Hold

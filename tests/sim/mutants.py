@@ -12,10 +12,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
-from penstock.core.leases import held_leases, move_planner, shard_syncer
-from penstock.core.leases.coordinator_events import UNKNOWN, CoordinatorOptions
+from penstock.core.leases import held_lease, move_planner, shard_syncer
+from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Report, StopWhy
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Gain, Reason
-from penstock.core.leases.held_lease import HeldLease, LeasePhase
+from penstock.core.leases.held_lease import HeldLease, LeasePhase, Want
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease import (
     Applied,
@@ -24,6 +25,7 @@ from penstock.core.leases.lease import (
     LateCheckpoint,
     Lease,
     Outcome,
+    Refusal,
     Refused,
     Release,
     Renew,
@@ -32,8 +34,9 @@ from penstock.core.leases.lease import (
     starting_lease,
 )
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
-from penstock.core.leases.shard_end import ShardEnds
+from penstock.core.leases.pending_writes import PendingWrite
+from penstock.core.leases.turn import Turn
+from penstock.core.leases.write_purposes import ForChildOf
 from penstock.core.position import Position, Sentinel
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.table import SimTable
@@ -134,13 +137,14 @@ def _latest_children(children: Any) -> list[Lease]:
     return [starting_lease(child.shard_id, latest, child.parents, child.hash_range) for child in children]
 
 
-def _end_before_children(self: HeldLeases, held: HeldLease, now_s: float) -> None:
-    del self, now_s
-    held.to_create = {}
+def _end_before_children(self: HeldLease, view: LeaseView, now_s: float) -> list[Want]:
+    del view, now_s
+    self.to_create = {}
+    return []
 
 
-def _never_end(self: HeldLeases, held: HeldLease) -> bool:
-    del self, held
+def _never_end(self: HeldLease) -> bool:
+    del self
     return False
 
 
@@ -149,45 +153,47 @@ def _wait_for_nobody(self: LeaseView, lease: Lease) -> bool:
     return False
 
 
-def _no_deadline(self: HeldLeases, held: HeldLease) -> float:
-    return held.renewed_s + 100 * self.options.lease_duration_s
+def _no_deadline(self: HeldLease) -> float:
+    return self.renewed_s + 100 * self.options.lease_duration_s
 
 
-def _refused_is_lost(self: HeldLeases, held: HeldLease, write: Any, row: Lease | None, now_s: float) -> None:
-    del write
-    self._drop(held, now_s, held_leases.StopWhy.LOST, row=row, row_gone=row is None)
+def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn) -> list[Want]:
+    del write, turn
+    return self._lose(StopWhy.LOST, row=row, row_gone=row is None)
 
 
 _on_child_created = HeldLeases.on_child_created
-_next_write = HeldLeases._next_write
-_start = HeldLeases._start
+_next_write = HeldLease._next_write
+_start = HeldLease._start
 _plan_balance = move_planner.plan_balance
 _plan_missing = shard_syncer.plan_missing
-_plan_deletions = shard_syncer.plan_deletions
 
 
-def _unknown_child_is_created(self: HeldLeases, pending: PendingWrite, outcome: Any, now_s: float) -> None:
-    if outcome is UNKNOWN or isinstance(outcome, held_leases.NotDone):
-        outcome = Refused(held_leases.Refusal.EXISTS, None)
-    _on_child_created(self, pending, outcome, now_s)
+def _unknown_child_is_created(
+    self: HeldLeases, pending: PendingWrite, purpose: ForChildOf, outcome: Any, now_s: float
+) -> None:
+    if outcome is UNKNOWN or isinstance(outcome, NotDone):
+        outcome = Refused(Refusal.EXISTS, None)
+    _on_child_created(self, pending, purpose, outcome, now_s)
 
 
-def _release_without_checkpoint(self: HeldLeases, held: HeldLease, now_s: float) -> Any:
-    write = _next_write(self, held, now_s)
+def _release_without_checkpoint(self: HeldLease, now_s: float) -> Any:
+    write = _next_write(self, now_s)
     return replace(write, position=None) if isinstance(write, Release) else write
 
 
-def _release_while_reading(_: HeldLeases, held: HeldLease, why: Any) -> None:
+def _release_while_reading(self: HeldLease, why: StopWhy) -> list[Want]:
     del why
-    if held.phase is not LeasePhase.DRAINED:
-        held.phase = LeasePhase.STOPPED
+    if self.phase is not LeasePhase.DRAINED:
+        self.phase = LeasePhase.STOPPED
+    return []
 
 
-def _own_but_not_read(self: HeldLeases, held: HeldLease, now_s: float) -> None:
-    if held.lease.owner_switches:
-        held.phase = LeasePhase.PARKED  # the cache says mine, and nobody reads it
-    else:
-        _start(self, held, now_s)
+def _own_but_not_read(self: HeldLease, now_s: float, *, has_parent: bool) -> list[Want]:
+    if not self.lease.owner_switches:
+        return _start(self, now_s, has_parent=has_parent)
+    self.phase = LeasePhase.PARKED  # the cache says mine, and nobody reads it
+    return []
 
 
 def _first_sight_is_dead(self: LeaseView, sighting: Any, now_s: float) -> OwnerState:
@@ -224,9 +230,9 @@ def _nothing_is_missing(*_args: Any, **_kwargs: Any) -> list[Any]:
     return []
 
 
-def _retry_at_once(self: HeldLeases, held: HeldLease, now_s: float) -> None:
-    del self
-    held.retry_s = now_s + 0.01
+def _retry_at_once(self: HeldLease, now_s: float, turn: Turn) -> None:
+    del turn
+    self.retry_s = now_s + 0.01
 
 
 def _checkpoint_before_done(self: SimReader, batch: Any, sequences: tuple[int, ...]) -> None:
@@ -247,8 +253,9 @@ def _wall_clock(self: SimWorker) -> float:
     return self.world.wall_ms() / 1000
 
 
-def _never_reports(self: PendingWrites, *args: Any, **kwargs: Any) -> None:
-    del self, args, kwargs
+def _never_reports(self: Turn, effect: Any) -> None:
+    if not isinstance(effect, Report):
+        self.effects.append(effect)
 
 
 def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
@@ -298,20 +305,20 @@ MUTANTS = (
         "children at LATEST",
         "Doris, baker, a Rust KCL (D2)",
         0,
-        held_leases,
+        held_lease,
         "plan_child_leases",
         _latest_children,
-        also=((held_leases, "start_reading_at", _start_where_the_row_says),),
+        also=((held_lease, "start_reading_at", _start_where_the_row_says),),
     ),
     Mutant(
         "end before the children",
         "several: SHARD_END first",
         0,
-        ShardEnds,
-        "create_children",
+        HeldLease,
+        "_create_children",
         _end_before_children,
     ),
-    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", 0, ShardEnds, "children_stand", _never_end),
+    Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_children_stand", _never_end),
     Mutant(
         "parents are not waited for", "Hazelcast (A.5)", 1, LeaseView, "waits_for_parents", _wait_for_nobody
     ),
@@ -319,15 +326,15 @@ MUTANTS = (
         "delivery without a deadline",
         "etcd-style locks: paused owners go on",
         6,
-        HeldLeases,
+        HeldLease,
         "deadline_s",
-        _no_deadline,
+        property(_no_deadline),
     ),
     Mutant(
         "a refused renewal is a loss",
         "KCL 2: spurious lease loss",
         1,
-        HeldLeases,
+        HeldLease,
         "_reconcile",
         _refused_is_lost,
     ),
@@ -343,7 +350,7 @@ MUTANTS = (
         "release without the checkpoint",
         "KCL 845: leases given up without progress",
         0,
-        HeldLeases,
+        HeldLease,
         "_next_write",
         _release_without_checkpoint,
     ),
@@ -351,11 +358,11 @@ MUTANTS = (
         "release while still reading",
         "KCL 265: stealing makes duplicates",
         18,
-        HeldLeases,
+        HeldLease,
         "stop",
         _release_while_reading,
     ),
-    Mutant("held but not read", "vmware-go-kcl 77", 0, HeldLeases, "_start", _own_but_not_read),
+    Mutant("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start", _own_but_not_read),
     Mutant(
         "first sight counts as dead",
         "cold observers that rob live owners",
@@ -385,7 +392,7 @@ MUTANTS = (
         "retries without a pause",
         "retry storms on a throttled table",
         20,
-        HeldLeases,
+        HeldLease,
         "_retry_later",
         _retry_at_once,
     ),
@@ -414,7 +421,5 @@ MUTANTS = (
         property(_renew_at_expiry),
     ),
     Mutant("wall clock for ages", "several: NTP jumps expire leases", 0, SimWorker, "local_s", _wall_clock),
-    Mutant(
-        "silence", "KCL 461: a deleted lease dies in silence", 17, PendingWrites, "report", _never_reports
-    ),
+    Mutant("silence", "KCL 461: a deleted lease dies in silence", 17, Turn, "emit", _never_reports),
 )

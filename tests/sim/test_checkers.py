@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import (
     Checkpoint,
     Create,

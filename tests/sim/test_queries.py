@@ -11,7 +11,7 @@ import pytest
 from penstock.core.batches import query_shards
 from penstock.core.batches.claims import ReadFreely, Settled, Start, StartReason
 from penstock.core.batches.query_shards import QueryShards
-from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Applied, Claim, Take, apply_write
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading import shard_reader

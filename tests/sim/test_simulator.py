@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.sim.checkers import Suite

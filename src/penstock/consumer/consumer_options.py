@@ -8,7 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Literal
 
-from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions

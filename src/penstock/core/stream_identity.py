@@ -1,19 +1,8 @@
-"""Which stream a lease table belongs to: leases are keyed by shard ids, and those are the same in every stream.
-
-Rows that Penstock wrote carry the stream's ARN and moment of creation. Rows that only KCL workers wrote do not; of those
-the hash ranges and the parents are compared with the listing, as far as both are known.
-"""
+"""What tells a stream from another one, and from a later one of the same name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
-
-from penstock.core.shard import Shard
-
-if TYPE_CHECKING:
-    from penstock.core.leases.lease import Lease
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +23,7 @@ class StreamIdentity:
 
 
 def parse_identity(text: str) -> StreamIdentity:
-    """Read what `str` of an identity gave.
+    """Parse the text of an identity, as `str` shows it.
 
     Raises:
         ValueError: Something else.
@@ -43,75 +32,3 @@ def parse_identity(text: str) -> StreamIdentity:
     if not (found and arn and created.isascii() and created.isdigit()):
         raise ValueError(f"{text!r} names no stream: expected <ARN>@<creation in milliseconds>")
     return StreamIdentity(arn, int(created))
-
-
-@dataclass(frozen=True, slots=True)
-class ForeignLease:
-    """A row of a lease table that belongs to another stream.
-
-    Args:
-        key: The row's key.
-        why: What shows it, as a clause for a message.
-    """
-
-    key: str
-    why: str
-
-
-def find_foreign_lease(
-    rows: Iterable[Lease], stream: StreamIdentity, listed: Mapping[str, Shard] | None = None
-) -> ForeignLease | None:
-    """Return a row that belongs to another stream, or None where none is seen to.
-
-    Args:
-        rows: The lease table.
-        stream: The stream that is to be read.
-        listed: Its shards by id, to compare rows with that do not name their stream; None compares nothing.
-    """
-    for row in rows:
-        if row.stream is not None:
-            if row.stream != stream:
-                return ForeignLease(row.key, _other_stream(row.stream, stream))
-            continue
-        shard = None if listed is None else listed.get(row.key)
-        if shard is None:
-            continue
-        if row.hash_range is not None and row.hash_range != shard.hash_range:
-            return ForeignLease(
-                row.key,
-                f"it covers the hash keys {row.hash_range.start}..{row.hash_range.end}, and the stream's shard "
-                f"{shard.hash_range.start}..{shard.hash_range.end}",
-            )
-        if row.parents and shard.parents and row.parents != frozenset(shard.parents):
-            parents, listed_parents = sorted(row.parents), sorted(shard.parents)
-            return ForeignLease(
-                row.key, f"its parents are {', '.join(parents)}, and the stream's {', '.join(listed_parents)}"
-            )
-    return None
-
-
-def _other_stream(found: StreamIdentity, stream: StreamIdentity) -> str:
-    if found.arn == stream.arn:
-        return (
-            f"it was made for a stream of the same name that was created at {found.created_ms} ms, and this one was "
-            f"created at {stream.created_ms} ms: the stream was deleted and made again"
-        )
-    return f"it was made for the stream {found.arn}"
-
-
-def describe_foreign_table(
-    table: str, stream: str, foreign: ForeignLease, option: str = "applicationName (or leaseTable)"
-) -> str:
-    """Return the sentence that refuses a lease table of another stream, with the way out.
-
-    Args:
-        table: The lease table's name.
-        stream: Name or ARN of the stream that is to be read.
-        foreign: A row that shows it.
-        option: What names the table where the caller configures it.
-    """
-    return (
-        f"lease table {table} is not one of stream {stream}: row {foreign.key} belongs to another stream ({foreign.why}). "
-        "Shard ids are the same in every stream, so two streams cannot share an application: choose another "
-        f"{option} for this stream, or delete the table if the other stream is gone"
-    )

@@ -15,10 +15,10 @@ from typing import Protocol, TypeAlias, assert_never
 
 from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.foreign_lease import ForeignLease, describe_foreign_table
 from penstock.core.leases.lease import Checkpoint, End, LateCheckpoint, Release
 from penstock.core.leases.standstill import HeldLeaseStatus, look_at
 from penstock.core.position import Position
-from penstock.core.stream_identity import ForeignLease, describe_foreign_table
 from penstock.errors import (
     AccessDenied,
     NotFound,
@@ -151,14 +151,8 @@ class LeaseLoop(Loop[c.Event]):
     def look(self) -> LeaseLook:
         """Return what is held; from any thread."""
         with self._machine_lock:
-            machine, stats = self._coordinator, self._coordinator.stats
-            rows = stats.total_leases + stats.ended_leases
-            stretched_s = rows * stats.worker_count / machine.options.scanned_rows_per_s_max
-            return LeaseLook(
-                look_at(machine.held_leases),
-                self._table_looked_s,
-                max(machine.options.interval_s, stretched_s),
-            )
+            machine = self._coordinator
+            return LeaseLook(look_at(machine.held_leases), self._table_looked_s, machine.round_s)
 
     def next_wake_s(self) -> float | None:
         """Say when the machine wants a tick."""

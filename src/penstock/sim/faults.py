@@ -12,7 +12,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 
-from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity

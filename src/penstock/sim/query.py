@@ -17,7 +17,6 @@ from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards, plan_recreation
 from penstock.core.leases.coordinator_events import (
     AuditReaders,
-    CoordinatorOptions,
     Event,
     ExtendDelivery,
     NotDone,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from penstock.core.leases.coordinator_events import CoordinatorOptions
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Create, Lease, Release, Take
 from penstock.sim.checkers import Broken, Checker
 from penstock.sim.history import Facts, name_of

@@ -16,7 +16,6 @@ from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import (
     AuditReaders,
     CheckpointRequested,
-    CoordinatorOptions,
     Effect,
     EnsureTable,
     Event,
@@ -46,6 +45,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
     WriteLease,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (

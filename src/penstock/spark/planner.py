@@ -22,7 +22,8 @@ from penstock.core.batches.claims import Execution, find_later_claims, last_clai
 from penstock.core.batches.offsets import Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState, Surprise
 from penstock.core.batches.task_split import plan_tasks
-from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions, StartReader
+from penstock.core.leases.coordinator_events import StartReader
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import Lease, Promote, Refused
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.service_clock import service_bound_ms

@@ -15,6 +15,7 @@ from typing import Final
 
 from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import Position
 from penstock.errors import PenstockError
 from penstock.ports.clock import Clock
@@ -44,7 +45,7 @@ class Fleet:
     def __init__(
         self,
         worker: str,
-        options: c.CoordinatorOptions,
+        options: CoordinatorOptions,
         *,
         stream: str,
         table: LeaseTable,

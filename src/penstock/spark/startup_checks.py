@@ -9,13 +9,14 @@ from typing import Final
 from penstock.core.batches.claims import find_later_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import find_passed_over, plan_recreation, plan_rewind
+from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease
 from penstock.core.leases.lease import Applied, Create, Lease, starting_lease
 from penstock.core.leases.required_leases import find_holes, first_filter
 from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.starting import StartingPosition
-from penstock.core.stream_identity import StreamIdentity, describe_foreign_table, find_foreign_lease
+from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, OptionError, StreamChanged
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, ShardFilter

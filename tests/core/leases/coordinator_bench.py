@@ -3,7 +3,6 @@
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import (
-    CoordinatorOptions,
     EnsureTable,
     FetchLease,
     LeaseFetched,
@@ -19,6 +18,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
     WriteLease,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Applied, apply_write
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition

@@ -11,7 +11,6 @@ from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import (
     AuditReaders,
-    CoordinatorOptions,
     EnsureTable,
     FetchLease,
     LeaseFetched,
@@ -29,6 +28,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
     WriteLease,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Applied, Lease, apply_write
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.core.leases.balance import plan_balance
-from penstock.core.leases.coordinator_events import BalancePolicy
+from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.fleet_view import (
     BalanceLimits,
     FleetLease,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from core.leases.fleet_world import World, leases
-from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 

@@ -1,64 +1,85 @@
-"""What readers finished after they lost their leases: the furthest position is written, when there is room."""
+"""What readers have done after their leases were gone: the furthest position is written, when there is room."""
 
 import pytest
 
+from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.late_checkpoints import LateCheckpoints
-from penstock.core.leases.lease import LateCheckpoint, Lease
+from penstock.core.leases.lease import Applied, LateCheckpoint, Lease, Refusal, Refused
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.turn import Turn
 from penstock.core.position import LATEST, at_record
 
+ROW = Lease("s", counter=4, owner="another", checkpoint=at_record("5"))
+
+
+class Bench:
+    """The late checkpoints of one worker, and what they write."""
+
+    def __init__(self):
+        self.turn = Turn()
+        self.writes = PendingWrites(self.turn, 5)
+        view = LeaseView(10.0)
+        view.observe(ROW, 0.0)
+        self.late = LateCheckpoints(CoordinatorOptions(), view, self.turn, self.writes)
+
+    def written(self, now_s):
+        self.turn.begin(0.5)
+        self.late.write(now_s)
+        self.writes.pump(now_s)
+        return [effect.write for effect in self.turn.effects]
+
 
 @pytest.fixture
-def writes():
-    return PendingWrites(in_flight_max=5)
-
-
-@pytest.fixture
-def words(writes):
-    view = LeaseView(10.0)
-    view.observe(Lease("s", counter=4, owner="thief", checkpoint=at_record("5")), 0.0)
-    return LateCheckpoints(view, writes)
-
-
-def written(words, writes, now_s):
-    writes.begin(0.5)
-    words.write(now_s)
-    writes.pump(now_s)
-    return [effect.write for effect in writes.effects]
+def bench():
+    return Bench()
 
 
 @pytest.mark.parametrize("order", [("7", "9"), ("9", "7")])
-def test_the_furthest_of_several_words_is_written_once(words, writes, order):
+def test_the_furthest_of_several_positions_is_written_once(bench, order):
     for number in order:
-        words.keep("s", at_record(number))
-    assert written(words, writes, 1.0) == [LateCheckpoint("s", at_record("9"))]
-    assert written(words, writes, 2.0) == []
+        bench.late.keep("s", at_record(number))
+    assert bench.written(1.0) == [LateCheckpoint("s", at_record("9"))]
+    assert bench.written(2.0) == []
 
 
-def test_a_word_that_was_not_written_does_not_take_the_place_of_a_further_one(words, writes):
-    words.keep("s", at_record("7"))
-    (write,) = written(words, writes, 1.0)
-    words.keep("s", at_record("9"))
-    assert written(words, writes, 1.5) == []  # the first one has no answer yet
-    writes.settle(1)
-    words.keep_again(write, retry_s=3.0)
-    assert written(words, writes, 2.9) == []
-    assert written(words, writes, 3.0) == [LateCheckpoint("s", at_record("9"))]
+@pytest.mark.parametrize("outcome", [UNKNOWN, NotDone(Problem.THROTTLED)])
+def test_a_position_that_was_not_written_does_not_take_the_place_of_a_further_one(bench, outcome):
+    bench.late.keep("s", at_record("7"))
+    (write,) = bench.written(1.0)
+    bench.late.keep("s", at_record("9"))
+    assert bench.written(1.5) == []  # the first one has no answer yet
+    bench.writes.settle(1)
+    bench.turn.begin(0.1)
+    bench.late.on_answer(
+        "s", write.position, outcome, 2.0
+    )  # again after 0.1 + golden ratio of a third of 10 s
+    assert bench.written(4.3) == []
+    assert bench.written(4.5) == [LateCheckpoint("s", at_record("9"))]
+
+
+@pytest.mark.parametrize("outcome", [Applied(ROW), Refused(Refusal.BACKWARDS, ROW)])
+def test_a_position_whose_write_was_decided_is_not_written_again(bench, outcome):
+    bench.late.keep("s", at_record("7"))
+    bench.written(1.0)
+    bench.writes.settle(1)
+    bench.late.on_answer("s", at_record("7"), outcome, 2.0)
+    assert bench.written(99.0) == []
 
 
 @pytest.mark.parametrize("position", [None, LATEST, at_record("5")])
-def test_what_is_not_ahead_of_the_checkpoint_is_no_word(words, writes, position):
-    words.keep("s", position)
-    assert written(words, writes, 1.0) == []
+def test_what_is_not_ahead_of_the_checkpoint_is_not_written(bench, position):
+    bench.late.keep("s", position)
+    assert bench.written(1.0) == []
 
 
-def test_a_word_is_forgotten_with_its_row(words, writes):
-    words.keep("gone", at_record("9"))
-    assert written(words, writes, 1.0) == []
+def test_a_position_is_forgotten_with_its_row(bench):
+    bench.late.keep("gone", at_record("9"))
+    assert bench.written(1.0) == []
 
 
-def test_a_lease_that_comes_back_takes_the_word_with_it(words, writes):
-    words.keep("s", at_record("9"))
-    assert words.take("s") == at_record("9")
-    assert written(words, writes, 1.0) == []
+def test_a_lease_that_comes_back_takes_the_position_with_it(bench):
+    bench.late.keep("s", at_record("9"))
+    assert bench.late.take("s") == at_record("9")
+    assert bench.written(1.0) == []

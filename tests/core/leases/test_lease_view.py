@@ -100,7 +100,7 @@ def test_a_child_at_its_start_waits_for_a_parent_whose_row_is_missing_until_the_
     view = view_of(Lease("a", checkpoint=SHARD_END))
     child = Lease("c", parents=frozenset({"a", "b"}))
     assert view.waits_for_parents(child)
-    view.gone.add("b")
+    view.note_vanished({"b"})
     assert not view.waits_for_parents(child)
 
 

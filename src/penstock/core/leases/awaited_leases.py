@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from penstock.core.leases.coordinator_events import CoordinatorOptions, FetchLease
+from penstock.core.leases.coordinator_events import FetchLease
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.lease import Lease, Release, Renew, Take
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
+from penstock.core.leases.turn import Turn
+from penstock.core.leases.write_purposes import ForGain
 
 
 @dataclass(slots=True)
@@ -27,24 +30,27 @@ class AwaitedLeases:
         me: The worker's id.
         options: As for the coordinator.
         view: The coordinator's.
-        writes: Where effects go.
+        turn: Where effects go.
+        writes: Sends writes.
         stream_check: The coordinator's.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - the parts of one coordinator
         self,
         me: str,
         options: CoordinatorOptions,
         view: LeaseView,
+        turn: Turn,
         writes: PendingWrites,
         stream_check: StreamCheck,
     ) -> None:
         self.me = me
         self.options = options
         self.view = view
-        self.writes = writes
+        self._turn = turn
+        self._writes = writes
         self.stream_check = stream_check
-        self.is_stopping = False
+        self._is_stopping = False
         self._asks: dict[str, _Ask] = {}
 
     def __len__(self) -> int:
@@ -67,15 +73,19 @@ class AwaitedLeases:
         """Forget an ask: the lease has come, or will not."""
         self._asks.pop(key, None)
 
+    def stop(self) -> None:
+        """Observe that this worker stops: what is given from now on is released at once."""
+        self._is_stopping = True
+
     def look(self, now_s: float) -> None:
         """Begin the looks that are due."""
         for key, ask in self._asks.items():
             if not ask.is_looking and now_s >= ask.look_s:
                 ask.is_looking = True
-                self.writes.emit(FetchLease(key))
+                self._turn.emit(FetchLease(key))
 
     def on_answer(self, key: str, held: Container[str], now_s: float) -> None:
-        """Take in that a look has ended, with or without a row; the row is in the view."""
+        """Observe that a look has ended, with or without a row; the row is in the view."""
         ask = self._asks.get(key)
         if ask is None or not ask.is_looking:
             return
@@ -86,17 +96,17 @@ class AwaitedLeases:
             del self._asks[key]
         elif row.checkpoint_owner is None:
             self._on_given(row)
-        elif not self.is_stopping and self._is_overdue(row, ask, now_s):
+        elif not self._is_stopping and self._is_overdue(row, ask, now_s):
             take = self.stream_check.prepared(Take(key, row.counter, self.me), now_s)
-            self.writes.enqueue(take, ("gain", Reason.HANDOVER_OVERDUE))
+            self._writes.enqueue(take, ForGain(Reason.HANDOVER_OVERDUE))
 
     def _on_given(self, row: Lease) -> None:
-        if self.is_stopping:
-            self.writes.enqueue(Release(row.key, row.counter, self.me), ("gain", Reason.HANDED_OVER))
+        if self._is_stopping:
+            self._writes.enqueue(Release(row.key, row.counter, self.me), ForGain(Reason.HANDED_OVER))
             del self._asks[row.key]
         else:
             write = Renew(row.key, row.counter, self.me, stream=self.stream_check.unsaid(row))
-            self.writes.enqueue(write, ("gain", Reason.HANDED_OVER))
+            self._writes.enqueue(write, ForGain(Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, ask: _Ask, now_s: float) -> bool:
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
@@ -107,4 +117,4 @@ class AwaitedLeases:
         return is_overdue or self.view.handovers.is_deaf(row.checkpoint_owner, now_s)
 
     def _poll_s(self) -> float:
-        return self.options.handover_poll_s * (0.5 + self.writes.draw())
+        return self.options.handover_poll_s * (0.5 + self._turn.draw())

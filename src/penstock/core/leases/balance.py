@@ -30,7 +30,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Final
 
 from penstock.core.leases.balance_kcl2 import plan_kcl2
-from penstock.core.leases.coordinator_events import BalancePolicy
+from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.fleet_view import (
     DEFAULT_LIMITS,
     BalanceLimits,

@@ -1,7 +1,7 @@
 """The lease coordinator: a pure machine that decides what one worker creates, takes, renews, reads and gives up.
 
-`Coordinator.handle(event, now_s, chance)` takes one event and answers effects, in the order in which they are to
-be begun. The shell (`penstock.consumer`, or the simulator) does them and answers with events. One event at a
+`Coordinator.handle(event, now_s, chance)` takes one event and returns effects, in the order in which they are to
+be begun. The shell (`penstock.runtime.lease_loop`, or the simulator) does them and answers with events. One event at a
 time; time and chance are arguments; the machine never waits: `next_wake_s` says when it wants a `Tick`.
 
 | effect (to do) | answered by |
@@ -30,16 +30,14 @@ different leases may run in parallel, heartbeats (`is_heartbeat`) first.
 from __future__ import annotations
 
 import math
-from typing import Final, Literal, TypeAlias, assert_never
+from typing import Final, assert_never
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
 from penstock.core.leases.coordinator_events import (
     AuditReaders,
     CheckpointRequested,
-    CoordinatorOptions,
     CoordinatorStats,
     Effect,
-    EnsureTable,
     Event,
     FetchFailed,
     LeaseFetched,
@@ -55,7 +53,6 @@ from penstock.core.leases.coordinator_events import (
     ReaderStopped,
     ScanDone,
     ScanFailed,
-    ScanTable,
     ShardDrained,
     Stopped,
     StopRequested,
@@ -68,13 +65,14 @@ from penstock.core.leases.coordinator_events import (
     Unknown,
     WriteDone,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.damaged_rows import DamagedRows
 from penstock.core.leases.fleet_view import FleetLease, Gain, GiveUpLease, Reason, fleet_of, live_workers
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import (
     Applied,
-    LateCheckpoint,
     Lease,
     LeaseWrite,
     Refused,
@@ -83,11 +81,24 @@ from penstock.core.leases.lease import (
     RequestHandover,
     Take,
 )
+from penstock.core.leases.lease_cleanup import LeaseCleanup
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.move_planner import MovePlanner
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.shard_listing import ShardListing
 from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_check import StreamCheck
+from penstock.core.leases.table_scans import TableScans
+from penstock.core.leases.turn import Turn
+from penstock.core.leases.write_purposes import (
+    ForChildOf,
+    ForCleanup,
+    ForFirstLease,
+    ForGain,
+    ForHeldLease,
+    ForLateCheckpoint,
+    ForMissingLease,
+)
 from penstock.core.position import LATEST
 
 _ROUND_JITTER: Final = 0.2  # of the interval, to both sides
@@ -96,7 +107,6 @@ _SHUN_DURATIONS: Final = (
 )
 _LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
-_Upkeep: TypeAlias = Literal["first", "create", "delete", "late"]  # writes that no held lease waits for
 
 
 class Coordinator:
@@ -113,32 +123,31 @@ class Coordinator:
         self.options = options
         # Two looks longer than the asker itself waits: it takes the lease when the time is over.
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
-        self.view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.stream is not None)
+        self.view = view = LeaseView(
+            options.lease_duration_s, bound_s, names_streams=options.stream is not None
+        )
+        self._turn = turn = Turn()
+        self._writes = writes = PendingWrites(turn, options.writes_in_flight_max)
+        self._scans = scans = TableScans(options, turn)
+        self._listing = listing = ShardListing(turn)
+        self._late_checkpoints = LateCheckpoints(options, view, turn, writes)
+        self.held_leases = HeldLeases(worker, options, view, turn, writes, scans, self._late_checkpoints)
+        self._stream_check = StreamCheck(options.stream, view)
+        self._damaged_rows = DamagedRows(view, turn)
+        self._syncer = ShardSyncer(worker, options, view, turn, writes, listing, scans)
+        self._cleanup = LeaseCleanup(worker, options, view, turn, writes, listing)
+        self._awaited = AwaitedLeases(worker, options, view, turn, writes, self._stream_check)
         self._planner = MovePlanner(worker, options)
-        self.writes = PendingWrites(options.writes_in_flight_max)
-        self.held_leases = HeldLeases(worker, options, self.view, self.writes)
-        self.stream_check = StreamCheck(options.stream, self.view)
-        self.damaged_rows = DamagedRows(self.view, self.writes)
-        self.syncer = ShardSyncer(worker, options, self.view, self.writes)
         self.stats = CoordinatorStats()
         self.stopped = False
-        self._table_state = "unknown"  # unknown -> ensuring -> ready
-        self._table_due_s = -math.inf
-        self._round_due_s = math.inf
-        self._scanning = False
-        self._scan_failures = 0
-        self._last_round_s = -math.inf
-        self.awaited = AwaitedLeases(worker, options, self.view, self.writes, self.stream_check)
+        self._fleet_size = (0, 1)
+        self._plan_look_s = math.inf  # when the last plan will have more to move
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
+        self._unheld_own: set[str] = set()  # this worker's by name in the last round, and not in its hands
+        self._is_refused = False
         self._stop_by_s: float | None = None
         self._stop_hard_s: float | None = None
-        self._is_refused = False
-        self._fleet_size = (0, 1)
-        self._doubtful_take_count = 0  # they ended without the lease, which may be free or this worker's
-        self._doubts_at_scan = 0  # when the scan under way began
-        self._doubts_looked_at = 0  # followed by a whole scan
-        self._unheld_own: set[str] = set()  # this worker's by name in the last round, and not in its hands
 
     # --- the surface ----------------------------------------------------------------------------------
 
@@ -147,18 +156,13 @@ class Coordinator:
         """When the next `Tick` is due at the latest, on the clock of `handle`; infinity once stopped."""
         if self.stopped:
             return math.inf
-        moments = [self.held_leases.next_wake_s]
-        if self._table_state == "unknown":
-            moments.append(self._table_due_s)
-        if self._table_state == "ready" and not self._scanning:
-            moments.append(self._round_due_s)
-        moments.append(self.awaited.next_look_s)
+        moments = [self.held_leases.next_wake_s, self._scans.next_wake_s, self._awaited.next_look_s]
         if self._stop_by_s is not None:
             moments.append(self._stop_by_s)
         return min(moments)
 
     def handle(self, event: Event, now_s: float, chance: float = 0.5) -> list[Effect]:
-        """Take in one event and answer what is to be done.
+        """Observe one event and return what is to be done.
 
         Args:
             event: What happened.
@@ -170,10 +174,10 @@ class Coordinator:
         """
         if self.stopped:
             return []
-        self.writes.begin(chance)
+        self._turn.begin(chance)
         self._dispatch(event, now_s)
         self._advance(now_s)
-        return self.writes.effects
+        return self._turn.effects
 
     @property
     def is_at_rest(self) -> bool:
@@ -184,19 +188,12 @@ class Coordinator:
         """
         return (
             self._fleet_size[0] > 0
-            and not self._scanning
             and not self.view.set_aside
-            and self._doubt_count == self._doubts_looked_at
+            and self._scans.is_quiet
             and not any(self._is_own_and_unheld(key) for key in self._unheld_own)
-            and self.writes.is_idle()
-            and not self.syncer.wants_round
+            and self._writes.is_idle()
             and all(held.phase in _RESTING for held in self.held_leases)
         )
-
-    @property
-    def _doubt_count(self) -> int:
-        """How often it became unknown whose a lease is: only a scan that begins later tells."""
-        return self.held_leases.lost_count + self._doubtful_take_count
 
     def _is_own_and_unheld(self, key: str) -> bool:
         row = self.view.get(key)
@@ -205,7 +202,7 @@ class Coordinator:
         )
 
     def held(self) -> dict[str, LeasePhase]:
-        """Give every lease in this worker's hands and where it stands."""
+        """Return every lease in this worker's hands and where it stands."""
         return {held.key: held.phase for held in self.held_leases}
 
     # --- events ---------------------------------------------------------------------------------------
@@ -215,30 +212,28 @@ class Coordinator:
             case Tick():
                 pass
             case TableReady():
-                self._table_state = "ready"
-                self._round_due_s = now_s
+                self._scans.on_table_ready(now_s)
             case TableFailed(detail):
-                self._on_table_failed(detail, now_s)
+                self._scans.on_table_failed(detail, now_s)
             case ScanDone():
                 self._on_scan(event, now_s)
             case ScanFailed(problem, detail):
-                self._on_scan_failed(problem, detail, now_s)
+                if self._scans.on_scan_failed(problem, detail, now_s):
+                    self._syncer.on_table_missing()
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
                 self._on_fetched(key, lease, now_s)
             case FetchFailed(key):
                 self.held_leases.on_fetch_failed(key, now_s)
-                self.awaited.on_answer(key, self.held_leases, now_s)
+                self._awaited.on_answer(key, self.held_leases, now_s)
             case ListingDone():
-                self.damaged_rows.look(shard.shard_id for shard in event.shards)
-                if event.purpose is ListingPurpose.COMPARE:
-                    self.stream_check.compare(event.shards, event.moment_ms, now_s)
-                    self._refuse_foreign(now_s)
-                self.syncer.on_listing(event, now_s)
+                self._listing.end()
+                self._damaged_rows.look(shard.shard_id for shard in event.shards)
+                self._on_listing(event, now_s)
             case ListingFailed(purpose, problem, detail):
-                self.syncer.on_listing_failed()
-                self._report_failure(f"listing the shards ({purpose.value})", problem, detail)
+                self._listing.end()
+                self._turn.report_failed_call(f"listing the shards ({purpose.value})", problem, detail)
             case CheckpointRequested():
                 self.held_leases.on_checkpoint(event, now_s)
             case ReaderProgress():
@@ -259,132 +254,97 @@ class Coordinator:
 
     def _advance(self, now_s: float) -> None:
         self.held_leases.tick(now_s)
-        if self.held_leases.table_missing:
-            self.held_leases.table_missing = False
-            self._on_table_missing()
-        if self._table_state == "unknown" and now_s >= self._table_due_s:
-            self._table_state = "ensuring"
-            self.writes.emit(EnsureTable())
-        if (
-            self.syncer.wants_round and not self._scanning
-        ):  # else this scan may have begun too early to see it
-            self.syncer.wants_round = False
-            self._round_due_s = min(self._round_due_s, now_s)
-        if self._table_state == "ready" and not self._scanning and now_s >= self._round_due_s:
-            self._scanning = True
-            self._doubts_at_scan = self._doubt_count
-            self.writes.emit(ScanTable())
-        self.awaited.look(now_s)
-        self.writes.pump(now_s)
+        self._late_checkpoints.write(now_s)
+        self._scans.advance(now_s)
+        self._awaited.look(now_s)
+        self._writes.pump(now_s)
         self._finish_stop(now_s)
 
-    def _report_failure(self, what: str, problem: Problem, detail: str) -> None:
-        level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
-        self.writes.report(
-            Topic.CALL_FAILED,
-            level,
-            f"{what} failed: {problem.value} {detail}".rstrip(),
-            reason=problem.name.lower(),
-        )
-
-    # --- the table ------------------------------------------------------------------------------------
-
-    def _on_table_failed(self, detail: str, now_s: float) -> None:
-        self._table_state = "unknown"
-        self._table_due_s = now_s + self.options.interval_s * (0.1 + 0.9 * self.writes.draw())
-        self.writes.report(Topic.CALL_FAILED, Level.ERROR, f"the lease table cannot be made ready: {detail}")
-
-    def _on_table_missing(self) -> None:
-        if self._table_state != "ready":
-            return
-        self.writes.report(
-            Topic.TABLE_GONE,
-            Level.ERROR,
-            "the lease table has been deleted under a running application; it is created again",
-        )
-        self._table_state = "unknown"
-        self._table_due_s = -math.inf
-        self.syncer.table_was_missing = True
+    def _on_listing(self, event: ListingDone, now_s: float) -> None:
+        match event.purpose:
+            case ListingPurpose.FIRST_LEASES:
+                self._syncer.on_first_listing(event)
+            case ListingPurpose.COMPARE:
+                self._stream_check.compare(event.shards, event.moment_ms, now_s)
+                self._refuse_foreign(now_s)
+                self._syncer.learn_ranges(event.shards)
+                self._scans.request()
+            case ListingPurpose.FILL_HOLE:
+                self._syncer.learn_ranges(event.shards)
+                self._syncer.on_fill_listing(event)
+            case ListingPurpose.FIND_VANISHED:
+                self._syncer.learn_ranges(event.shards)
+                self._cleanup.on_listing(event.shards, now_s)
+            case _:
+                assert_never(event.purpose)
 
     # --- rounds ---------------------------------------------------------------------------------------
 
-    def _on_scan_failed(self, problem: Problem, detail: str, now_s: float) -> None:
-        self._scanning = False
-        self._scan_failures += 1
-        self._report_failure("scanning the lease table", problem, detail)
-        if problem is Problem.TABLE_MISSING:
-            self._on_table_missing()
-        bound_s = min(self.options.interval_s, 0.5 * 2 ** min(self._scan_failures, 8))
-        self._round_due_s = now_s + 0.1 + bound_s * self.writes.draw()
-
     def _on_scan(self, event: ScanDone, now_s: float) -> None:
-        self._scanning = False
-        self._scan_failures = 0
-        self._doubts_looked_at = self._doubts_at_scan
-        self._last_round_s = now_s
+        self._scans.on_scan_done()
         for key in self.view.observe_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped
         ):
-            self.held_leases.renew_now(key, now_s)  # gone from the table: its own write will say so
-        wants_listing = self.stream_check.look(event.leases)
+            self.held_leases.renew_now(key, now_s)  # gone from the table: its own write will tell
+        wants_listing = self._stream_check.look(event.leases)
         self._refuse_foreign(now_s)
-        self.damaged_rows.look()
+        self._damaged_rows.look()
         for lease in event.leases:
-            if lease.key in self.held_leases:
-                self.held_leases.see_row(lease, now_s, event.began_s)
+            self.held_leases.see_row(lease, now_s, event.began_s)
         if self._stop_by_s is None:
-            if wants_listing:
-                self.syncer.compare()
+            if wants_listing and not self._listing.is_under_way:
+                self._listing.begin(ListingPurpose.COMPARE)
             self._run_round(event, now_s)
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
-        self.writes.emit(AuditReaders())
+        self._turn.emit(AuditReaders())
         self._schedule_round(now_s)
 
     def _refuse_foreign(self, now_s: float) -> None:
-        if self.stream_check.foreign is not None and not self._is_refused:
+        if self._stream_check.foreign is not None and not self._is_refused:
             self._is_refused = True
-            self.writes.emit(TableRefused(self.stream_check.foreign))
+            self._turn.emit(TableRefused(self._stream_check.foreign))
             self._begin_stop(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
-        rows = dict(self.view.rows())
-        for held in self.held_leases:
-            rows[held.key] = held.lease
-        return rows
+        return {**self.view.rows(), **{held.key: held.lease for held in self.held_leases}}
 
     def _run_round(self, event: ScanDone, now_s: float) -> None:
         standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
         if not event.leases and not any(key in self.view for key in standing):
             self._count([], {self.worker})
-            self.syncer.on_empty_table(now_s)
+            self._syncer.on_empty_table(now_s)
             return
-        if self.syncer.restore_if_gone(standing, now_s):
+        if self._syncer.restore_if_gone(standing, now_s):
             return
-        self.syncer.remember(self._last_known(), now_s)
+        self._syncer.remember(self._last_known(), now_s)
         self._see_own_rows(now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
-        workers = live_workers(fleet, self.worker)
-        self._count(fleet, workers)
-        self.syncer.on_round(now_s, sorted(workers), self.held_leases.lacking_parents())
+        live = live_workers(fleet, self.worker)
+        self._count(fleet, live)
+        workers = sorted(live)
+        if self._syncer.on_round(workers, self.held_leases.lacking_parents()):
+            self._cleanup.on_round(now_s, workers)
         self._balance(fleet, now_s)
 
-    def _round_s(self) -> float:
+    @property
+    def round_s(self) -> float:
+        """Mean seconds between two scans, stretched in a very large fleet."""
         rows, workers = self._fleet_size
         return max(self.options.interval_s, rows * workers / self.options.scanned_rows_per_s_max)
 
     def _schedule_round(self, now_s: float) -> None:
-        interval_s = self._round_s()
-        due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self.writes.draw())
+        interval_s = self.round_s
+        due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self._turn.draw())
         suspect_s = self.view.next_expiry_s(self.worker)
         if suspect_s is not None and suspect_s > now_s:
-            # Somebody may have died: look when that is certain rather than at the next regular round.
-            due_s = min(due_s, suspect_s + 0.02 * interval_s * self.writes.draw())
-        look_s = min(self._planner.look_s, self.view.handovers.next_overdue_s(now_s))
+            # A worker may have stopped: look when that is certain rather than at the next regular round.
+            due_s = min(due_s, suspect_s + 0.02 * interval_s * self._turn.draw())
+        look_s = min(self._plan_look_s, self.view.handovers.next_overdue_s(now_s))
         due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * interval_s))
-        if self.syncer.cold_until_s is not None:
-            due_s = self.syncer.cold_until_s
-        self._round_due_s = max(due_s, now_s + 0.01 * interval_s)
+        if self._syncer.cold_until_s is not None:
+            due_s = self._syncer.cold_until_s
+        self._scans.schedule(max(due_s, now_s + 0.01 * interval_s))
 
     def _see_own_rows(self, now_s: float) -> None:
         """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
@@ -394,52 +354,51 @@ class Coordinator:
                 continue
             if lease.reader == self.worker:
                 self._unheld_own.add(key)
-            if self.writes.is_busy(key) or not self.view.is_usable(key):
+            if self._writes.is_busy(key) or not self.view.is_usable(key):
                 continue
             if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
-                self.awaited.add(key, now_s)
+                self._awaited.add(key, now_s)
             elif lease.reader == self.worker:
-                is_leaving = lease.owner != self.worker  # it was being handed over when this worker stopped
-                write: LeaseWrite = Renew(
-                    key,
-                    lease.counter,
-                    self.worker,
-                    during_handover=is_leaving,
-                    stream=self.stream_check.unsaid(lease),
-                )
-                if lease.checkpoint == LATEST and not is_leaving:
-                    write = self.stream_check.prepared(Take(key, lease.counter, self.worker), now_s)
-                if is_leaving and not self.options.keeps_claims:
-                    done = self.held_leases.late_checkpoints.take(key)
-                    write = Release(key, lease.counter, self.worker, done, lease.owner)
-                reason = Reason.HANDED_OVER if key in self.awaited else Reason.OWN
-                self.writes.enqueue(write, ("gain", reason))
+                reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
+                self._writes.enqueue(self._write_for_own(lease, now_s), ForGain(reason))
+
+    def _write_for_own(self, lease: Lease, now_s: float) -> LeaseWrite:
+        """Return what makes, or leaves, a row in this worker's name a lease in its hands."""
+        key = lease.key
+        is_leaving = lease.owner != self.worker  # it was being handed over when this worker stopped
+        if is_leaving and not self.options.keeps_claims:
+            return Release(key, lease.counter, self.worker, self._late_checkpoints.take(key), lease.owner)
+        if lease.checkpoint == LATEST and not is_leaving:
+            return self._stream_check.prepared(Take(key, lease.counter, self.worker), now_s)
+        stream = self._stream_check.unsaid(lease)
+        return Renew(key, lease.counter, self.worker, during_handover=is_leaving, stream=stream)
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
-        moves = self._planner.plan(
+        plan = self._planner.plan(
             fleet,
             now_s,
-            round_s=self._round_s(),
+            round_s=self.round_s,
             held_count=len(self.held_leases),
-            chance=self.writes.draw(),
+            chance=self._turn.draw(),
         )
-        for move in moves:
-            if isinstance(move, GiveUpLease):
-                held = self.held_leases.get(move.key)
-                if held is not None:
-                    self.held_leases.stop(held, StopWhy.SURPLUS)
-                    self.held_leases.drive(held, now_s)
-            else:
-                self._gain(move, now_s)
+        self._plan_look_s = plan.look_s
+        for move in plan.moves:
+            match move:
+                case GiveUpLease(key):
+                    self.held_leases.give_up(key, StopWhy.SURPLUS, now_s)
+                case Gain():
+                    self._gain(move, now_s)
+                case _:
+                    assert_never(move)
 
     def _gain(self, move: Gain, now_s: float) -> None:
-        key = move.write.key
-        if key in self.held_leases or key in self.awaited or self._shunned.get(key, -math.inf) > now_s:
-            return
         write = move.write
+        key = write.key
+        if key in self.held_leases or key in self._awaited or self._shunned.get(key, -math.inf) > now_s:
+            return
         if isinstance(write, Take):
-            write = self.stream_check.prepared(write, now_s)
-        self.writes.enqueue(write, ("gain", move.reason))
+            write = self._stream_check.prepared(write, now_s)
+        self._writes.enqueue(write, ForGain(move.reason))
 
     def _count(self, fleet: list[FleetLease], workers: set[str]) -> None:
         self._fleet_size = (len(self.view), len(workers))
@@ -457,43 +416,34 @@ class Coordinator:
     # --- answers --------------------------------------------------------------------------------------
 
     def _on_write(self, event: WriteDone, now_s: float) -> None:
-        pending = self.writes.settle(event.write_id)
+        pending = self._writes.settle(event.write_id)
         if pending is None:
             return
-        outcome = event.outcome
-        if isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING:
-            self._on_table_missing()
-        kind = pending.purpose[0]
-        if kind == "held":
-            self.held_leases.on_write(pending, outcome, now_s)
-        elif kind == "child":
-            self.held_leases.on_child_created(pending, outcome, now_s)
-        elif kind == "gain":
-            self._on_gain(pending, outcome, now_s)
-        else:
-            self._observe(outcome, pending.write.key, now_s)
-            self._on_upkeep(kind, pending, outcome, now_s)
-
-    def _on_upkeep(
-        self,
-        kind: _Upkeep,
-        pending: PendingWrite,
-        outcome: Applied | Refused | NotDone | Unknown,
-        now_s: float,
-    ) -> None:
-        match kind:
-            case "first":
-                self.syncer.on_first_created(outcome)
-            case "create":
-                self.syncer.on_created(pending, outcome)
-            case "delete":
-                self.syncer.on_deleted(pending, outcome)
-            case "late":
-                if isinstance(pending.write, LateCheckpoint) and isinstance(outcome, NotDone | Unknown):
-                    retry_s = now_s + self.options.renew_interval_s * self.writes.draw()
-                    self.held_leases.late_checkpoints.keep_again(pending.write, retry_s)
+        outcome, purpose = event.outcome, pending.purpose
+        is_table_missing = isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING
+        if is_table_missing and self._scans.on_table_missing():
+            self._syncer.on_table_missing()
+        match purpose:
+            case ForHeldLease():
+                self.held_leases.on_write(pending, purpose, outcome, now_s)
+            case ForChildOf():
+                self.held_leases.on_child_created(pending, purpose, outcome, now_s)
+            case ForGain(reason):
+                self._on_gain(pending, reason, outcome, now_s)
+            case ForFirstLease():
+                self._observe(outcome, pending.write.key, now_s)
+                self._syncer.on_first_created(outcome)
+            case ForMissingLease():
+                self._observe(outcome, pending.write.key, now_s)
+                self._syncer.on_created(pending, purpose, outcome)
+            case ForCleanup(reason):
+                self._observe(outcome, pending.write.key, now_s)
+                self._cleanup.on_deleted(pending.write.key, reason, outcome)
+            case ForLateCheckpoint(position):
+                self._observe(outcome, pending.write.key, now_s)
+                self._late_checkpoints.on_answer(pending.write.key, position, outcome, now_s)
             case _:
-                assert_never(kind)
+                assert_never(purpose)
 
     def _observe(
         self, outcome: Applied | Refused | NotDone | Unknown, key: str, now_s: float
@@ -508,34 +458,44 @@ class Coordinator:
         return row
 
     def _on_gain(
-        self, pending: PendingWrite, outcome: Applied | Refused | NotDone | Unknown, now_s: float
+        self,
+        pending: PendingWrite,
+        reason: Reason,
+        outcome: Applied | Refused | NotDone | Unknown,
+        now_s: float,
     ) -> None:
         row = self._observe(outcome, pending.write.key, now_s)
-        write, reason = pending.write, pending.purpose[1]
-        is_anothers = row is not None and row.reader not in (None, self.worker)
-        if isinstance(write, Take | Renew) and not isinstance(outcome, Applied) and not is_anothers:
-            self._doubtful_take_count += 1
-        if isinstance(outcome, Applied) and row is not None:
-            if isinstance(write, RequestHandover):
-                self.awaited.add(row.key, now_s)
-            elif isinstance(write, Take | Renew):
+        write = pending.write
+        is_applied = isinstance(outcome, Applied) and row is not None
+        if isinstance(write, RequestHandover):
+            if is_applied:
+                self._awaited.add(write.key, now_s)
+            elif isinstance(outcome, Refused) and not self._planner.is_settled(now_s):
+                # Another newcomer: RequestHandover of the same lease. Nobody sees this worker before it has asked for one,
+                # so it looks for another lease soon.
+                self._scans.request_by(now_s + _LOOK_ROUNDS * self.round_s)
+        elif isinstance(write, Take | Renew):
+            if isinstance(outcome, Applied) and row is not None:
                 self._hold(row, reason, pending.sent_s, now_s)
-        elif isinstance(write, RequestHandover):
-            if isinstance(outcome, Refused) and not self._planner.membership.is_settled(now_s):
-                # Another newcomer has asked for the same: nobody sees this worker before it has asked for one.
-                self._round_due_s = min(self._round_due_s, now_s + _LOOK_ROUNDS * self._round_s())
-        elif isinstance(write, Take | Renew) and (
-            isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker)
-        ):
-            # It may be ours, or is in this worker's name: the next look tells, as for a lease from before a restart.
-            self._round_due_s = min(self._round_due_s, now_s + 0.1 * self.options.interval_s)
+            else:
+                self._on_not_gained(row, outcome, now_s)
+
+    def _on_not_gained(
+        self, row: Lease | None, outcome: Applied | Refused | NotDone | Unknown, now_s: float
+    ) -> None:
+        if row is None or row.reader in (None, self.worker):
+            self._scans.note_doubt()  # the lease may be free, or this worker's
+        if isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker):
+            # This worker: Take, applied, and the answer is lost. Nobody else takes the lease for a lease duration. The next
+            # look finds the row in this worker's name, as one from before a restart.
+            self._scans.request_by(now_s + 0.1 * self.options.interval_s)
 
     def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
-        self.awaited.drop(row.key)
+        self._awaited.drop(row.key)
         if row.key in self.held_leases or row.is_ended or row.reader != self.worker:
             return
         self._takes[reason.value] = self._takes.get(reason.value, 0) + 1
-        self.writes.report(
+        self._turn.report(
             Topic.TAKEN,
             Level.INFO,
             f"lease {row.key} taken at {row.checkpoint} ({reason.value})",
@@ -550,7 +510,7 @@ class Coordinator:
         else:
             self.view.observe(lease, now_s)
         self.held_leases.on_fetched(key, lease, now_s)
-        self.awaited.on_answer(key, self.held_leases, now_s)
+        self._awaited.on_answer(key, self.held_leases, now_s)
 
     # --- stopping -------------------------------------------------------------------------------------
 
@@ -558,20 +518,20 @@ class Coordinator:
         if self._stop_by_s is not None:
             return
         self._stop_by_s = now_s + self.options.shutdown_timeout_s
-        self.writes.drop_queue()
-        self.awaited.is_stopping = True
+        self._writes.drop_queue()
+        self._awaited.stop()
         self.held_leases.stop_all(now_s)
 
     def _finish_stop(self, now_s: float) -> None:
         if self._stop_by_s is None:
             return
-        is_done = self.held_leases.is_quiet and not self.awaited and self.writes.is_idle()
+        is_done = self.held_leases.is_quiet and not self._awaited and self._writes.is_idle()
         if not is_done and now_s < self._stop_by_s:
             return
         if not is_done and self._stop_hard_s is None:
             late = self.held_leases.release_stragglers(now_s)
             if late:
-                self.writes.report(
+                self._turn.report(
                     Topic.SHUTDOWN,
                     Level.WARNING,
                     f"shards {', '.join(sorted(late)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
@@ -582,10 +542,10 @@ class Coordinator:
         self.stopped = True
         left = sorted(held.key for held in self.held_leases)
         if left:
-            self.writes.report(
+            self._turn.report(
                 Topic.SHUTDOWN,
                 Level.WARNING,
                 f"leases {', '.join(left[:5])} could not be released; they expire after "
                 f"{self.options.lease_duration_s} s",
             )
-        self.writes.emit(Stopped())
+        self._turn.emit(Stopped())

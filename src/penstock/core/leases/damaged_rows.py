@@ -6,20 +6,20 @@ from collections.abc import Iterable
 
 from penstock.core.leases.coordinator_events import Level, Topic
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.turn import Turn
 
 
 class DamagedRows:
-    """Reports odd rows, each once.
+    """Reports damaged rows and rows that are no leases, each once.
 
     Args:
         view: The coordinator's.
-        writes: Where reports go.
+        turn: Where reports go.
     """
 
-    def __init__(self, view: LeaseView, writes: PendingWrites) -> None:
+    def __init__(self, view: LeaseView, turn: Turn) -> None:
         self.view = view
-        self.writes = writes
+        self._turn = turn
         self._told: set[tuple[str, str]] = set()
 
     def look(self, shard_ids: Iterable[str] = ()) -> None:
@@ -33,7 +33,7 @@ class DamagedRows:
             if key in self.view or key in listed:
                 self._tell_damaged(key, why)
             elif self._is_new(key, why):
-                self.writes.report(
+                self._turn.report(
                     Topic.ROW_SKIPPED,
                     Level.WARNING,
                     f"row {key!r} of the lease table is left alone: {why}",
@@ -43,7 +43,7 @@ class DamagedRows:
             if self._is_new(key, "circular"):
                 row = self.view.get(key)
                 parents = "" if row is None else ", ".join(sorted(row.parents))
-                self.writes.report(
+                self._turn.report(
                     Topic.ROW_DAMAGED,
                     Level.ERROR,
                     f"lease {key} is said to descend from itself (parentShardId: {parents}): its row is damaged. The "
@@ -54,7 +54,7 @@ class DamagedRows:
 
     def _tell_damaged(self, key: str, why: str) -> None:
         if self._is_new(key, f"damaged {why}"):
-            self.writes.report(
+            self._turn.report(
                 Topic.ROW_DAMAGED,
                 Level.ERROR,
                 f"the row of lease {key} stands in the lease table and cannot be read as a lease: {why}. Nobody can take or "

@@ -26,7 +26,7 @@ class FleetMembership:
         self._due_s = math.inf
 
     def observe(self, workers: Iterable[str], now_s: float, round_s: float) -> None:
-        """Take in who is there.
+        """Observe who is there.
 
         Args:
             workers: Everybody who is seen to live, this worker too.

@@ -5,6 +5,7 @@ The policies (`penstock.core.leases.balance`, `balance_kcl2`) decide on these; a
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -143,7 +144,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
 
 
 def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
-    """Give everybody who renews a lease or has asked for one, and this worker."""
+    """Return everybody who renews a lease or has asked for one, and this worker."""
     workers = {me}
     for entry in fleet:
         if entry.owner_state is OwnerState.ALIVE:
@@ -153,17 +154,23 @@ def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
 
 
 def zone_of(worker: str) -> str:
-    """Give the zone that a worker id names: what stands before the first "/", or nothing."""
+    """Return the zone that a worker id names: what stands before the first "/", or nothing."""
     zone, slash, _ = worker.partition("/")
     return zone if slash else ""
 
 
 def capacity_of(worker: str) -> int:
-    """Give how much a worker can do beside others: the number after the last "@" of its id, or 1."""
+    """Return how much a worker can do beside others: the number after the last "@" of its id, or 1."""
     number = worker.rpartition("@")[2] if "@" in worker else ""
     return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
 
 
 def tie(*parts: str) -> int:
-    """Order what is otherwise equal: the same on every worker, unlike for every lease."""
+    """Return a number that orders what is otherwise equal: the same on every worker, and another one for every lease."""
     return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")
+
+
+def chosen_worker(workers: Iterable[str], task: str) -> str:
+    """Return the worker that a task falls to which one worker is enough for: the next one on a ring of the live workers."""
+    ring = sorted((tie(worker), worker) for worker in workers)
+    return ring[bisect_left(ring, (tie(task), "")) % len(ring)][1]

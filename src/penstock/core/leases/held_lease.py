@@ -1,13 +1,66 @@
-"""One lease in a worker's hands, and where it stands. What is done with it is decided in `penstock.core.leases.held_leases`."""
+"""One lease in this worker's hands, as a machine: it is told what happened and returns what it wants done.
+
+From the write that acquired the lease to the write that gives it up, or to its loss. Writes on a lease follow each
+other, each with the counter that the one before left. Delivery is allowed until a deadline that counts from the moment
+the last successful write was *sent*: another worker can see the lease expire at the earliest a whole lease duration
+after that moment.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum
+from typing import Final, TypeAlias
 
-from penstock.core.leases.lease import Lease, LeaseWrite, TipMark
+from penstock.core.leases.coordinator_events import (
+    CheckpointRequested,
+    CheckpointStands,
+    ExtendDelivery,
+    FetchLease,
+    NotDone,
+    Problem,
+    ReaderFailed,
+    ReaderProgress,
+    ReaderStopped,
+    Report,
+    StartReader,
+    StopReader,
+    StopWhy,
+    Unknown,
+)
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.held_lease_reports import (
+    report_behind,
+    report_end,
+    report_failed_reader,
+    report_loss,
+    report_read_back,
+    report_refused_call,
+    report_release,
+)
+from penstock.core.leases.lease import (
+    Applied,
+    Checkpoint,
+    End,
+    Lease,
+    LeaseWrite,
+    Refusal,
+    Refused,
+    Release,
+    Renew,
+    TipMark,
+)
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.pending_writes import PendingWrite
+from penstock.core.leases.required_leases import plan_child_leases, start_reading_at
+from penstock.core.leases.shard_end import missing_parents
+from penstock.core.leases.turn import Turn
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
+
+_RETRY_MIN_S: Final = 0.2
 
 
 class LeasePhase(Enum):
@@ -19,36 +72,179 @@ class LeasePhase(Enum):
     STOPPED = "the reader has stopped; to be released"
     DRAINED = "read to its end; children to be created, then the end written"
     PARKED = "its handler failed for good; held, so that nobody else fails on it"
+    GONE = "given up or lost; nothing follows"
+
+
+class Trigger(Enum):
+    """What moves a held lease from one phase to another."""
+
+    START = "nothing has to be waited for any more"
+    STOP = "the lease is to be given up"
+    READER_STOPPED = "the reader has stopped"
+    READER_DRAINED = "the reader has come to the shard's end"
+    READER_FAILED = "the reader has failed for good"
+    READER_FREED = "the reader has failed, and the lease is to be given up"
+    TIME_IS_UP = "a graceful stop does not wait for the reader any longer"
+    RELEASED = "the release is written"
+    ENDED = "the end is written"
+    LOST = "another worker has it, or it could not be renewed in time"
+
+
+TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
+    LeasePhase.WAITING: {
+        Trigger.START: LeasePhase.READING,
+        Trigger.STOP: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.READING: {
+        Trigger.STOP: LeasePhase.STOPPING,
+        Trigger.READER_STOPPED: LeasePhase.STOPPED,
+        Trigger.READER_DRAINED: LeasePhase.DRAINED,
+        Trigger.READER_FAILED: LeasePhase.PARKED,
+        Trigger.READER_FREED: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.STOPPING: {
+        Trigger.STOP: LeasePhase.STOPPING,
+        Trigger.READER_STOPPED: LeasePhase.STOPPED,
+        Trigger.READER_DRAINED: LeasePhase.DRAINED,
+        Trigger.READER_FAILED: LeasePhase.STOPPED,
+        Trigger.READER_FREED: LeasePhase.STOPPED,
+        Trigger.TIME_IS_UP: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.STOPPED: {
+        Trigger.STOP: LeasePhase.STOPPED,
+        Trigger.RELEASED: LeasePhase.GONE,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.DRAINED: {
+        Trigger.STOP: LeasePhase.DRAINED,
+        Trigger.ENDED: LeasePhase.GONE,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.PARKED: {
+        Trigger.STOP: LeasePhase.STOPPED,
+        Trigger.LOST: LeasePhase.GONE,
+    },
+    LeasePhase.GONE: {},
+}
+
+
+# --- what it wants ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendWrite:
+    """Send this write now; no other one is under way for the lease."""
+
+    write: LeaseWrite
+
+
+@dataclass(frozen=True, slots=True)
+class CreateChild:
+    """Create the lease of a child; the answer goes to `on_child_answer`."""
+
+    lease: Lease
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The lease was given up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The shard is done and its lease finished."""
+
+    children: tuple[ChildShard, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The lease is not this worker's any more.
+
+    Args:
+        leaves_reader: Whether a reader is still to stop.
+        done: What is done beyond the last checkpoint and nobody else will tell, or None.
+    """
+
+    leaves_reader: bool
+    done: Position | None
+
+
+Want: TypeAlias = (
+    SendWrite
+    | CreateChild
+    | Released
+    | Ended
+    | Lost
+    | StartReader
+    | StopReader
+    | ExtendDelivery
+    | CheckpointStands
+    | FetchLease
+    | Report
+)
+
+
+# --- the machine ------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
 class HeldLease:
-    """One lease in this worker's hands."""
+    """One lease in this worker's hands.
 
-    key: str
+    Args:
+        worker: This worker's id.
+        options: As for the coordinator.
+        epoch: Names this ownership.
+        lease: The row as this worker's last write left it.
+        renewed_s: When the last write that kept the lease was sent.
+        renew_due_s: When the next renewal is due.
+    """
+
+    worker: str
+    options: CoordinatorOptions
     epoch: int
     lease: Lease
     renewed_s: float
     renew_due_s: float
+    progress_s: float = 0.0
     phase: LeasePhase = LeasePhase.WAITING
-    wanted: Position | None = None
-    urgent: bool = False
-    doubtful: LeaseWrite | None = None  # what was sent, while it is read back
-    fetching: bool = False
+    wanted: Position | None = None  # everything up to it is done
+    is_urgent: bool = False
+    doubtful: LeaseWrite | None = None  # what was sent, until it is read back
+    is_fetching: bool = False
     first_sent_s: float | None = None  # when the first write with the present counter was sent
     retry_s: float = 0.0
     failures: int = 0
+    to_create: dict[str, Lease] | None = None  # children without a lease, once the shard is drained
     children: tuple[ChildShard, ...] = ()
-    to_create: dict[str, Lease] | None = None
     child_retry_s: float = 0.0
     progress: str = ""
-    progress_s: float = 0.0
     behind_ms: int | None = None
     throughput_kbps: float | None = None
     unseen_audits: int = 0
     stopped_reason: str | None = None
     tip: TipMark | None = None
-    due_s: float = float("inf")
+    wake_s: float = field(default=math.inf)
+    """When the collection looks at this lease again."""
+
+    @property
+    def key(self) -> str:
+        """The shard's id."""
+        return self.lease.key
+
+    @property
+    def deadline_s(self) -> float:
+        """When delivery must end, if no renewal succeeds."""
+        return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
+
+    @property
+    def has_reader(self) -> bool:
+        """Whether a reader was started and has not said that it stopped."""
+        return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)
 
     @property
     def ahead(self) -> Position | None:
@@ -59,15 +255,116 @@ class HeldLease:
         return wanted
 
     def want(self, position: Position | None) -> None:
-        """Take in that everything up to a position is done; the furthest word counts."""
+        """Observe that everything up to a position is done; the furthest one counts."""
         if position is not None and position.is_record and (self.wanted is None or self.wanted < position):
             self.wanted = position
 
-    def is_written(self, row: Lease) -> bool:
-        """Whether a row holds all that is done. A robber's take looks like a release, but for the last checkpoint."""
-        return self.wanted is None or not self.wanted.is_record or self.wanted <= row.checkpoint
+    def _move(self, trigger: Trigger) -> None:
+        after = TRANSITIONS[self.phase].get(trigger)
+        assert after is not None, f"lease {self.key} in phase {self.phase.name}: {trigger.name}"
+        self.phase = after
 
-    def tip_at(self, position: Position) -> TipMark | None:
+    # --- time ---
+
+    def advance(
+        self, now_s: float, view: LeaseView, *, is_busy: bool, has_earlier_reader: bool
+    ) -> list[Want]:
+        """Return what is to be done now.
+
+        Args:
+            now_s: Monotonic seconds.
+            view: The lease table as far as it is known.
+            is_busy: Whether a write for this lease is under way or waits.
+            has_earlier_reader: Whether a reader of an earlier ownership in this process has not stopped yet.
+        """
+        assert self.phase is not LeasePhase.GONE
+        if now_s >= self.deadline_s:
+            return self._lose(StopWhy.EXPIRED)
+        wants: list[Want] = []
+        if (
+            self.phase is LeasePhase.WAITING
+            and not has_earlier_reader
+            and not view.waits_for_parents(self.lease)
+        ):
+            wants += self._start(now_s, has_parent=view.has_parent(self.lease))
+        if self.phase is LeasePhase.DRAINED:
+            wants += self._create_children(view, now_s)
+        if self.doubtful is not None:
+            if not self.is_fetching and now_s >= self.retry_s:
+                self.is_fetching = True
+                wants.append(FetchLease(self.key))
+        elif not is_busy and now_s >= self.retry_s:
+            write = self._next_write(now_s)
+            if write is not None:
+                if self.first_sent_s is None:
+                    self.first_sent_s = now_s
+                wants.append(SendWrite(write))
+        return wants
+
+    def next_look_s(self, now_s: float, *, is_busy: bool) -> float:
+        """Return when `advance` will have something to do, if nothing else happens before."""
+        due_s = self.deadline_s
+        if self.doubtful is not None:
+            if not self.is_fetching:
+                due_s = min(due_s, self.retry_s)
+        elif not is_busy:
+            due_s = min(due_s, max(self.renew_due_s, self.retry_s))
+            if self.retry_s > now_s and (
+                self.is_urgent or self.phase in (LeasePhase.STOPPED, LeasePhase.DRAINED)
+            ):
+                due_s = min(due_s, self.retry_s)
+        if self.phase is LeasePhase.DRAINED and self.child_retry_s > now_s:
+            due_s = min(due_s, self.child_retry_s)
+        return max(due_s, now_s)
+
+    def _start(self, now_s: float, *, has_parent: bool) -> list[Want]:
+        self._move(Trigger.START)
+        self.progress_s = now_s
+        position = start_reading_at(self.lease, has_parent)
+        # This process read the shard, lost the lease and got it back. What its first reader finished after the loss is
+        # not in the table yet: the second reader goes on from there.
+        if self.wanted is not None and self.wanted > position:
+            position = self.wanted
+        return [StartReader(self.key, self.epoch, position, self.lease, self.deadline_s)]
+
+    # --- writing ---
+
+    def _next_write(self, now_s: float) -> LeaseWrite | None:
+        lease, key = self.lease, self.key
+        if self.phase is LeasePhase.STOPPED:
+            next_owner = lease.owner if lease.checkpoint_owner == self.worker else None
+            last = self.ahead
+            return Release(key, lease.counter, self.worker, last, next_owner, self._tip(last))
+        if self.phase is LeasePhase.DRAINED and self._children_stand():
+            return End(key, lease.counter, self.worker, frozenset(child.shard_id for child in self.children))
+        is_due = now_s >= self.renew_due_s or lease.stopped_reason != self.stopped_reason
+        if not is_due and not (self.is_urgent and self.wanted is not None):
+            return None
+        ahead = None if self.options.keeps_claims else self.ahead
+        if ahead is not None:
+            tip = self._tip(ahead)
+            return Checkpoint(key, lease.counter, self.worker, ahead, None if tip is None else tip.tip_ms)
+        self.is_urgent = False
+        if not is_due:
+            return None
+        return Renew(
+            key,
+            lease.counter,
+            self.worker,
+            self.throughput_kbps,
+            during_handover=lease.checkpoint_owner == self.worker,
+            stopped_reason=self.stopped_reason,
+            tip=self.tip if self.options.keeps_claims else self._tip(None),
+            stream=self.options.stream if lease.stream is None else None,
+        )
+
+    def _tip(self, ahead: Position | None) -> TipMark | None:
+        """Return what a write notes of the tip, with a checkpoint or without."""
+        if ahead is None and self.options.keeps_claims:
+            return None  # a claim may have moved the checkpoint: this worker's copy of it is not the row's
+        return self._tip_at(self.lease.checkpoint if ahead is None else ahead)
+
+    def _tip_at(self, position: Position) -> TipMark | None:
         """Return when nothing was left behind a position, as far as the reader has told.
 
         What came behind a position came later than the moment at which nothing was left there: the moment holds for
@@ -78,7 +375,236 @@ class HeldLease:
             return None
         return TipMark(position, tip.tip_ms)
 
+    # --- answers ---
+
+    def on_answer(
+        self,
+        pending: PendingWrite,
+        outcome: Applied | Refused | NotDone | Unknown,
+        now_s: float,
+        turn: Turn,
+    ) -> list[Want]:
+        """Observe the outcome of a write of this lease."""
+        write = pending.write
+        if isinstance(outcome, Applied) and outcome.lease is not None:
+            return self._on_applied(write, pending.sent_s, outcome.lease, turn)
+        if isinstance(outcome, NotDone):
+            self._retry_later(now_s, turn)
+            is_first = outcome.problem is Problem.REFUSED and self.failures == 1
+            return [report_refused_call(self.key, outcome.detail)] if is_first else []
+        if isinstance(outcome, Refused) and (outcome.row is not None or outcome.reason is Refusal.MISSING):
+            return self._on_refused(write, outcome, turn)
+        self.doubtful = write  # no answer, or one that does not tell what stands in the table
+        return []
+
     @property
-    def has_reader(self) -> bool:
-        """Whether a reader was started and has not said that it stopped."""
-        return self.phase in (LeasePhase.READING, LeasePhase.STOPPING)
+    def is_reading_back(self) -> bool:
+        """Whether the row is being read to learn how a write ended."""
+        return self.doubtful is not None and self.is_fetching
+
+    def on_read_back(self, row: Lease | None, turn: Turn) -> list[Want]:
+        """Observe the row that was read because nobody knew how a write ended."""
+        write, self.doubtful, self.is_fetching = self.doubtful, None, False
+        assert write is not None, f"lease {self.key} was read back although no write was in doubt"
+        return self._reconcile(write, row, turn)
+
+    def on_read_back_failed(self, now_s: float, turn: Turn) -> None:
+        """Observe that reading back failed: it is tried again a little later, until the deadline."""
+        self.is_fetching = False
+        self._retry_later(now_s, turn)
+
+    def _retry_later(self, now_s: float, turn: Turn) -> None:
+        self.failures += 1
+        bound_s = min(self.options.renew_interval_s, _RETRY_MIN_S * 2 ** min(self.failures, 10))
+        self.retry_s = now_s + _RETRY_MIN_S / 4 + bound_s * turn.draw()
+
+    def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[Want]:
+        self.failures = 0
+        self.retry_s = 0.0
+        if isinstance(write, Release):
+            return self._released(row)
+        if isinstance(write, End):
+            return self._ended()
+        assert row.reader == self.worker, f"lease {self.key}: {write} left {row.reader} as the reader"
+        if self.options.keeps_claims and isinstance(write, Renew) and write.tip == self.tip:
+            self.tip = None  # written; a claim may note a later place meanwhile
+        return self._renewed(row, sent_s, turn)
+
+    def _renewed(self, row: Lease, sent_s: float, turn: Turn) -> list[Want]:
+        wants: list[Want] = []
+        self.first_sent_s = None
+        checkpoint_moved = row.checkpoint != self.lease.checkpoint
+        self.lease = row
+        if sent_s > self.renewed_s:
+            self.renewed_s = sent_s
+            self.renew_due_s = sent_s + self.options.renew_interval_s * (0.8 + 0.2 * turn.draw())
+            if self.has_reader:
+                wants.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
+        if checkpoint_moved and row.checkpoint.is_record:
+            wants.append(CheckpointStands(self.key, self.epoch, row.checkpoint))
+        if row.checkpoint_owner == self.worker:
+            wants += self.stop(StopWhy.HANDOVER)
+        return wants
+
+    def _on_refused(self, write: LeaseWrite, outcome: Refused, turn: Turn) -> list[Want]:
+        row = outcome.row
+        if row is not None and row.reader == self.worker and outcome.reason is Refusal.HANDOVER:
+            # Another worker: RequestHandover. This one: Renew, with the counter as it was, since asking leaves it alone.
+            # The lease is still this worker's to read, until it releases it.
+            self.lease = row
+            return self.stop(StopWhy.HANDOVER)
+        if row is not None and row.reader == self.worker and outcome.reason is Refusal.BACKWARDS:
+            # This worker: Take. The one it took from: LateCheckpoint of what its reader had finished. What is done there
+            # is done, and this worker's own checkpoint follows when it has come further.
+            self.lease = row
+            return [report_behind(row, self.wanted)]
+        return self._reconcile(write, row, turn)
+
+    def _reconcile(self, write: LeaseWrite, row: Lease | None, turn: Turn) -> list[Want]:
+        """Compare what was sent with the row that stands in the table: three outcomes become two."""
+        if row is None:
+            return self._lose(StopWhy.LOST, row_gone=True)
+        counter = getattr(write, "counter", row.counter)
+        if isinstance(write, End) and row.is_ended:
+            return self._ended()
+        if isinstance(write, Release) and row.reader != self.worker and self._is_written(row):
+            return self._released(row)
+        if row.reader != self.worker or row.counter not in (counter, counter + 1):
+            return self._lose(StopWhy.LOST, row=row)
+        if row.counter == counter:
+            # The write is lost, or is still on its way. If it is still on its way, the write that follows has the same
+            # counter for its condition: the table takes one of the two, and the other is refused.
+            self.lease = row
+            return self.stop(StopWhy.HANDOVER) if row.checkpoint_owner == self.worker else []
+        # First try: sent, no answer, read back as not applied. Second try: the same counter, no answer. First try: applied.
+        # The row cannot tell which of the two arrived, so the lease counts from the earlier one.
+        sent_s = self.renewed_s if self.first_sent_s is None else self.first_sent_s
+        return [report_read_back(self.key), *self._renewed(row, sent_s, turn)]
+
+    def _is_written(self, row: Lease) -> bool:
+        """Whether a row holds all that is done. A take by another looks like a release, but for the last checkpoint."""
+        return self.wanted is None or not self.wanted.is_record or self.wanted <= row.checkpoint
+
+    # --- what a scan shows ---
+
+    def is_asked_for(self, row: Lease) -> bool:
+        """Whether a scanned row shows a hand-over that this worker has not seen yet."""
+        is_news = row.checkpoint_owner == self.worker and self.lease.checkpoint_owner is None
+        return is_news and row.counter == self.lease.counter
+
+    def is_unlike(self, row: Lease) -> bool:
+        """Whether a scanned row is not the one that this worker has written last."""
+        return row.counter != self.lease.counter or row.reader != self.worker
+
+    def on_asked_for(self, row: Lease) -> list[Want]:
+        """Observe that another worker has asked for the lease."""
+        self.lease = row
+        return self.stop(StopWhy.HANDOVER)
+
+    # --- the reader ---
+
+    def on_checkpoint(self, event: CheckpointRequested) -> None:
+        """Observe that the reader is done with something."""
+        self.want(event.position)
+        self.is_urgent = self.is_urgent or event.urgent
+
+    def on_progress(self, event: ReaderProgress, now_s: float) -> None:
+        """Observe how reading goes."""
+        if event.read_through != self.progress or event.millis_behind_latest == 0:
+            self.progress = event.read_through
+            self.progress_s = now_s
+        self.behind_ms = event.millis_behind_latest
+        self.tip = event.tip or self.tip
+        if event.throughput_kbps is not None:
+            before = self.throughput_kbps
+            if before is None:
+                before = self.lease.throughput_kbps
+            smoothed = event.throughput_kbps if before is None else (before + event.throughput_kbps) / 2
+            self.throughput_kbps = round(smoothed, 6)
+
+    def on_drained(self, children: tuple[ChildShard, ...]) -> None:
+        """Observe that the shard is read to its end and everything in it is done."""
+        self._move(Trigger.READER_DRAINED)
+        self.children = children
+        self.to_create = {lease.key: lease for lease in plan_child_leases(children)}
+
+    def on_stopped(self, event: ReaderStopped) -> None:
+        """Observe that the reader has stopped."""
+        self.want(event.position)
+        self.tip = event.tip or self.tip
+        self._move(Trigger.READER_STOPPED)
+
+    def on_failed(self, event: ReaderFailed) -> list[Want]:
+        """Observe that the reader has given up."""
+        self.want(event.position)
+        self._move(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
+        self.stopped_reason = event.short_reason
+        self.is_urgent = True
+        return [report_failed_reader(event, is_freed=self.phase is LeasePhase.STOPPED)]
+
+    # --- the end of the shard ---
+
+    def _create_children(self, view: LeaseView, now_s: float) -> list[Want]:
+        """Return the children whose leases may be created now."""
+        if not self.to_create or now_s < self.child_retry_s:
+            return []
+        wants: list[Want] = []
+        for lease in self.to_create.values():
+            if lease.key not in view and missing_parents(lease, self.key, view):
+                # It would be read before its other parent. That one comes at its own parent's end, or the shard syncer
+                # finds the hole that it leaves.
+                self.child_retry_s = now_s + self.options.interval_s
+            else:
+                wants.append(CreateChild(lease))
+        return wants
+
+    def _children_stand(self) -> bool:
+        """Whether every child's lease is known to exist."""
+        return not self.to_create
+
+    def lacking_parents(self, view: LeaseView) -> set[str]:
+        """Return the shards whose missing leases keep this finished shard from being ended."""
+        if self.phase is not LeasePhase.DRAINED or not self.to_create:
+            return set()
+        return set().union(*(missing_parents(child, self.key, view) for child in self.to_create.values()))
+
+    def on_child_stands(self, key: str) -> bool:
+        """Observe that a child's lease exists; True when this shard's end has waited for it."""
+        return self.to_create is not None and self.to_create.pop(key, None) is not None
+
+    def on_child_not_created(self, now_s: float, turn: Turn) -> None:
+        """Observe that a child's lease was not created, or perhaps not: it is tried again a little later."""
+        self.child_retry_s = now_s + _RETRY_MIN_S + turn.draw()
+
+    # --- giving up ---
+
+    def stop(self, why: StopWhy) -> list[Want]:
+        """Begin to give the lease up: the reader stops, then the release follows. Does nothing when that is under way."""
+        was_reading = self.phase is LeasePhase.READING
+        self._move(Trigger.STOP)
+        return [StopReader(self.key, self.epoch, why)] if was_reading else []
+
+    def stop_waiting_for_reader(self) -> None:
+        """Give the lease up with what the reader has done so far."""
+        self._move(Trigger.TIME_IS_UP)
+
+    def _released(self, row: Lease) -> list[Want]:
+        self._move(Trigger.RELEASED)
+        wants: list[Want] = []
+        if row.checkpoint.is_record and row.checkpoint != self.lease.checkpoint:
+            wants.append(CheckpointStands(self.key, self.epoch, row.checkpoint))
+        return [*wants, report_release(row), Released()]
+
+    def _ended(self) -> list[Want]:
+        self._move(Trigger.ENDED)
+        return [report_end(self.key, self.children), Ended(self.children)]
+
+    def _lose(self, why: StopWhy, *, row: Lease | None = None, row_gone: bool = False) -> list[Want]:
+        has_reader = self.has_reader
+        wants: list[Want] = []
+        if has_reader and (self.phase is LeasePhase.READING or why is not StopWhy.EXPIRED):
+            wants.append(StopReader(self.key, self.epoch, why))
+        done = None if has_reader or row_gone else self.wanted
+        self._move(Trigger.LOST)
+        report = report_loss(self.worker, self.key, why, row, row_gone=row_gone)
+        return [*wants, report, Lost(has_reader, done)]

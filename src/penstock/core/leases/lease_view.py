@@ -11,6 +11,7 @@ read for its condition, so such a take is refused.
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -53,7 +54,7 @@ class LeaseView:
     ) -> None:
         self.lease_duration_s = lease_duration_s
         self.handovers = Handovers(handover_bound_s, names_streams=names_streams)
-        self.gone: set[str] = set()
+        self.vanished: frozenset[str] = frozenset()
         """Shards that the stream does not list any more, as two listings agreed: nobody waits for them."""
         self.damaged: dict[str, str] = {}
         """Rows that stand and cannot be read as leases, or are no leases; each with why."""
@@ -73,12 +74,12 @@ class LeaseView:
         return (sighting.lease for sighting in self._rows.values())
 
     def get(self, key: str) -> Lease | None:
-        """Give the last known row, or None."""
+        """Return the last known row, or None."""
         sighting = self._rows.get(key)
         return None if sighting is None else sighting.lease
 
     def rows(self) -> Mapping[str, Lease]:
-        """Give every last known row by key."""
+        """Return every last known row by key."""
         return {key: sighting.lease for key, sighting in self._rows.items()}
 
     def observe_scan(
@@ -89,7 +90,7 @@ class LeaseView:
         held: Container[str] = (),
         skipped: Iterable[tuple[str, str]] = (),
     ) -> list[str]:
-        """Take in a whole scan.
+        """Observe a whole scan.
 
         Args:
             leases: Every row of the table.
@@ -143,20 +144,28 @@ class LeaseView:
         return False
 
     def observe(self, lease: Lease, now_s: float) -> None:
-        """Take in one row, from a write's answer or a read."""
+        """Observe one row, from a write's answer or a read."""
         self._note(lease, now_s)
 
     def is_usable(self, key: str) -> bool:
         """Whether a row may be taken, asked for or renewed, as far as it can be read and belongs to this stream."""
         return key not in self.damaged and key not in self.set_aside
 
+    def note_vanished(self, shard_ids: AbstractSet[str]) -> None:
+        """Observe that the stream does not list shards any more: nobody waits for them."""
+        self.vanished |= shard_ids
+
+    def set_rows_aside(self, keys: Iterable[str]) -> None:
+        """Leave rows alone until it is known whether they belong to this stream; others are not set aside any more."""
+        self.set_aside = frozenset(keys)
+
     def forget(self, key: str) -> None:
-        """Take in that a row does not exist."""
+        """Observe that a row does not exist."""
         self._rows.pop(key, None)
         self.handovers.forget(key)
 
     def owner_state(self, key: str, now_s: float) -> OwnerState:
-        """Judge one known lease.
+        """Return what may be said about the owner of one known lease.
 
         Raises:
             KeyError: No such row is known.
@@ -165,7 +174,7 @@ class LeaseView:
         return self._owner_state(sighting, now_s)
 
     def unchanged_s(self, key: str, now_s: float) -> float:
-        """Give how long the row has stood unchanged, as seen from here; seconds.
+        """Return how long the row has stood unchanged, as seen from here; seconds.
 
         Raises:
             KeyError: No such row is known.
@@ -173,15 +182,15 @@ class LeaseView:
         return now_s - self._rows[key].changed_s
 
     def judged(self, now_s: float) -> Iterator[tuple[Lease, OwnerState, float]]:
-        """Judge every lease: the row, the judgement, and the seconds it has stood unchanged."""
+        """Yield every row with the state of its owner and the seconds it has stood unchanged."""
         for sighting in self._rows.values():
             yield sighting.lease, self._owner_state(sighting, now_s), now_s - sighting.changed_s
 
     def next_expiry_s(self, me: str) -> float | None:
-        """Give the earliest moment at which a lease that looks left will have expired.
+        """Return the earliest moment at which a lease that looks left will have expired.
 
         A live owner renews several times per lease duration, so a row of another worker that two scans have
-        found the same is suspect: a scan at its expiry finds a dead owner sooner than the regular round.
+        found the same is suspect: a scan at its expiry finds a stopped owner sooner than the regular round.
         """
         moments = [
             sighting.changed_s + self.lease_duration_s
@@ -204,7 +213,7 @@ class LeaseView:
         for parent in lease.parents:
             row = self._rows.get(parent)
             if row is None:
-                lacking += parent not in self.gone
+                lacking += parent not in self.vanished
             elif row.lease.is_ended:
                 found += 1
             elif lease.key not in self.circular or parent not in self.circular:
@@ -212,14 +221,14 @@ class LeaseView:
         return bool(found and lacking) and not lease.checkpoint.is_record
 
     def lacking_parents(self) -> set[str]:
-        """Give the parents whose missing rows keep leases from being read."""
+        """Return the parents whose missing rows keep leases from being read."""
         lacking: set[str] = set()
         for sighting in self._rows.values():
             lease = sighting.lease
             if len(lease.parents) < 2 or lease.checkpoint.is_record or lease.is_ended:
                 continue
             missing = {
-                parent for parent in lease.parents if parent not in self._rows and parent not in self.gone
+                parent for parent in lease.parents if parent not in self._rows and parent not in self.vanished
             }
             if missing and len(missing) < len(lease.parents):
                 lacking |= missing

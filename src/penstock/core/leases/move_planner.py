@@ -4,15 +4,29 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.leases.balance import plan_balance
-from penstock.core.leases.coordinator_events import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_membership import FleetMembership
 from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Move, live_workers, tie
 from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPlan:
+    """What one round moves.
+
+    Args:
+        moves: In the order in which they should be made.
+        look_s: When a look at the table will find more to move; infinity where the regular round is soon enough.
+    """
+
+    moves: Sequence[Move]
+    look_s: float
 
 
 class MovePlanner:
@@ -26,13 +40,15 @@ class MovePlanner:
     def __init__(self, me: str, options: CoordinatorOptions) -> None:
         self.me = me
         self.options = options
-        self.membership = FleetMembership()
-        self.look_s = math.inf
-        """When a look at the table will find something to do; infinity where the regular round is soon enough."""
+        self._membership = FleetMembership()
+
+    def is_settled(self, now_s: float) -> bool:
+        """Whether the workers that are seen are all that are coming."""
+        return self._membership.is_settled(now_s)
 
     def plan(
         self, fleet: Sequence[FleetLease], now_s: float, *, round_s: float, held_count: int, chance: float
-    ) -> list[Move]:
+    ) -> RoundPlan:
         """Plan this round's moves.
 
         Args:
@@ -43,7 +59,7 @@ class MovePlanner:
             chance: In [0, 1), for policies whose choices are random.
         """
         options = self.options
-        self.membership.observe(live_workers(fleet, self.me), now_s, round_s)
+        self._membership.observe(live_workers(fleet, self.me), now_s, round_s)
         left_over_s = _LEFT_OVER_ROUNDS * round_s
         moves = plan_balance(
             fleet,
@@ -53,31 +69,32 @@ class MovePlanner:
             lease_duration_s=options.lease_duration_s,
             chance=chance,
         )
-        self.look_s = math.inf
+        look_s = math.inf
         if options.max_leases is None or held_count < options.max_leases:
-            self.look_s = _left_over_look_s(fleet, left_over_s, now_s)
-        if options.policy is not BalancePolicy.KCL2 and not self.membership.is_settled(now_s):
-            moves = self._hold_back(moves, fleet)
-        return moves
+            look_s = _left_over_look_s(fleet, left_over_s, now_s)
+        if options.policy is not BalancePolicy.KCL2 and not self._membership.is_settled(now_s):
+            live = [move for move in moves if isinstance(move, Gain) and move.is_live]
+            if live:
+                moves = self._hold_back(moves, live, fleet)
+                look_s = min(look_s, self._membership.due_s)
+        return RoundPlan(moves, look_s)
 
-    def _hold_back(self, moves: list[Move], fleet: Sequence[FleetLease]) -> list[Move]:
+    def _hold_back(
+        self, moves: Sequence[Move], live: Sequence[Gain], fleet: Sequence[FleetLease]
+    ) -> list[Move]:
         """Keep what need not wait for the fleet to settle: free leases, and one ask of a worker that has nothing."""
-        live = [move for move in moves if isinstance(move, Gain) and move.is_live]
-        if not live:
-            return moves
-        self.look_s = min(self.look_s, self.membership.due_s)
         rest = [move for move in moves if not (isinstance(move, Gain) and move.is_live)]
         is_seen = any(
             entry.lease.owner == self.me and entry.owner_state is OwnerState.ALIVE for entry in fleet
         )
         if is_seen or rest:
             return rest
-        # Not the first one: other newcomers that see the same would choose it too.
+        # Two newcomers: the same scan, the same plan, the same first lease. Each chooses by its own name instead.
         return [min(live, key=lambda move: tie(self.me, move.write.key))]
 
 
 def _left_over_look_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
-    """Say when a free lease will have been left for long enough to be anybody's; infinity for never."""
+    """Return when a free lease will have been left for long enough to be anybody's; infinity for never."""
     moments = (
         now_s + step * left_over_s - entry.free_s
         for entry in fleet

@@ -1,4 +1,4 @@
-"""What a coordinator wants done, in order: effects, with an id for every write and never two writes for one key.
+"""The lease writes of one worker that are under way or wait: never two for one key at a time.
 
 Heartbeats go out at once. Other writes wait in a queue while many are under way, so that a worker that gains a
 thousand leases does not drown its own renewals.
@@ -7,63 +7,42 @@ thousand leases does not drown its own renewals.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
 
-from penstock.core.leases.coordinator_events import Effect, Level, Report, Topic, WriteLease
+from penstock.core.leases.coordinator_events import WriteLease
 from penstock.core.leases.lease import Create, LeaseWrite
-
-_GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
+from penstock.core.leases.turn import Turn
+from penstock.core.leases.write_purposes import WritePurpose
 
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """A write under way, and what for.
-
-    Args:
-        purpose: A value of whoever asked for the write; it comes back with the answer.
-    """
+    """A write under way, and what it is for."""
 
     write: LeaseWrite
-    purpose: Any
+    purpose: WritePurpose
     sent_s: float
     is_heartbeat: bool
 
 
-@dataclass(slots=True)
 class PendingWrites:
-    """Collects effects; knows which writes are under way."""
+    """Sends writes and keeps them until they are answered. Not thread-safe.
 
-    in_flight_max: int
-    effects: list[Effect] = field(default_factory=list)
-    _under_way: dict[int, PendingWrite] = field(default_factory=dict)
-    _busy: set[str] = field(default_factory=set)
-    _queue: deque[tuple[LeaseWrite, Any]] = field(default_factory=deque)
-    _queued: set[str] = field(default_factory=set)
-    _in_flight: int = 0
-    _last_id: int = 0
-    _chance: float = 0.5
+    Args:
+        turn: Where the effects go.
+        in_flight_max: Writes beside heartbeats that may be under way at once.
+    """
 
-    def begin(self, chance: float) -> None:
-        """Start a new turn with a new number from chance."""
-        self.effects = []
-        self._chance = chance
-
-    def draw(self) -> float:
-        """Give a number in [0, 1): several per turn, all from the turn's one."""
-        self._chance = (self._chance + _GOLDEN) % 1.0
-        return self._chance
-
-    def emit(self, effect: Effect) -> None:
-        """Have something done."""
-        self.effects.append(effect)
-
-    def report(
-        self, topic: Topic, level: Level, message: str, key: str | None = None, reason: str = ""
-    ) -> None:
-        """Say something to people, logs and metrics."""
-        self.effects.append(Report(topic, level, message, key, reason))
+    def __init__(self, turn: Turn, in_flight_max: int) -> None:
+        self._turn = turn
+        self._in_flight_max = in_flight_max
+        self._under_way: dict[int, PendingWrite] = {}
+        self._busy: set[str] = set()
+        self._queue: deque[tuple[LeaseWrite, WritePurpose]] = deque()
+        self._queued: set[str] = set()
+        self._in_flight = 0
+        self._last_id = 0
 
     def is_busy(self, key: str) -> bool:
         """Whether a write for the key is under way or waits for its turn."""
@@ -79,12 +58,14 @@ class PendingWrites:
         under_way = (pending.write for pending in self._under_way.values())
         return any(isinstance(write, Create) for write in chain(under_way, waiting))
 
-    def send(self, write: LeaseWrite, purpose: Any, now_s: float, give_up_s: float | None = None) -> None:
-        """Write a heartbeat now. The key must not be busy."""
-        self._start(write, purpose, now_s, is_heartbeat=True, give_up_s=give_up_s)
+    def send(
+        self, write: LeaseWrite, purpose: WritePurpose, now_s: float, give_up_s: float | None = None
+    ) -> None:
+        """Send a heartbeat now. The key must not be busy."""
+        self._start(PendingWrite(write, purpose, now_s, is_heartbeat=True), give_up_s)
 
-    def enqueue(self, write: LeaseWrite, purpose: Any) -> bool:
-        """Write when there is room; False, and nothing happens, while the key is busy."""
+    def enqueue(self, write: LeaseWrite, purpose: WritePurpose) -> bool:
+        """Send a write when there is room; False, and nothing happens, while the key is busy."""
         if self.is_busy(write.key):
             return False
         self._queue.append((write, purpose))
@@ -92,41 +73,34 @@ class PendingWrites:
         return True
 
     def drop_queue(self) -> None:
-        """Forget what has not begun."""
+        """Forget the writes that have not begun."""
         self._queue.clear()
         self._queued.clear()
 
     def pump(self, now_s: float) -> None:
-        """Begin what waits, as far as there is room."""
-        while self._queue and self._in_flight < self.in_flight_max:
+        """Begin the writes that wait, as far as there is room."""
+        while self._queue and self._in_flight < self._in_flight_max:
             write, purpose = self._queue.popleft()
             self._queued.discard(write.key)
-            self._start(write, purpose, now_s, is_heartbeat=False)
+            self._start(PendingWrite(write, purpose, now_s, is_heartbeat=False))
 
     def settle(self, write_id: int) -> PendingWrite | None:
-        """Take an answer in; None when no such write is under way."""
+        """Return and forget the write that was answered; None when no such write is under way."""
         pending = self._under_way.pop(write_id, None)
         if pending is None:
             return None
         self._busy.remove(pending.write.key)
         if not pending.is_heartbeat:
             self._in_flight -= 1
+        assert 0 <= self._in_flight <= self._in_flight_max
         return pending
 
-    def _start(
-        self,
-        write: LeaseWrite,
-        purpose: Any,
-        now_s: float,
-        *,
-        is_heartbeat: bool,
-        give_up_s: float | None = None,
-    ) -> None:
-        if write.key in self._busy:
-            raise AssertionError(f"two writes for lease {write.key} at once: {write}")
+    def _start(self, pending: PendingWrite, give_up_s: float | None = None) -> None:
+        key = pending.write.key
+        assert key not in self._busy, f"two writes for lease {key} at once: {pending.write}"
         self._last_id += 1
-        self._under_way[self._last_id] = PendingWrite(write, purpose, now_s, is_heartbeat)
-        self._busy.add(write.key)
-        if not is_heartbeat:
+        self._under_way[self._last_id] = pending
+        self._busy.add(key)
+        if not pending.is_heartbeat:
             self._in_flight += 1
-        self.effects.append(WriteLease(self._last_id, write, is_heartbeat, give_up_s))
+        self._turn.emit(WriteLease(self._last_id, pending.write, pending.is_heartbeat, give_up_s))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease
 from penstock.core.leases.lease import Lease, Take
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.position import LATEST
 from penstock.core.shard import Shard
-from penstock.core.stream_identity import ForeignLease, StreamIdentity, find_foreign_lease
+from penstock.core.stream_identity import StreamIdentity
 
 
 class StreamCheck:
@@ -38,7 +39,7 @@ class StreamCheck:
             return False
         self.foreign = self.foreign or find_foreign_lease(self.view, self.stream)
         self._compared &= self.view.rows().keys()
-        self.view.set_aside = frozenset(lease.key for lease in leases if not self._is_known(lease))
+        self.view.set_rows_aside(lease.key for lease in leases if not self._is_known(lease))
         return bool(self.view.set_aside)
 
     def _is_known(self, lease: Lease) -> bool:
@@ -59,7 +60,7 @@ class StreamCheck:
         listed = {shard.shard_id: shard for shard in shards}
         self.foreign = self.foreign or find_foreign_lease(self.view, self.stream, listed)
         self._compared |= self.view.set_aside
-        self.view.set_aside = frozenset()
+        self.view.set_rows_aside(())
 
     def unsaid(self, row: Lease) -> StreamIdentity | None:
         """Return the stream for a row that does not name one, which a renewal may tell; else None."""

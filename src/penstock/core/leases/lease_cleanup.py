@@ -1,0 +1,99 @@
+"""Deletes finished leases: one worker's part.
+
+A deletion falls to one of the live workers (`chosen_worker`). What it does not delete is planned again by a later round.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from penstock.core.leases.coordinator_events import Level, ListingPurpose, NotDone, Topic, Unknown
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.fleet_view import chosen_worker
+from penstock.core.leases.lease import Applied, Refused
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.required_leases import Gone, find_vanished, plan_deletions
+from penstock.core.leases.shard_listing import ShardListing
+from penstock.core.leases.turn import Turn
+from penstock.core.leases.write_purposes import ForCleanup
+from penstock.core.shard import Shard
+
+_REST_DURATIONS: Final = 3  # lease durations that a finished lease stands before it is deleted
+_DELETIONS_PER_ROUND: Final = 100
+
+
+class LeaseCleanup:
+    """Deletes leases that are not needed any more. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        view: The coordinator's.
+        turn: Where effects go.
+        writes: Sends writes.
+        listing: Shared with the shard syncer.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one coordinator
+        self,
+        me: str,
+        options: CoordinatorOptions,
+        view: LeaseView,
+        turn: Turn,
+        writes: PendingWrites,
+        listing: ShardListing,
+    ) -> None:
+        self.me = me
+        self.options = options
+        self.view = view
+        self._turn = turn
+        self._writes = writes
+        self._listing = listing
+        self._vanished_before: frozenset[str] | None = None
+        self._vanished: frozenset[str] = frozenset()
+        self._listing_due_s: float | None = None
+
+    def on_round(self, now_s: float, workers: Sequence[str]) -> None:
+        """Begin the deletions that are this worker's, and now and then a listing that shows which shards have vanished.
+
+        Args:
+            now_s: Monotonic seconds.
+            workers: Live workers, this one included.
+        """
+        if not self.options.cleanup:
+            return
+        begun = 0
+        for deletion in plan_deletions(self.view.rows(), self._vanished):
+            key = deletion.write.key
+            # One worker: Create, sent, no answer. Another one: the shard's end, then this deletion. The Create, which was
+            # still on its way, would bring the row back.
+            if self.view.unchanged_s(key, now_s) < _REST_DURATIONS * self.options.lease_duration_s:
+                continue
+            if begun < _DELETIONS_PER_ROUND and chosen_worker(workers, key) == self.me:
+                begun += self._writes.enqueue(deletion.write, ForCleanup(deletion.why))
+        if self._listing_due_s is None:
+            self._listing_due_s = now_s + self.options.garbage_interval_s * self._turn.draw()
+        if now_s >= self._listing_due_s and not self._listing.is_under_way:
+            self._listing_due_s = now_s + self.options.garbage_interval_s
+            if self._has_old_leases(now_s):
+                self._listing.begin(ListingPurpose.FIND_VANISHED)
+
+    def _has_old_leases(self, now_s: float) -> bool:
+        return any(
+            row.is_ended and self.view.unchanged_s(key, now_s) >= self.options.garbage_interval_s
+            for key, row in self.view.rows().items()
+        )
+
+    def on_listing(self, shards: Sequence[Shard], now_s: float) -> None:
+        """Observe every shard that the stream has."""
+        self._vanished_before, self._vanished = find_vanished(self.view.rows(), shards, self._vanished_before)
+        self._listing_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self._turn.draw())
+
+    def on_deleted(self, key: str, why: Gone, outcome: Applied | Refused | NotDone | Unknown) -> None:
+        """Observe the answer to a deletion."""
+        if isinstance(outcome, Applied):
+            self.view.forget(key)
+            message = f"lease {key} deleted: {why.value}"
+            self._turn.report(Topic.DELETED, Level.INFO, message, key, why.name.lower())

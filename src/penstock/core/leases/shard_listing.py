@@ -1,0 +1,35 @@
+"""The one listing of the stream's shards that a worker may have under way."""
+
+from __future__ import annotations
+
+from penstock.core.leases.coordinator_events import ListingPurpose, ListShards
+from penstock.core.leases.turn import Turn
+
+
+class ShardListing:
+    """Begins listings, one at a time: every worker of a fleet may want one, and `ListShards` is a scarce call.
+
+    Args:
+        turn: Where effects go.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._purpose: ListingPurpose | None = None
+
+    @property
+    def is_under_way(self) -> bool:
+        """Whether the answer to a listing is awaited."""
+        return self._purpose is not None
+
+    def begin(
+        self, purpose: ListingPurpose, filter_type: str | None = None, timestamp_ms: int | None = None
+    ) -> None:
+        """List shards. No listing may be under way."""
+        assert self._purpose is None, f"a listing for {purpose} while one for {self._purpose} is under way"
+        self._purpose = purpose
+        self._turn.emit(ListShards(purpose, filter_type, timestamp_ms))
+
+    def end(self) -> None:
+        """Observe that the listing was answered, or failed."""
+        self._purpose = None

@@ -1,0 +1,43 @@
+"""One call of the lease coordinator: the effects that it collects, and its number from chance."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from penstock.core.leases.coordinator_events import Effect, Level, Problem, Report, Topic
+
+_GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
+
+
+class Turn:
+    """What the parts of one coordinator share while an event is handled. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.effects: list[Effect] = []
+        self._chance = 0.5
+
+    def begin(self, chance: float) -> None:
+        """Start the next turn, with a fresh number in [0, 1)."""
+        self.effects = []
+        self._chance = chance
+
+    def draw(self) -> float:
+        """Return a number in [0, 1): several per turn, all derived from the turn's one."""
+        self._chance = (self._chance + _GOLDEN) % 1.0
+        return self._chance
+
+    def emit(self, effect: Effect) -> None:
+        """Add an effect to those that this turn returns."""
+        self.effects.append(effect)
+
+    def report(
+        self, topic: Topic, level: Level, message: str, key: str | None = None, reason: str = ""
+    ) -> None:
+        """Tell people, logs and metrics something."""
+        self.emit(Report(topic, level, message, key, reason))
+
+    def report_failed_call(self, what: str, problem: Problem, detail: str) -> None:
+        """Report a call to a service that was not done."""
+        level = Level.ERROR if problem is Problem.REFUSED else Level.WARNING
+        message = f"{what} failed: {problem.value} {detail}".rstrip()
+        self.report(Topic.CALL_FAILED, level, message, reason=problem.name.lower())

@@ -1,0 +1,82 @@
+"""What a lease write is for: kept while the write is under way, it decides who learns of the answer."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeAlias
+
+from penstock.core.leases.fleet_view import Reason
+from penstock.core.leases.required_leases import Gone
+from penstock.core.position import Position
+
+
+@dataclass(frozen=True, slots=True)
+class ForHeldLease:
+    """Renew, checkpoint, release or end a held lease.
+
+    Args:
+        epoch: Names the ownership; an answer that comes after it is nobody's.
+    """
+
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForGain:
+    """Get a lease, or ask for it."""
+
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class ForChildOf:
+    """Create the lease of a finished shard's child.
+
+    Args:
+        parent: The finished shard.
+        epoch: Names this worker's ownership of it.
+    """
+
+    parent: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ForFirstLease:
+    """Create the lease that decides which of several workers starts the application."""
+
+
+class CreationReason(Enum):
+    """Why a lease is created that no held lease asked for."""
+
+    FIRST = "first"
+    CHILD = "child"
+    UNEXPLAINED = "unexplained"
+    RESTORED = "restored"
+
+
+@dataclass(frozen=True, slots=True)
+class ForMissingLease:
+    """Create a lease that the table lacks."""
+
+    reason: CreationReason
+
+
+@dataclass(frozen=True, slots=True)
+class ForCleanup:
+    """Delete a finished lease."""
+
+    reason: Gone
+
+
+@dataclass(frozen=True, slots=True)
+class ForLateCheckpoint:
+    """Write what a reader had done when its lease was gone already."""
+
+    position: Position
+
+
+WritePurpose: TypeAlias = (
+    ForHeldLease | ForGain | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
+)
