@@ -30,6 +30,7 @@ from penstock.core.leases.coordinator_events import (
     Tick,
     Unknown,
 )
+from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Create, Lease, Promote, starting_lease
 from penstock.core.position import Position, Sentinel
 from penstock.core.stream_identity import StreamIdentity
