@@ -73,7 +73,7 @@ class Facts:
     # --- reading positions ----------------------------------------------------------------------------
 
     def index_after(self, key: str, position: Position) -> int:
-        """Give the index of the first record that a position leaves to be read."""
+        """Return the index of the first record that a position leaves to be read."""
         shard = self.shards[key]
         if position.sequence_number is not None:
             return bisect_right(shard.sequences, int(position.sequence_number))
@@ -84,7 +84,7 @@ class Facts:
         return len(shard.sequences) if position.sentinel is Sentinel.LATEST else 0
 
     def first_undone(self, key: str, before_index: int) -> int | None:
-        """Give the first record in scope before an index that is not done; None when all are."""
+        """Return the first record in scope before an index that is not done; None if all are."""
         shard = self.shards[key]
         start_ms = self.start_ms
         if start_ms is None:
@@ -98,7 +98,7 @@ class Facts:
         return None
 
     def now_s_since(self, moment_s: float | None) -> float:
-        """Give the seconds since a moment; infinity when it never came."""
+        """Return the seconds since a moment; infinity if it never came."""
         return float("inf") if moment_s is None else self.now - moment_s
 
     def is_forgiven(self, key: str) -> bool:
@@ -190,5 +190,5 @@ class Facts:
 
 
 def name_of(who: str) -> str:
-    """Give the worker id of an incarnation."""
+    """Return the worker id of an incarnation."""
     return who.partition("#")[0]

@@ -29,7 +29,7 @@ class _Followed(Checker):
         self._begun.setdefault((name, batch, key), self._mark(key, name))
 
     def _mark(self, key: str, name: str) -> int:
-        """Give a number that rises whenever the shard was in other hands than `name`'s, or came anew."""
+        """Return a number that rises whenever the shard had another owner than `name`, or got a new row."""
         return sum(1 for other in self._changes.get(key, ()) if other != name)
 
     def was_kept(self, name: str, batch: int, key: str) -> bool:

@@ -45,7 +45,7 @@ class SimTable:
         del self._snapshots[:-20]
 
     def stale_rows(self, now_s: float, choice: float) -> tuple[Lease, ...]:
-        """Give rows as they were up to two seconds ago, as eventually consistent reads do."""
+        """Return rows as they were up to two seconds ago, as eventually consistent reads do."""
         recent = [rows for at_s, rows in self._snapshots if at_s >= now_s - 2.0]
         return recent[int(choice * len(recent))] if recent else tuple(self.rows.values())
 

@@ -101,7 +101,7 @@ class World(Surroundings):
         worker.start()
 
     def on_worker_gone(self, worker: SimWorker, how: str) -> None:
-        """Take in that a process has ended; another of the same name may come."""
+        """Note that a process has ended; another of the same name may come."""
         worker.is_alive = False
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]

@@ -144,7 +144,7 @@ class KinesisBatchReader(DataSourceReader):
 
     @explained
     def partitions(self) -> list[BoundedPartition]:
-        """Give one task for each shard that may hold records in the range."""
+        """Return one task for each shard that may hold records in the range."""
         options, narrowing = self._options, self._narrowing
         kinesis = open_kinesis(options.connection)
         summary = kinesis.fetch_summary(options.stream)

@@ -11,7 +11,7 @@ _SCOPES: Final = (("source", "streaming read"), ("batch", "batch read"), ("sink"
 
 
 def option_rows() -> list[dict[str, Any]]:
-    """Give one row per option, as plain values."""
+    """Return one row per option, as plain values."""
     return [
         {
             "name": option.name,
@@ -26,7 +26,7 @@ def option_rows() -> list[dict[str, Any]]:
 
 
 def render_markdown() -> str:
-    """Give docs/options.md."""
+    """Return the text of docs/options.md."""
     lines = [
         "# Options of the Spark source and sink",
         "",

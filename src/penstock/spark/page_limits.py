@@ -20,17 +20,17 @@ _SEQUENCE, _SUB, _ARRIVAL, _DATA = (
 
 
 def position_of(rows: pa.RecordBatch, index: int) -> Position:
-    """Give the position of one row."""
+    """Return the position of one row."""
     return at_record(rows.column(_SEQUENCE)[index].as_py(), rows.column(_SUB)[index].as_py())
 
 
 def arrival_ms_of(rows: pa.RecordBatch, index: int) -> int:
-    """Give the arrival of one row, in milliseconds since the epoch."""
+    """Return the arrival of one row, in milliseconds since the epoch."""
     return int(rows.column(_ARRIVAL)[index].value) // 1000
 
 
 def bytes_of(rows: pa.RecordBatch) -> int:
-    """Give the bytes of user data in all rows."""
+    """Return the bytes of user data in all rows."""
     return int(pc.sum(pc.binary_length(rows.column(_DATA))).as_py() or 0)
 
 

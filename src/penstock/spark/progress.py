@@ -64,7 +64,7 @@ class StreamLag:
 
 
 def lag(query: _Query) -> list[StreamLag]:
-    """Say how far behind each Kinesis source of a streaming query is.
+    """Return how far behind each Kinesis source of a streaming query is.
 
     Args:
         query: A running or ended `StreamingQuery`.

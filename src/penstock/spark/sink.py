@@ -235,11 +235,11 @@ class KinesisBatchWriter(DataSourceArrowWriter):
         return self._rows.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say in the log what was written."""
+        """Log what was written."""
         _sum_up(messages, "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Say in the log what stays written although the job failed: a stream takes nothing back."""
+        """Log what stays written although the job failed: a stream takes nothing back."""
         _sum_up(messages, "failed batch write, acknowledged before the failure")
 
 
@@ -255,11 +255,11 @@ class KinesisStreamWriter(DataSourceStreamArrowWriter):
         return self._rows.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say what the micro-batch wrote, in the log and for `sink_report`; may come again for a batch after a restart."""
+        """Report what the micro-batch wrote, in the log and for `sink_report`; Spark may call it again for a batch after a restart."""
         totals, dead_letters = _sum_up(messages, f"micro-batch {batchId}")
         if self._checkpoint_location is not None:
             record_commit(self._checkpoint_location, batchId, totals, dead_letters)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Say in the log what stays written; the batch will be written again (at-least-once)."""
+        """Log what stays written; the batch will be written again (at-least-once)."""
         _sum_up(messages, f"failed micro-batch {batchId}, acknowledged before the failure")

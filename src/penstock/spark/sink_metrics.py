@@ -44,7 +44,7 @@ class SinkReport:
 
 
 def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkReport | None:
-    """Say what a streaming query has written to Kinesis.
+    """Return what a streaming query has written to Kinesis.
 
     Args:
         query: A `StreamingQuery`, running or ended. May be None when the location is given.

@@ -43,18 +43,18 @@ class KinesisDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Give the format's name."""
+        """Return the format's name."""
         return "kinesis"
 
     @explained
     def schema(self) -> str:
-        """Give the rows that reading produces; a wrong option is told here, at `load()`."""
+        """Return the schema of the rows; a wrong option is reported here, at `load()`."""
         check_read(self._own_options())
         return SCHEMA_DDL
 
     @explained
     def reader(self, schema: StructType) -> KinesisBatchReader:  # noqa: ARG002 - Spark's signature
-        """Give the batch reader."""
+        """Return the batch reader."""
         from penstock.spark.batch import KinesisBatchReader
 
         options, notes = parse_batch(self._own_options())
@@ -63,7 +63,7 @@ class KinesisDataSource(DataSource):
 
     @explained
     def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: ARG002, N802 - Spark's signature
-        """Give the streaming reader."""
+        """Return the streaming reader."""
         from penstock.spark.stream_reader import KinesisStreamReader
 
         options, notes = parse_source(self._own_options())
@@ -72,7 +72,7 @@ class KinesisDataSource(DataSource):
 
     @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
-        """Give the batch writer."""
+        """Return the batch writer."""
         from penstock.spark.sink import KinesisBatchWriter, check_columns
 
         options, notes = parse_sink(self._own_options())
@@ -81,7 +81,7 @@ class KinesisDataSource(DataSource):
 
     @explained
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
-        """Give the streaming writer."""
+        """Return the streaming writer."""
         from penstock.spark.sink import KinesisStreamWriter, check_columns
 
         options, notes = parse_sink(self._own_options())

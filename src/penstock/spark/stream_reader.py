@@ -69,17 +69,17 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel as options only: threads and connections stay where they are."""
+        """Pickle the options only: threads and connections stay where they are."""
         return {"_options": self._options, "_planner": None}
 
     # --- in the process beside the driver -----------------------------------------------------------------
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Give the offset before the first batch: the same every time it is asked."""
+        """Return the offset before the first batch: the same every time."""
         return INITIAL_OFFSET.to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
-        """Tell Spark the limit of one batch; where there are two, both are kept all the same."""
+        """Return the limit of one batch for Spark; if there are two, Penstock keeps both all the same."""
         if self._options.record_count_max is not None:
             return ReadMaxRows(self._options.record_count_max)
         if self._options.bytes_max is not None:
@@ -93,24 +93,24 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @explained
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Give the offset of the next batch, or `start` when there is nothing new."""
+        """Return the offset of the next batch, or `start` if there is nothing new."""
         begin = parse_offset(start)
         following = self._opened().latest(begin, with_limits=not isinstance(limit, ReadAllAvailable))
         return start if following is begin else following.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
-        """Give the lag per shard for the query's progress."""
+        """Return the lag per shard for the query's progress."""
         return None if self._planner is None else self._planner.report()
 
     @explained
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:
-        """Give the batch's tasks."""
+        """Return the batch's tasks."""
         if start == end:
             return []
         return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Nothing to do: the next plan settles the batch, whether Spark gets to say this or not."""
+        """Do nothing: the next plan settles the batch, whether Spark calls this or not."""
 
     def stop(self) -> None:
         """End threads and give idle leases back."""

@@ -1,21 +1,20 @@
 """The claim protocol: how the end of a batch becomes durable although it is found only while reading.
 
 A task reads a shard from the batch's start until its limit or the tip, and before it finishes it *claims* the end on the
-lease. The first claim of a batch stands. Every other execution of the batch (a retry, a speculative copy, a second action,
-a replay after a crash) finds the claim and reads exactly up to it, so every execution that Spark accepts holds the same
-records, whoever had the lease in between: a claim stands in an attribute of its own that nobody else's write clears. When
-the next batch is planned, the batch before is done and its claims are where the next one starts.
+lease. The first claim of a batch is final. Every other execution of the batch (a retry, a speculative copy, a second
+action, a replay after a crash) finds the claim and reads exactly up to it. So every execution that Spark accepts holds the
+same records, whoever had the lease in between: a claim is in an attribute of its own, which no other worker's write clears.
+When the next batch is planned, the batch before is done, and the next one starts at its claims.
 
-A task that may not read (the lease is another worker's, or another worker's checkpoint has passed the start) claims that
-the batch holds nothing of the shard, so that this too is the same in every execution.
+A task that may not read (another worker has the lease, or another worker's checkpoint is past the start) claims that the
+batch holds nothing of the shard, so that this too is the same in every execution.
 
 A driver remembers which claim it saw on each shard when it planned. A claim that is neither that one nor one of the batch
-itself was made by another driver that works from the same checkpoint location, which has gone on since. Where the claim is
-gone, the row was made anew (after somebody emptied the table) and nothing has been claimed on it since: the batch is read
-from its start, at-least-once, as where the whole row is gone. A claim keeps the
-ranges of a few batches before it: a driver that was paused in the middle of one of them finishes it with the same records,
-since its sink may have begun to overwrite what the successor wrote. Of an older batch nothing is known: the task fails, and
-never gives fewer records instead.
+itself was made by another driver, which works from the same checkpoint location and has gone on since. If the claim is
+gone, the row was created anew (after somebody emptied the table) and nothing has been claimed on it since. Then the batch is
+read from its start, at-least-once, as if the whole row were gone. A claim keeps the ranges of a few batches before it. A
+driver that was paused in the middle of one of them finishes it with the same records, because its sink may have begun to
+overwrite what the successor wrote. Nothing is known of an older batch: the task fails, and never gives fewer records instead.
 
 Three questions are answered here, each by a pure function:
 
@@ -256,7 +255,7 @@ def settle_claim(row: Lease | None, execution: Execution, mine: Position) -> tup
 
 
 def plan_dropped_claims(lease: Lease, worker: str, kept_after_ms: int) -> tuple[tuple[str, int], ...]:
-    """Say which claims of other workers a claim takes away.
+    """Return the claims of other workers that a claim drops.
 
     A claim is needed as long as its batch can be repeated: until its records have left the stream. A query that has gone
     for good leaves its claim behind, so the row keeps a bounded number of them.

@@ -1,9 +1,9 @@
 """The offset of a streaming query: where a batch starts in every shard, as canonical JSON.
 
-Spark logs a batch's end offset before the batch runs, but nobody can say yet where a shard will be read to. So
-the offset with number n says where batch n *starts*; where it ended is on the leases (`core.claims`). Spark
-compares offsets as JSON texts, so the same content must always give the same text: keys are sorted, sequence
-numbers are strings, sentinels have one spelling.
+Spark logs a batch's end offset before the batch runs, when nobody can say yet where a shard will be read to. So the
+offset with number n says where batch n *starts*; where it ended is on the leases (`penstock.core.batches.claims`). Spark
+compares offsets as JSON texts, so the same content must always give the same text: keys are sorted, sequence numbers are
+strings, and sentinels have one spelling.
 """
 
 from __future__ import annotations
@@ -198,7 +198,7 @@ def _text(value: Any) -> str:
 
 
 def encode_position(position: Position) -> list[Any]:
-    """Give `[sequence number or sentinel, sub-sequence number or moment in ms]`."""
+    """Return `[sequence number or sentinel, sub-sequence number or moment in ms]`."""
     if position.sequence_number is not None:
         return [position.sequence_number, position.sub_sequence_number]
     name = "" if position.sentinel is None else position.sentinel.value

@@ -1,13 +1,13 @@
 """The shards of one streaming query: a pure machine between the lease coordinator and the claim protocol.
 
-The coordinator (`core.coordinator`) says which shards are this query's: `StartReader` and `StopReader`. The claims
-(`core.claims`) say where each was read to. A batch runs between two looks at the table and cannot be told to stop, so
-shards come and go between batches only:
+The coordinator (`penstock.core.leases.coordinator`) decides which shards are this query's: `StartReader` and
+`StopReader`. The claims (`penstock.core.batches.claims`) tell where each was read to. A batch runs between two looks at the
+table and cannot be told to stop, so shards come and go only between batches:
 
-- `settle` is called when a batch is done: every shard's next start is resolved from its row.
-- `hand_back` answers the coordinator for shards that are to go, with what is done in them; `drained` for those that are
-  read to their end. Both are the reader's last word on a shard, as for the plain consumer.
-- `promotions` are the claims that may become checkpoints while nothing else is to do.
+- `settle` is called when a batch is done. It resolves every shard's next start from its row.
+- `hand_back` answers the coordinator for shards that must go, with what is done in them, and `drained` for those that are
+  read to their end. Each is the last event about a shard, as from a reader of the plain consumer.
+- `promotions` are the claims that may become checkpoints while there is nothing else to do.
 - `next_offset` begins the next batch with what is left.
 
 The simulator runs this very machine (`penstock.sim`).
@@ -127,7 +127,7 @@ def state_after(begin: Start, row: Lease | None, now_ms: int) -> ShardState:
 def plan_recreation(
     rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
 ) -> dict[str, Position]:
-    """Say which leases an offset knows and the table does not, and where they start.
+    """Return the leases that an offset knows and the table does not, and where they start.
 
     A shard whose child, or child's child, has a lease is done: its own was cleared away.
 
@@ -303,7 +303,7 @@ class QueryShards:
     # --- the coordinator's word -----------------------------------------------------------------------
 
     def start(self, effect: StartReader, now_ms: int) -> None:
-        """Take a shard in. It is read from the next batch on."""
+        """Add a shard. It is read from the next batch on."""
         held = self._held[effect.key] = _Held(effect.epoch, effect.position)
         if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
             self.doubtful.add(
@@ -482,7 +482,7 @@ class QueryShards:
     # --- between batches ------------------------------------------------------------------------------
 
     def drained(self) -> list[ShardDrained]:
-        """Give up the shards that are read to their end: children first, then the end, is the coordinator's."""
+        """Give up the shards that are read to their end; the coordinator creates the children and then ends the leases."""
         events = []
         for key in sorted(key for key, state in self.states.items() if state.is_finished):
             held = self._held.pop(key)
@@ -514,11 +514,11 @@ class QueryShards:
         return ReaderStopped(key, held.epoch, state.position, state.tip)
 
     def promotions(self) -> list[Promote]:
-        """Give the claims of the done batch that may become checkpoints."""
+        """Return the claims of the done batch that may become checkpoints."""
         return list(self._promotions.values())
 
     def note_promoted(self, keys: Iterable[str]) -> None:
-        """Take in that promotions were written, or will never be."""
+        """Forget promotions that were written or never will be."""
         for key in keys:
             self._promotions.pop(key, None)
 
@@ -535,7 +535,7 @@ class QueryShards:
         until_ms: int | None,
         deaggregates: bool = True,
     ) -> StreamOffset:
-        """Begin the next batch: it starts where every shard stands now.
+        """Return the offset of the next batch: it starts where every shard is now.
 
         Args:
             start: The offset of the batch before, which is settled.
@@ -563,7 +563,7 @@ class QueryShards:
         )
 
     def batch_begins(self) -> None:
-        """Take in that tasks were given out: nothing moves until the next `settle`."""
+        """Note that tasks were given out: no shard comes or goes until the next `settle`."""
         self._settled_batch = None
 
 
