@@ -12,7 +12,6 @@ from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable
 from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
-from penstock.runtime.loop import InlinePool
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 
@@ -28,6 +27,16 @@ class VirtualClock:
 
     def sleep(self, duration_s: float) -> None:
         self.now_s += duration_s
+
+
+class InlinePool:
+    """Runs each task where it is submitted."""
+
+    def submit(self, task) -> None:
+        task()
+
+    def close(self) -> None:
+        pass
 
 
 @dataclass(frozen=True)

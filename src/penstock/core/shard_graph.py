@@ -3,7 +3,7 @@
 A listing is paged, in no promised order, may name a shard twice, and misses parents that retention has removed. The
 graph takes all of that in; nothing here asks the service. Two values do the work:
 
-- `ShardGraph`: parents, children, ancestors, what may be read now, holes and overlaps, what to begin with.
+- `ShardGraph`: parents, children, ancestors, holes and overlaps, what to begin with.
 - `HashRouter`: which open shard a record goes to; the only part that runs once per record.
 
 Source:
@@ -22,7 +22,7 @@ from typing import Final
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key, parse_hash_key
 from penstock.core.position import Position, Sentinel
-from penstock.core.shard import ChildShard, Shard
+from penstock.core.shard import Shard
 from penstock.errors import StreamChanged
 
 _UNKNOWN_START: Final = "0"  # what a Shard holds that was not made from a listing
@@ -42,11 +42,6 @@ class Cover:
 
     holes: tuple[HashRange, ...]
     overlaps: tuple[HashRange, ...]
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every hash key has exactly one owner."""
-        return not self.holes and not self.overlaps
 
 
 def cover_of(ranges: Iterable[HashRange]) -> Cover:
@@ -90,7 +85,7 @@ class Snapshot:
 
 
 class ShardGraph:
-    """The shards of one stream and their lineage. Immutable; `merged` gives a new one.
+    """The shards of one stream and their lineage. Immutable.
 
     Args:
         shards: Of one or several listings, in any order, doubled where they overlap. What is known twice is joined: a
@@ -138,19 +133,7 @@ class ShardGraph:
             raise ValueError(f"the listing is broken: {', '.join(circle[:4])} descend from themselves")
         return ordered
 
-    def merged(self, shards: Iterable[Shard]) -> ShardGraph:
-        """Return a graph that also knows a later listing, or a part of one.
-
-        Raises:
-            StreamChanged: The listing is of another stream of the same name.
-            ValueError: A shard descends from itself.
-        """
-        return ShardGraph([*self._shards.values(), *shards])
-
     # --- single shards ---
-
-    def __len__(self) -> int:
-        return len(self._shards)
 
     def __contains__(self, shard_id: object) -> bool:
         return shard_id in self._shards
@@ -163,10 +146,6 @@ class ShardGraph:
         """Return a listed shard; KeyError where it is not listed."""
         return self._shards[shard_id]
 
-    def get(self, shard_id: str) -> Shard | None:
-        """Return a shard, or None where it is not listed."""
-        return self._shards.get(shard_id)
-
     def parents(self, shard_id: str) -> tuple[Shard, ...]:
         """Return the listed parents of a listed shard; those that are gone are left out."""
         named = dict.fromkeys(self._shards[shard_id].parents)
@@ -175,12 +154,6 @@ class ShardGraph:
     def children(self, shard_id: str) -> tuple[Shard, ...]:
         """Return the shards that continue this one, in the order of their hash ranges. It need not be listed itself."""
         return tuple(self._shards[child] for child in self._children.get(shard_id, ()))
-
-    def children_of(self, shard_id: str) -> tuple[ChildShard, ...]:
-        """Return the children as the last page of the shard would name them."""
-        return tuple(
-            ChildShard(child.shard_id, child.parents, child.hash_range) for child in self.children(shard_id)
-        )
 
     def ancestors(self, shard_id: str) -> frozenset[str]:
         """Return every listed shard that this listed one descends from."""
@@ -216,44 +189,17 @@ class ShardGraph:
     # --- the whole ---
 
     @property
-    def roots(self) -> tuple[Shard, ...]:
-        """Shards without a listed parent, oldest first."""
-        return tuple(shard for shard in self if not self.parents(shard.shard_id))
-
-    @property
-    def leaves(self) -> tuple[Shard, ...]:
-        """Shards without a listed child, oldest first."""
-        return tuple(shard for shard in self if shard.shard_id not in self._children)
-
-    @property
     def open_shards(self) -> tuple[Shard, ...]:
         """Shards that puts may land in, in the order of their hash ranges.
 
         A shard that has listed children counts as closed, whatever a page from before the change says.
         """
-        found = [shard for shard in self.leaves if shard.is_open]
+        found = [shard for shard in self if shard.is_open and shard.shard_id not in self._children]
         return tuple(sorted(found, key=lambda shard: shard.hash_range))
 
     def open_cover(self) -> Cover:
         """Return how the open shards cover the hash keys: exactly once, in every complete listing."""
         return cover_of(shard.hash_range for shard in self.open_shards)
-
-    def readable(self, ended: Collection[str]) -> tuple[Shard, ...]:
-        """Return the shards that may be read now.
-
-        Args:
-            ended: Shards in which everything is done.
-
-        Returns:
-            Oldest first: each shard that is not done and whose parents are all done, or gone from the listing.
-        """
-        done = ended if isinstance(ended, set | frozenset | dict) else frozenset(ended)
-        return tuple(
-            shard
-            for shard in self
-            if shard.shard_id not in done
-            and all(parent in done or parent not in self._shards for parent in shard.parents)
-        )
 
     def snapshot_at(
         self,
@@ -289,10 +235,6 @@ class ShardGraph:
             tuple(sorted(chosen, key=lambda shard: shard.hash_range)),
             tuple(HashRange(start, end) for start, end in holes),
         )
-
-    def router(self) -> HashRouter:
-        """Return the router over the open shards."""
-        return HashRouter(self.open_shards)
 
 
 def _age(shard: Shard) -> tuple[int, str]:
@@ -407,10 +349,6 @@ class HashRouter:
     def shard_ids(self) -> tuple[str, ...]:
         """The shards that own at least one hash key alone, in the order of their ranges."""
         return tuple(dict.fromkeys(owner for owner in self._owners if owner is not None))
-
-    def shard_of_hash(self, hash_key: int) -> str | None:
-        """Return the shard that owns a hash key from 0 to 2^128-1, or None where the listing does not tell."""
-        return self._owners[bisect_right(self._starts, hash_key) - 1]
 
     def predict_shard(self, partition_key: str, explicit_hash_key: str | None = None) -> str | None:
         """Return the shard that a record goes to, or None where the listing does not tell.

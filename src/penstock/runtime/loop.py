@@ -91,17 +91,6 @@ class ThreadPool:
                 log.exception("a task of %s failed", self._name)
 
 
-class InlinePool:
-    """Runs each task where it is submitted: for tests under a virtual clock."""
-
-    def submit(self, task: Task) -> None:
-        """Run a task now."""
-        task()
-
-    def close(self) -> None:
-        """Do nothing."""
-
-
 class Loop(Generic[E]):
     """The base of both loops of the consumer: an inbox and a wake-up time.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
@@ -144,8 +144,3 @@ def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int | None) 
         case "FROM_TIMESTAMP":
             return shard.closed_ms is None or shard.closed_ms > moment
     raise ValueError(f"unknown shard filter {filter_type}")
-
-
-def count_through(sequences: list[int], last: int) -> int:
-    """Give how many sequence numbers are at most `last`."""
-    return bisect_right(sequences, last)
