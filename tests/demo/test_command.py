@@ -1,0 +1,14 @@
+"""The demonstration's command before anything starts."""
+
+from penstock.cli import main as cli
+from penstock_demo import command
+
+
+def test_what_is_missing_is_named_once_with_the_extra_that_brings_it(monkeypatch, capsys):
+    there = command.find_spec
+    monkeypatch.setattr(command, "find_spec", lambda name: None if name in ("moto", "rich") else there(name))
+    assert cli.main(["demo", "--records", "200"]) == 1
+    assert capsys.readouterr().err == (
+        "penstock demo: the demonstration needs moto, rich, which this installation does not have: "
+        "pip install 'penstock[demo]'\n"
+    )
