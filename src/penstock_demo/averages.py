@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock_demo.verify import AVERAGE_FIELDS
@@ -10,8 +11,7 @@ from penstock_demo.verify import AVERAGE_FIELDS
 if TYPE_CHECKING:
     import pandas as pd
 
-    from penstock.consumer import Batch, Consumer
-    from penstock.wiring import AwsOptions
+    from penstock import Batch, Consumer
 
 _COLUMNS: Final = ("origin", "hour", *AVERAGE_FIELDS)
 
@@ -21,12 +21,12 @@ class AverageFollower:
 
     Args:
         stream: Name of the stream.
-        aws: How to reach the service.
+        service: Arguments of `Consumer` that say how to reach the service.
     """
 
-    def __init__(self, stream: str, aws: AwsOptions) -> None:
+    def __init__(self, stream: str, service: Mapping[str, Any]) -> None:
         self._stream = stream
-        self._aws = aws
+        self._service = service
         self._consumer: Consumer | None = None
         self._lock = threading.Lock()
         self._rows: list[tuple[Any, ...]] = []
@@ -35,9 +35,7 @@ class AverageFollower:
 
     def start(self) -> None:
         """Begin to read on threads of its own."""
-        from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-        from penstock.runtime.memory_lease_table import MemoryLeaseTable
-        from penstock.wiring import open_kinesis
+        from penstock import Consumer, ConsumerOptions
 
         options = ConsumerOptions(
             worker_id="follower",
@@ -47,9 +45,7 @@ class AverageFollower:
             cold_start_jitter_s=0.0,
             idle_time_between_reads_s=0.5,
         )
-        # One reader that never resumes: its leases may live in memory.
-        ports = ConsumerPorts(kinesis=open_kinesis(self._aws), lease_table=MemoryLeaseTable("follower"))
-        self._consumer = Consumer(self._stream, "follower", self._take, options=options, ports=ports)
+        self._consumer = Consumer(self._stream, "follower", self._take, options=options, **self._service)
         self._consumer.start()
 
     def stop(self) -> None:

@@ -10,7 +10,7 @@ from penstock_demo.checkpoints import read_events
 from penstock_demo.demo_options import SHARD_COUNT, DemoOptions
 from penstock_demo.display import Display
 from penstock_demo.query import AVERAGES, LATE_MINUTES
-from penstock_demo.run import DELAYS, FLIGHTS, Run, aws_options
+from penstock_demo.run import DELAYS, FLIGHTS, Run, service_of
 from penstock_demo.verify import Verdict, verify
 from penstock_demo.watch import Statuses
 
@@ -46,7 +46,7 @@ class Demo:
                 f"embedded Kinesis at {server.endpoint_url}, with the service's limits: stream {FLIGHTS} has "
                 f"{SHARD_COUNT} shards, stream {DELAYS} 2"
             )
-            follower = AverageFollower(DELAYS, aws_options(server))
+            follower = AverageFollower(DELAYS, service_of(server))
             follower.start()
             try:
                 run = Run(self._options, self._folder, self._display, self._statuses, server, follower)

@@ -6,9 +6,14 @@ import random
 from dataclasses import dataclass
 from typing import Final
 
-from penstock_demo.processes import Kind
+from penstock_demo.processes import ProcessKind
 
-_KINDS: Final[tuple[Kind | None, ...]] = (None, Kind.JVM, Kind.PLANNER, Kind.WORKER)
+_KINDS: Final[tuple[ProcessKind | None, ...]] = (
+    None,
+    ProcessKind.JVM,
+    ProcessKind.PLANNER,
+    ProcessKind.WORKER,
+)
 # A whole restart takes seconds, a worker is replaced in a fraction of one.
 _WEIGHTS: Final = (2, 1, 1, 3)
 _DELAY_MAX_S: Final = 1.2
@@ -25,7 +30,7 @@ class Kill:
         in_batch: Whether it waits until a batch is planned and not committed.
     """
 
-    kind: Kind | None
+    kind: ProcessKind | None
     after_batches: int = 0
     delay_s: float = 0.0
     in_batch: bool = False

@@ -23,7 +23,7 @@ _POLL_S: Final = 0.02
 _PROC: Final = Path("/proc")
 
 
-class Kind(Enum):
+class ProcessKind(Enum):
     """What a process of a Spark program does."""
 
     DRIVER = "driver"
@@ -34,29 +34,29 @@ class Kind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundProcess:
     """One running process."""
 
     pid: int
-    kind: Kind
+    kind: ProcessKind
     command: str
 
 
-def kind_of(command: str) -> Kind:
+def kind_of(command: str) -> ProcessKind:
     """Return what a process is, judged by its command line."""
     if "pyspark.daemon" in command:
         # Spark's name of what does the work in executors; the other daemons only look at options and plans.
-        return Kind.WORKER if command.rstrip().endswith("pyspark.worker") else Kind.OTHER
+        return ProcessKind.WORKER if command.rstrip().endswith("pyspark.worker") else ProcessKind.OTHER
     if "python_streaming_source_runner" in command:
-        return Kind.PLANNER
+        return ProcessKind.PLANNER
     if "penstock_demo.query" in command:
-        return Kind.DRIVER
+        return ProcessKind.DRIVER
     if "org.apache.spark.deploy.SparkSubmit" in command:
-        return Kind.JVM
-    return Kind.OTHER
+        return ProcessKind.JVM
+    return ProcessKind.OTHER
 
 
-def find_processes(session: int) -> list[Found]:
+def find_processes(session: int) -> list[FoundProcess]:
     """Return the running processes of a session, in no order; one that has ended is not among them.
 
     Args:
@@ -68,7 +68,7 @@ def find_processes(session: int) -> list[Found]:
         # It may end between being listed and being asked.
         with suppress(ProcessLookupError, PermissionError):
             if os.getsid(pid) == session:
-                found.append(Found(pid, kind_of(command), command))
+                found.append(FoundProcess(pid, kind_of(command), command))
     return found
 
 

@@ -13,13 +13,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.ports.metrics import NoMetrics
 from penstock_demo.dataset import Event
-
-if TYPE_CHECKING:
-    from penstock.wiring import AwsOptions
 
 _BUFFER_BYTES: Final = 8 * 2**20
 _NO_PROGRESS_S: Final = 60.0
@@ -159,22 +156,21 @@ class ProducerWriter:
 
     Args:
         stream: Name.
-        aws: How to reach the service.
+        service: Arguments of `Producer` that say how to reach the service.
     """
 
-    def __init__(self, stream: str, aws: AwsOptions) -> None:
-        from penstock.producer import Producer
-        from penstock.wiring import open_kinesis
+    def __init__(self, stream: str, service: Mapping[str, Any]) -> None:
+        from penstock import Producer
 
         self._tally = ProducerTally()
         self._producer = Producer(
             stream,
-            kinesis=open_kinesis(aws),
             metrics=self._tally,
             aggregation=True,
             ordering="key",
             buffer_bytes_max=_BUFFER_BYTES,
             no_progress_deadline_s=_NO_PROGRESS_S,
+            **service,
         )
 
     def write(self, event: Event) -> None:

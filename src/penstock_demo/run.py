@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import PenstockError
 from penstock_demo.averages import AverageFollower
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from penstock.local.handle import Handle
-    from penstock.wiring import AwsOptions
 
 FLIGHTS: Final = "flights"
 DELAYS: Final = "delays"
@@ -111,7 +110,7 @@ class Run:
             self._process.kill()
 
     def _open_writer(self) -> ProducerWriter:
-        return ProducerWriter(FLIGHTS, aws_options(self._server))
+        return ProducerWriter(FLIGHTS, service_of(self._server))
 
     # --- what happens on the way --------------------------------------------------------------------------
 
@@ -208,14 +207,12 @@ class Run:
             time.sleep(_POLL_S)
 
 
-def aws_options(server: Handle) -> AwsOptions:
-    """Return how to reach the embedded server."""
+def service_of(server: Handle) -> dict[str, Any]:
+    """Return the arguments by which a `Consumer` or a `Producer` reaches the embedded server."""
     from penstock.local.handle import ACCESS_KEY, SECRET_KEY
-    from penstock.wiring import AwsOptions
 
-    return AwsOptions(
-        region=server.region,
-        endpoint_url=server.endpoint_url,
-        access_key_id=ACCESS_KEY,
-        secret_access_key=SECRET_KEY,
-    )
+    return {
+        "region": server.region,
+        "endpoint_url": server.endpoint_url,
+        "connection": {"access_key_id": ACCESS_KEY, "secret_access_key": SECRET_KEY},
+    }

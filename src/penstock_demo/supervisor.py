@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from penstock.errors import PenstockError
-from penstock_demo.processes import Found, Kind, find_processes, kill_session
+from penstock_demo.processes import FoundProcess, ProcessKind, find_processes, kill_session
 from penstock_demo.query import QuerySettings
 
 _LOG_TAIL_LINES: Final = 40
@@ -86,7 +86,7 @@ class QueryProcess:
         self._reader = threading.Thread(target=self._read, args=(self._process,), daemon=True)
         self._reader.start()
 
-    def processes(self, kind: Kind) -> list[Found]:
+    def processes(self, kind: ProcessKind) -> list[FoundProcess]:
         """Give its running processes of a kind."""
         return [each for each in find_processes(self.session) if each.kind is kind]
 

@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 from penstock_demo.checkpoints import running_batch
 from penstock_demo.display import Display
 from penstock_demo.kills import Kill
-from penstock_demo.processes import Kind, kill_process
+from penstock_demo.processes import ProcessKind, kill_process
 from penstock_demo.query import AVERAGES, EVENTS, QuerySettings
 from penstock_demo.supervisor import QueryProcess
 
@@ -175,6 +175,6 @@ class QueryWatch:
             self._process.kill()
             return "the whole query"
         kill_process(chosen.pid)
-        if kill.kind is not Kind.WORKER:  # Spark replaces a worker by itself
+        if kill.kind is not ProcessKind.WORKER:  # Spark replaces a worker by itself
             self._dies_until_s = time.monotonic() + _END_DEADLINE_S
         return str(kill)

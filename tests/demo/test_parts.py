@@ -15,7 +15,7 @@ from penstock_demo.dataset import Event
 from penstock_demo.demo_options import DemoOptions
 from penstock_demo.display import Display
 from penstock_demo.kills import Kill, plan_kills
-from penstock_demo.processes import Kind
+from penstock_demo.processes import ProcessKind
 from penstock_demo.publish import Acknowledged, Publisher, Stop
 
 EVENTS = [Event(f"k{number % 3}", str(number).encode()) for number in range(10)]
@@ -119,7 +119,7 @@ def test_the_same_seed_gives_the_same_kills_and_all_kinds_come():
     assert kills == plan_kills(20, seed=1)
     assert kills != plan_kills(20, seed=2)
     assert len(kills) == 20
-    assert {kill.kind for kill in kills} == {None, Kind.JVM, Kind.PLANNER, Kind.WORKER}
+    assert {kill.kind for kill in kills} == {None, ProcessKind.JVM, ProcessKind.PLANNER, ProcessKind.WORKER}
 
 
 def commit(checkpoint: Path, number: int, *, logs=("offsets", "commits")):

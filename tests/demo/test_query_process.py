@@ -12,7 +12,14 @@ from penstock.errors import PenstockError
 from penstock_demo import processes, watch
 from penstock_demo.display import Display
 from penstock_demo.kills import Kill
-from penstock_demo.processes import Found, Kind, find_processes, kill_process, kill_session, kind_of
+from penstock_demo.processes import (
+    FoundProcess,
+    ProcessKind,
+    find_processes,
+    kill_process,
+    kill_session,
+    kind_of,
+)
 from penstock_demo.query import EVENTS, QuerySettings, parse_settings
 from penstock_demo.supervisor import QueryProcess
 from penstock_demo.watch import QueryWatch, Statuses
@@ -98,12 +105,15 @@ def test_processes_are_listed_the_same_without_a_proc_folder(family, monkeypatch
 @pytest.mark.parametrize(
     ("command", "kind"),
     [
-        ("python -m penstock_demo.query {...}", Kind.DRIVER),
-        ("/usr/bin/java -cp ... org.apache.spark.deploy.SparkSubmit --conf x pyspark-shell ", Kind.JVM),
-        ("python -m pyspark.sql.streaming.python_streaming_source_runner ", Kind.PLANNER),
-        ("python -m pyspark.daemon pyspark.worker ", Kind.WORKER),
-        ("python -m pyspark.daemon pyspark.sql.worker.create_data_source ", Kind.OTHER),
-        ("chmod 0644 /tmp/x", Kind.OTHER),
+        ("python -m penstock_demo.query {...}", ProcessKind.DRIVER),
+        (
+            "/usr/bin/java -cp ... org.apache.spark.deploy.SparkSubmit --conf x pyspark-shell ",
+            ProcessKind.JVM,
+        ),
+        ("python -m pyspark.sql.streaming.python_streaming_source_runner ", ProcessKind.PLANNER),
+        ("python -m pyspark.daemon pyspark.worker ", ProcessKind.WORKER),
+        ("python -m pyspark.daemon pyspark.sql.worker.create_data_source ", ProcessKind.OTHER),
+        ("chmod 0644 /tmp/x", ProcessKind.OTHER),
     ],
 )
 def test_a_process_is_told_by_its_command_line(command, kind):
@@ -310,8 +320,13 @@ def test_the_whole_query_is_killed_only_in_a_batch_and_started_again(watched, se
 
 
 def test_a_worker_is_killed_and_spark_replaces_it(watched):
-    keeper = watched(Kill(Kind.WORKER), Kill(Kind.WORKER))
-    keeper.process.found = {Kind.WORKER: [Found(11, Kind.WORKER, ""), Found(12, Kind.WORKER, "")]}
+    keeper = watched(Kill(ProcessKind.WORKER), Kill(ProcessKind.WORKER))
+    keeper.process.found = {
+        ProcessKind.WORKER: [
+            FoundProcess(11, ProcessKind.WORKER, ""),
+            FoundProcess(12, ProcessKind.WORKER, ""),
+        ]
+    }
     look(keeper, times=4)
     assert keeper.process.done == ["start"]
     assert len(keeper.killed) == 2
@@ -320,15 +335,15 @@ def test_a_worker_is_killed_and_spark_replaces_it(watched):
 
 
 def test_without_a_process_of_the_kind_all_of_it_is_killed(watched):
-    keeper = watched(Kill(Kind.WORKER))
+    keeper = watched(Kill(ProcessKind.WORKER))
     look(keeper, times=2)
     assert keeper.process.done == ["start", "kill all"]
     assert keeper.said == ["SIGKILL to the whole query"]
 
 
 def test_a_query_that_lost_its_planner_is_started_again_when_it_has_noticed(watched):
-    keeper = watched(Kill(Kind.PLANNER))
-    keeper.process.found = {Kind.PLANNER: [Found(11, Kind.PLANNER, "")]}
+    keeper = watched(Kill(ProcessKind.PLANNER))
+    keeper.process.found = {ProcessKind.PLANNER: [FoundProcess(11, ProcessKind.PLANNER, "")]}
     look(keeper)
     assert (keeper.killed, keeper.process.done, keeper.has_kills_left) == ([11], ["start"], True)
     keeper.process.status = 1
@@ -339,8 +354,8 @@ def test_a_query_that_lost_its_planner_is_started_again_when_it_has_noticed(watc
 
 def test_a_query_that_never_notices_is_started_again_all_the_same(watched, monkeypatch):
     monkeypatch.setattr(watch, "_END_DEADLINE_S", -1.0)
-    keeper = watched(Kill(Kind.JVM))
-    keeper.process.found = {Kind.JVM: [Found(11, Kind.JVM, "")]}
+    keeper = watched(Kill(ProcessKind.JVM))
+    keeper.process.found = {ProcessKind.JVM: [FoundProcess(11, ProcessKind.JVM, "")]}
     look(keeper, times=2)
     assert keeper.process.done == ["start"]
     look(keeper, times=1)

@@ -12,7 +12,7 @@ from penstock_demo.averages import AverageFollower
 from penstock_demo.dataset import events_of, load_flights
 from penstock_demo.publish import ProducerWriter, Publisher, Stop
 from penstock_demo.resharding import merge_shards, open_shards, split_shard, wait_active
-from penstock_demo.run import aws_options
+from penstock_demo.run import service_of
 
 DEADLINE_S = 30.0
 
@@ -76,7 +76,7 @@ def test_flights_are_published_once_and_in_order_through_a_change_of_shards(loca
     said = []
     publisher = Publisher(
         events_of(flights),
-        lambda: ProducerWriter("flights", aws_options(local_kinesis)),
+        lambda: ProducerWriter("flights", service_of(local_kinesis)),
         [
             Stop(1000, lambda: said.append(split_shard(client, "flights", 0))),
             Stop(2000, lambda: said.append(merge_shards(client, "flights", 1))),
@@ -112,7 +112,7 @@ def put_average(client, origin, hour, flights, departed, delay_mean=None):
 def test_averages_are_followed_and_the_last_one_of_a_group_counts(local_kinesis):
     local_kinesis.create_stream("delays", shards=2)
     client = local_kinesis.client()
-    follower = AverageFollower("delays", aws_options(local_kinesis))
+    follower = AverageFollower("delays", service_of(local_kinesis))
     follower.start()
     try:
         put_average(client, "EWR", "2013-01-01T10:00:00Z", 3, 2, 1.5)

@@ -19,7 +19,7 @@ from checks import History, Row
 
 from penstock.core.aggregation import AggregateBuilder
 from penstock.local import LocalKinesisProcess
-from penstock_demo.processes import Kind, find_processes, kill_process, kill_session
+from penstock_demo.processes import ProcessKind, find_processes, kill_process, kill_session
 from penstock_demo.resharding import merge_shards, open_shards, split_shard
 from stream_reading import raw_records
 
@@ -29,9 +29,9 @@ GROUP = 5
 """User records of one key that go into one aggregate, every other time."""
 START_S = 120.0
 KINDS = {
-    "driver": lambda process: process.kind is Kind.JVM,
-    "planner": lambda process: process.kind is Kind.PLANNER,
-    "worker": lambda process: process.kind is Kind.WORKER,
+    "driver": lambda process: process.kind is ProcessKind.JVM,
+    "planner": lambda process: process.kind is ProcessKind.PLANNER,
+    "worker": lambda process: process.kind is ProcessKind.WORKER,
     "executor": lambda process: "CoarseGrainedExecutorBackend" in process.command,
 }
 """What may be killed: Spark's driver, the process that plans beside it, a task's Python, an executor of its own."""
@@ -238,7 +238,7 @@ class Run:
         while self.program.poll() is None:
             assert time.monotonic() < end_s, f"the program did not come to its end:\n{self.log()}"
             time.sleep(0.1)
-            if not any(each.kind is Kind.JVM for each in find_processes(self.program.pid)):
+            if not any(each.kind is ProcessKind.JVM for each in find_processes(self.program.pid)):
                 self.program.wait(30)
         if self.program.returncode != 0:
             # The last kill may have hit just before: one more life comes to the end.
