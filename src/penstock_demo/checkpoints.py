@@ -1,4 +1,4 @@
-"""What a query's checkpoint folder and its Parquet folders tell from outside: which batch runs, how many rows are in."""
+"""What a query's checkpoint folder and its Parquet folders show from outside: which batch runs, how many rows are in."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def batch_numbers(folder: Path) -> set[int]:
-    """Return the numbers of the batches in one of Spark's logs (`offsets`, `commits`)."""
+    """Return the numbers of the batches that a log of Spark's (`offsets`, `commits`) holds."""
     try:
         return {int(entry.name) for entry in folder.iterdir() if entry.name.isdigit()}
     except FileNotFoundError:

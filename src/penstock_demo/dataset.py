@@ -81,7 +81,7 @@ def partition_keys(flights: pd.DataFrame) -> pd.Series[str]:
 
 
 def events_of(flights: pd.DataFrame) -> Iterator[Event]:
-    """Yield the flights as JSON, in order; a few thousand are in memory at a time."""
+    """Return the flights as JSON, in order; a few thousand are in memory at a time."""
     import msgspec
 
     encoder = msgspec.json.Encoder()

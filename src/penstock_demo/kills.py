@@ -1,4 +1,4 @@
-"""When and what to kill: a plan from a seed, so that a run can be told again."""
+"""When and what to kill: a plan from a seed, so that a run can be repeated."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Kill:
     in_batch: bool = False
 
     def __str__(self) -> str:
-        """Return what is killed, as text."""
+        """Return what is killed, in words."""
         return "the whole query" if self.kind is None else f"its {self.kind.value}"
 
 
 def plan_kills(count: int, seed: int) -> list[Kill]:
-    """Return the kills of a run: the first kills the whole query in the middle of a batch, the others come at random.
+    """Plan the kills of a run: the first ends the whole query in the middle of a batch, chance picks the others.
 
     Args:
         count: How many, from 0.

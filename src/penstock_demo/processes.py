@@ -1,7 +1,7 @@
 """The processes of a Spark program: find them, tell them apart, kill them.
 
 A driver started in a session of its own gives that session to everything that it starts: the JVM, the Python processes
-that plan batches beside it, and the workers that read. Process groups would not do: Spark gives each worker daemon its own.
+that plan batches beside it, and the workers that read. Process groups are not enough: Spark gives each worker daemon its own.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def kind_of(command: str) -> ProcessKind:
 
 
 def find_processes(session: int) -> list[FoundProcess]:
-    """Return the running processes of a session, in no order; one that has ended is not among them.
+    """Return the running processes of a session, in no order, without those that have ended.
 
     Args:
         session: Process id of the session's first process, which may have ended.

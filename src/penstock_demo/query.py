@@ -248,7 +248,7 @@ def tell(document: dict[str, Any]) -> None:
 
 
 class Reporter:
-    """Tells of every batch once."""
+    """Reports every batch once."""
 
     def __init__(self, queries: list[StreamingQuery]) -> None:
         self._queries = queries

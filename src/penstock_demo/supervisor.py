@@ -87,7 +87,7 @@ class QueryProcess:
         self._reader.start()
 
     def processes(self, kind: ProcessKind) -> list[FoundProcess]:
-        """Give its running processes of a kind."""
+        """Return its running processes of a kind."""
         return [each for each in find_processes(self.session) if each.kind is kind]
 
     def kill(self) -> None:
@@ -131,7 +131,7 @@ class QueryProcess:
         self.kill()  # nothing should be left; if something is, it does not outlive the demonstration
 
     def log_tail(self) -> str:
-        """Give the end of Spark's log, to be put behind a message; Java's frames are left out."""
+        """Return the end of Spark's log, to follow a message; Java's frames are left out."""
         with self._log_path.open(errors="replace") as log:
             lines = deque((line for line in log if not line.startswith("\tat ")), _LOG_TAIL_LINES)
         return f"\nThe end of {self._log_path}:\n{''.join(lines)}"

@@ -31,7 +31,7 @@ class Statuses:
         self.lag_ms_max = 0
 
     def take(self, status: dict[str, Any]) -> None:
-        """Add the line of a finished batch."""
+        """Note the line of a finished batch."""
         with self._lock:
             if "ended" in status:
                 self._lag_ms = {"": status["ended"]}
