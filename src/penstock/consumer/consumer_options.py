@@ -138,7 +138,7 @@ class ConsumerOptions:
         return start
 
     def reader_options(self, retention_s: float | None) -> ReaderOptions:
-        """Give what each shard's reader takes."""
+        """Return the options of each shard's reader."""
         return ReaderOptions(
             record_count_max=self.max_records,
             idle_time_between_reads_s=self.idle_time_between_reads_s,
@@ -148,7 +148,7 @@ class ConsumerOptions:
         )
 
     def delivery_options(self, is_lifecycle_called: bool) -> DeliveryOptions:
-        """Give what each shard's delivery takes."""
+        """Return the options of each shard's delivery."""
         return DeliveryOptions(
             concurrency=self.concurrency,
             batch_records_max=self.max_records,
@@ -162,7 +162,7 @@ class ConsumerOptions:
         )
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Give what the lease coordinator takes."""
+        """Return the options of the lease coordinator."""
         return CoordinatorOptions(
             lease_duration_s=self.lease_duration_s,
             round_interval_s=self.round_interval_s,

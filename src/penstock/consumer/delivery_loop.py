@@ -1,11 +1,11 @@
 """The loop that reads shards and delivers them: hundreds of shards, one thread here, two small pools beside it.
 
-It owns the runs (`penstock.consumer.shard_run`) of the shards that the coordinator has this worker read. A run is
-advanced when something touched it, or when its time has come; what it plans is given to the pools. The sum of
-what all runs hold is bounded by a `Budget`.
+It owns the runs (`penstock.consumer.shard_run`) of the shards that this worker reads for the coordinator. It advances a run
+when an event touched it or when its time has come, and gives what the run plans to the pools. A `Budget` bounds the sum of
+what all runs hold.
 
-The deadline of a lease is looked at three times: when a call is planned, when a thread begins it, and by user code
-that asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases gone, delivers nothing.
+The deadline of a lease is checked three times: when a call is planned, when a thread begins it, and when user code
+asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases gone, delivers nothing.
 """
 
 from __future__ import annotations
@@ -110,13 +110,13 @@ class RunHandle:
         return self._run.last_delivered
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
-        """Say that records are done."""
+        """Mark records as done."""
         self._home.check()
         self._run.acknowledge(records, ordinals)
         self._loop.post(self._run)
 
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
-        """Say that everything up to and including a position is done."""
+        """Mark everything up to and including a position as done."""
         self._home.check()
         self._run.acknowledge_through(position, ordinal)
         self._loop.post(self._run)
@@ -250,7 +250,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     def _with_moment(self, effect: c.StartReader) -> c.StartReader:
-        """Give an AT_TIMESTAMP its moment: the KCL keeps it in its configuration, not in the lease table."""
+        """Add the moment to an AT_TIMESTAMP: the KCL keeps it in its configuration, not in the lease table."""
         position = with_moment(effect.position, self._start.of(effect.key))
         if position == effect.position:
             return effect
@@ -282,13 +282,13 @@ class DeliveryLoop(Loop[ShardRun]):
         self.post(run)
 
     def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
-        """Take in that a checkpoint is durable."""
+        """Note that a checkpoint is durable."""
         run = self._find(key, epoch)
         if run is not None:
             run.on_durable(position)
 
     def alive(self) -> frozenset[tuple[str, int]]:
-        """Give (key, epoch) of every reader that has not posted its last event yet."""
+        """Return (key, epoch) of every reader that has not posted its last event yet."""
         with self._runs_lock:
             return frozenset(place for place, run in self._runs.items() if not run.is_told)
 
@@ -325,7 +325,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self._beat(now_s)
 
     def next_wake_s(self) -> float | None:
-        """Say when a run, or the next beat or look, is due."""
+        """Return when a run, or the next beat or look, is due."""
         due_s = min(self._beat_s, self._standing_look_s)
         return min(self._timers[0][0], due_s) if self._timers else due_s
 
@@ -521,7 +521,7 @@ class DeliveryLoop(Loop[ShardRun]):
                 run.processor.on_lost()
 
     def make_batch(self, run: ShardRun, call: Call[Record], handle: RunHandle) -> Batch:
-        """Give a call's records as user code gets them."""
+        """Return a call's records as user code gets them."""
         return Batch(
             run.shard_id,
             call.records,

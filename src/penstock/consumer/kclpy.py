@@ -130,7 +130,7 @@ class Record:
         }
 
     def get(self, field: str) -> Any:
-        """Give a field of the daemon's protocol by its name."""
+        """Return a field of the daemon's protocol by its name."""
         return self.json_dict[field]
 
     def __str__(self) -> str:
@@ -181,7 +181,7 @@ _ERROR_NAMES: Final = (
 
 
 def _checkpoint_error(value: str) -> Exception:
-    """Give the error that the processor's own code catches: the installed package's where it is loaded."""
+    """Return the error that the processor's own code catches: the installed package's, if it is loaded."""
     kcl = sys.modules.get("amazon_kclpy.kcl")
     kind = CheckpointError if kcl is None else kcl.CheckpointError
     error: Exception = kind(value)
@@ -256,7 +256,7 @@ class KclpyProcessor:
 def consumer_for(
     processor_class: Callable[[], Any], stream: str, application: str, **arguments: Any
 ) -> Consumer:
-    """Give a consumer that runs one processor of amazon_kclpy per shard.
+    """Return a consumer that runs one processor of amazon_kclpy per shard.
 
     Args:
         processor_class: The class, or anything that makes a processor.
@@ -288,7 +288,7 @@ class KCLProcess:
         self._class_name = type(record_processor).__name__
 
     def run(self) -> None:
-        """Say how the processor is run instead.
+        """Raise an error that tells how to run the processor instead.
 
         Raises:
             UsageError: Always.

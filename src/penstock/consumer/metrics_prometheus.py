@@ -70,7 +70,7 @@ class PrometheusMetrics(MetricsTally):
                 self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
-                """Say nothing about each scrape."""
+                """Log nothing about each scrape."""
 
         try:
             self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, port), Handler)
@@ -113,7 +113,7 @@ class PrometheusMetrics(MetricsTally):
         return is_well, json.dumps({"is_well": is_well, "problems": problems, "consumers": documents}) + "\n"
 
     def render(self) -> str:
-        """Give everything that was measured, as Prometheus reads it."""
+        """Return everything that was measured, as Prometheus reads it."""
         return "\n".join(_lines(self.snapshot(), self._prefix)) + "\n"
 
     def close(self) -> None:

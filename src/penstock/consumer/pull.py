@@ -60,7 +60,7 @@ class PullQueue:
         self._is_closed.set()
 
     def batches(self, has_ended: threading.Event) -> Iterator[Batch]:
-        """Give batches until the consumer has ended.
+        """Yield batches until the consumer has ended.
 
         Args:
             has_ended: Set when no batch can come any more.

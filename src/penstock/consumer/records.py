@@ -120,10 +120,10 @@ class Acknowledging(Protocol):
         """Whether the shard is still this worker's."""
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
-        """Say that records are done."""
+        """Mark records as done."""
 
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
-        """Say that everything up to and including a position is done."""
+        """Mark everything up to and including a position as done."""
 
     def store_checkpoint(self) -> None:
         """Store what is acknowledged, and wait until it is durable."""
@@ -181,7 +181,7 @@ class Batch(Sequence[Record]):
         return self._shard.may_deliver
 
     def acknowledge(self, *records: Record) -> None:
-        """Say that single records of this batch are done; without arguments, all of them.
+        """Mark single records of this batch as done; without arguments, all of them.
 
         The checkpoint follows: it is the highest position below which everything is acknowledged.
 
@@ -195,7 +195,7 @@ class Batch(Sequence[Record]):
         self._shard.acknowledge(records, [self._ordinals[place] for place in places])
 
     def checkpoint(self, record: Record | None = None) -> None:
-        """Say that the batch up to and including a record is done, and store that now.
+        """Mark the batch up to and including a record as done, and store that now.
 
         Returns when the checkpoint is durable. With `concurrency` > 1 what is stored may be less: the highest
         position below which every record of every key is done.

@@ -64,7 +64,7 @@ class Pools:
 
 
 def thread_pools(options: ConsumerOptions) -> Pools:
-    """Give the pools of production."""
+    """Return the thread pools of production."""
     return Pools(
         heartbeat=ThreadPool("penstock-renew", _HEARTBEAT_THREADS),
         call=ThreadPool("penstock-call", _CALL_THREADS),

@@ -1,10 +1,10 @@
 """One shard while this worker reads it: its reader machine and its delivery machine under one lock.
 
-Nothing here waits or calls a service. `advance` says which tasks are to be begun; what came of them is brought by
-the `on_*` methods, from whatever thread did the work. User code reaches the machines through `acknowledge` and
+Nothing here waits or calls a service. `advance` returns the tasks to begin. The `on_*` methods bring their results, from
+whatever thread did the work. User code reaches the machines through `acknowledge` and
 `acknowledge_through`, under the same lock.
 
-A run leaves in one of four ways, and says so exactly once: drained (the shard is done), failed, or stopped on
+A run ends in one of four ways, and reports it exactly once: drained (the shard is done), failed, or stopped on
 request, gracefully or because the lease is gone.
 """
 
@@ -207,7 +207,7 @@ class ShardRun:
     # --- planning ---
 
     def advance(self, now_s: float, has_room: bool) -> Plan:
-        """Say what to do now, and note that it is under way; sets `wake_s`."""
+        """Return what to do now, and note that it is under way; set `wake_s`."""
         with self.lock:
             fetch, wake_s, is_starved = self._plan_fetch(now_s, has_room)
             calls = self._plan_calls(now_s)
@@ -337,7 +337,7 @@ class ShardRun:
                 self._delivery.stop()
 
     def on_durable(self, position: Position) -> None:
-        """Take in that a checkpoint stands."""
+        """Note that a checkpoint is durable."""
         with self.lock:
             self._durable = max(self._durable, position)
             self.durable_changed.notify_all()
@@ -345,13 +345,13 @@ class ShardRun:
     # --- what came of reads ---
 
     def on_iterator(self, iterator: str) -> None:
-        """Take in an iterator."""
+        """Use an iterator that was fetched."""
         with self.lock:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
     def on_page(self, page: ListPage[UnreadRecord], started_s: float, server_ms: int | None = None) -> None:
-        """Take in a page; `on_taken_apart` follows, and with it the step is done.
+        """Add a page; `on_taken_apart` follows and completes the step.
 
         Args:
             page: Its records not taken apart.
@@ -381,7 +381,7 @@ class ShardRun:
     def on_taken_apart(
         self, records: Sequence[Record], taken_counts: Sequence[int], failure: PenstockError | None
     ) -> None:
-        """Take in what the first of the unread records hold.
+        """Add what the first of the unread records hold.
 
         Args:
             records: Of all of them.
@@ -416,7 +416,7 @@ class ShardRun:
         return [record for record in records if record.sub_sequence_number > start.sub_sequence_number]
 
     def on_listing(self, listed: ListedShard) -> None:
-        """Take in what a listing says of the shard."""
+        """Use what a listing tells about the shard."""
         with self.lock:
             self._is_fetching = False
             loss = self._reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random())
@@ -424,7 +424,7 @@ class ShardRun:
                 self._report_loss(loss)
 
     def on_fetch_failed(self, error: PenstockError) -> None:
-        """Take in that a call to the service failed."""
+        """Note that a call to the service failed."""
         with self.lock:
             self._is_fetching = False
             self._note_fetch_failed(error)
@@ -442,7 +442,7 @@ class ShardRun:
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.shard_id, failures, error)
 
     def on_fetch_skipped(self) -> None:
-        """Take in that a planned call was not made: the process holds enough."""
+        """Note that a planned call was not made, because the process holds enough."""
         with self.lock:
             self._is_fetching = False
 
@@ -456,12 +456,12 @@ class ShardRun:
     # --- what came of calls of user code ---
 
     def on_not_begun(self, call: Call[Record]) -> None:
-        """Take in that a call was not begun: its time had run out."""
+        """Note that a call was not begun, because its time had run out."""
         with self.lock:
             self._delivery.on_not_begun(call.id)
 
     def on_returned(self, call: Call[Record]) -> None:
-        """Take in that a call of user code came back."""
+        """Note that a call of user code returned."""
         if call.kind is CallKind.BATCH:
             size_bytes = sum(record.record_bytes for record in call.records)
             self._metrics.count("records", len(call.records), self._labels)
@@ -476,7 +476,7 @@ class ShardRun:
             self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)
 
     def on_raised(self, call: Call[Record], error: BaseException) -> None:
-        """Take in that a call of user code failed."""
+        """Note that a call of user code raised."""
         self._metrics.count("handler_failures", 1, self._labels)
         with self.lock:
             verdict = self._delivery.on_raised(
@@ -511,17 +511,17 @@ class ShardRun:
     # --- what user code says ---
 
     def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
-        """Say that records are done."""
+        """Mark records as done."""
         with self.lock:
             self._delivery.acknowledge(records, ordinals, self._clock.monotonic_s())
 
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
-        """Say that everything up to and including a position is done."""
+        """Mark everything up to and including a position as done."""
         with self.lock:
             self._delivery.acknowledge_through(position, self._clock.monotonic_s(), ordinal)
 
     def request_checkpoint(self) -> tuple[Position, c.Event | None]:
-        """Give the position that a caller may wait for, and the event that asks for it (None: it stands).
+        """Return the position that a caller may wait for, and the event that asks for it (None: it is durable).
 
         Raises:
             LeaseLost: The shard is another worker's now.
@@ -570,7 +570,7 @@ class ShardRun:
             return age_ms(arrival_s, self._service_clock.now_ms(self._clock.wall_ms()))
 
     def beat(self, now_s: float) -> c.ReaderProgress | None:
-        """Give the coordinator's watchdog its news."""
+        """Return the progress since the last call, for the coordinator."""
         with self.lock:
             if self._is_answered:
                 return None

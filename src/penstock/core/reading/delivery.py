@@ -7,8 +7,8 @@ water*: the highest position below which everything is acknowledged, whatever ra
 Order: with `concurrency=1` the shard is one lane, and one call is under way at a time. With more, each partition
 key is a lane of its own: a call holds records of one key, and a key is never in two calls at once.
 
-A record that fails is never passed over: its call is repeated with a growing pause, and then the failure policy
-decides. With `dead_letter` the failing call is first halved until the record that fails stands alone, so that its
+A record that fails is never skipped: its call is repeated with a growing pause, and then the failure policy
+decides. With `dead_letter` the failing call is first halved until only the record that fails is left in it, so that its
 neighbours are not lost with it.
 """
 
@@ -159,7 +159,7 @@ class ShardDelivery(Generic[R]):
     # --- feeding ---
 
     def add(self, records: Sequence[R], millis_behind_latest: int) -> None:
-        """Take in records that were read, in order.
+        """Add records that were read, in order.
 
         Args:
             records: Each after everything added before.
@@ -185,13 +185,13 @@ class ShardDelivery(Generic[R]):
             lane.fresh.append((ordinal, record))
 
     def on_shard_end(self, children: tuple[ChildShard, ...]) -> None:
-        """Take in that nothing will be added any more."""
+        """Note that nothing will be added any more."""
         self.children = children
 
     # --- calling ---
 
     def take_call(self, now_s: float) -> Call[R] | None:
-        """Give the next call of user code, which is under way from now on; None when there is none now."""
+        """Return the next call of user code, which is under way from now on; None if there is none now."""
         lifecycle = self._next_lifecycle()
         if lifecycle is not None:
             return self._take_lifecycle(lifecycle, now_s)
@@ -208,7 +208,7 @@ class ShardDelivery(Generic[R]):
         return self._take_from(self._ready.popleft())
 
     def next_wake_s(self) -> float | None:
-        """Say when asking again may give something by the passing of time alone; None: only by events."""
+        """Return when time alone may bring another call; None if only events can."""
         times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING else []
         owed = self._next_lifecycle()
         if owed is not None and owed in self._lifecycle_at_s:
@@ -218,7 +218,7 @@ class ShardDelivery(Generic[R]):
         return min(times, default=None)
 
     def on_returned(self, call_id: int, now_s: float) -> Verdict | None:
-        """Take in that a call came back.
+        """Note that a call returned.
 
         Returns:
             A `StopDelivery` when END came back and something is still unacknowledged; else None.
@@ -241,7 +241,7 @@ class ShardDelivery(Generic[R]):
         return None
 
     def on_not_begun(self, call_id: int) -> None:
-        """Take in that a call was taken and never begun: it comes again first of all, as if not taken."""
+        """Note that a call was taken and never begun: it comes again first, as if not taken."""
         piece = self._under_way.pop(call_id)
         if piece.lane is None:
             self._lifecycle[piece.kind] = "due"
@@ -253,7 +253,7 @@ class ShardDelivery(Generic[R]):
         self._ready.appendleft(piece.lane)
 
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
-        """Take in that a call failed.
+        """Note that a call raised.
 
         Args:
             call_id: Of the call.
@@ -287,11 +287,11 @@ class ShardDelivery(Generic[R]):
     # --- acknowledging ---
 
     def acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
-        """Say that single records of a call are done, in any order, during the call or after it."""
+        """Mark single records of a call as done, in any order, during the call or after it."""
         self._acknowledge(records, ordinals, now_s)
 
     def acknowledge_through(self, position: Position, now_s: float, ordinal: int | None = None) -> None:
-        """Say that everything up to and including a position is done. Only for shards delivered in one lane.
+        """Mark everything up to and including a position as done. Only for shards delivered in one lane.
 
         Args:
             position: From the present low water to the newest delivered record.
@@ -317,7 +317,7 @@ class ShardDelivery(Generic[R]):
     # --- checkpoints ---
 
     def plan_checkpoint(self, now_s: float, is_forced: bool = False) -> Position | None:
-        """Give the position to store now, or None.
+        """Return the position to store now, or None.
 
         Args:
             now_s: Monotonic seconds.
@@ -330,7 +330,7 @@ class ShardDelivery(Generic[R]):
         return self._water.position
 
     def on_checkpoint_sent(self, position: Position, now_s: float) -> None:
-        """Take in that a checkpoint is on its way to the table: the next one keeps the interval."""
+        """Note that a checkpoint is on its way to the table: the next one keeps the interval."""
         self._stored_s = now_s
         self._stored = position
         self._due_since_s = None if position == self.low_water else now_s

@@ -72,7 +72,7 @@ class ArrivalMarks:
         self._count = 0
 
     def add(self, count: int, arrival_s: float) -> None:
-        """Take in records that follow those before.
+        """Add records that follow those before.
 
         Args:
             count: How many; they arrived together.

@@ -36,18 +36,18 @@ class LowWater:
         return ordinal < self.ordinal or ordinal in self._ahead
 
     def on_run_taken(self, last_ordinal: int, end: Position) -> None:
-        """Take in that the records up to an ordinal were delivered and end at a position."""
+        """Note that the records up to an ordinal were delivered and end at a position."""
         self._run_ends.append((last_ordinal, end))
 
     def acknowledge(self, places: Iterable[tuple[int, str, int]]) -> None:
-        """Take in single records: ordinal, sequence number, sub-sequence number."""
+        """Mark single records as done: ordinal, sequence number, sub-sequence number."""
         for ordinal, sequence_number, sub_sequence_number in places:
             if ordinal >= self.ordinal:
                 self._ahead[ordinal] = (sequence_number, sub_sequence_number)
         self._close_gaps()
 
     def acknowledge_through(self, position: Position, ordinal: int | None) -> None:
-        """Take in everything up to a position.
+        """Mark everything up to a position as done.
 
         Args:
             position: Not before the present one.
