@@ -99,7 +99,7 @@ def test_five_hundred_shards_and_two_zones_of_a_hundred_workers_settle_at_250_an
     world.chance.randint = lambda low, high: low  # no resharding before the start
     world.begin()
     world.run_until(70.0)
-    owners = [row.owner for row in suite.facts.rows.values()]
+    owners = [row.owner for row in suite.history.rows.values()]
     assert Counter(owner.partition("/")[0] for owner in owners) == {"east": 250, "west": 250}
     assert Counter(Counter(owners).values()) == {2: 100, 3: 100}
     before = len(
@@ -170,7 +170,7 @@ def test_a_joining_worker_has_its_share_after_two_rounds_and_nothing_is_repeated
     world.run_until(40.0)
     world.start_worker("d")
     world.run_until(40.0 + 2 * scenario.options.interval_s)
-    counts = Counter(name_of(reader.who) for reader in suite.facts.readers.values())
+    counts = Counter(name_of(reader.who) for reader in suite.history.readers.values())
     shards = sum(1 for row in world.table.rows.values() if not row.is_ended)
     assert max(counts.values()) - min(counts.values()) <= 1
     assert sum(counts.values()) == shards

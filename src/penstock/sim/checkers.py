@@ -28,7 +28,7 @@ from penstock.core.leases.lease import (
     Take,
 )
 from penstock.core.position import Position, Sentinel
-from penstock.sim.history import Facts, HistoryEntry, name_of
+from penstock.sim.history import History, HistoryEntry, name_of
 
 _CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
 
@@ -51,12 +51,12 @@ class Broken(Exception):  # noqa: N818 - it is the finding, not an error
 
 
 class Checker:
-    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `Facts` learns them."""
+    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `History` learns them."""
 
     invariant: ClassVar[str]
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        self.facts = facts
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        self.history = history
         self.options = options
 
     def at_end(self) -> None:
@@ -81,7 +81,7 @@ class NothingLost(Checker):
             return
         if after.checkpoint.sequence_number is None and not after.checkpoint.is_shard_end:
             return
-        undone = self.facts.first_undone(write.key, self.facts.index_after(write.key, after.checkpoint))
+        undone = self.history.first_undone(write.key, self.history.index_after(write.key, after.checkpoint))
         if undone is not None:
             raise Broken(
                 f"{who} moved {write.key} to {after.checkpoint} ({type(write).__name__}), record {undone} is not handled"
@@ -89,8 +89,8 @@ class NothingLost(Checker):
 
     def at_end(self) -> None:
         """Every record since the application's start is handled."""
-        for key, shard in self.facts.shards.items():
-            undone = self.facts.first_undone(key, len(shard.sequences))
+        for key, shard in self.history.shards.items():
+            undone = self.history.first_undone(key, len(shard.sequences))
             if undone is not None:
                 raise Broken(f"record {undone} of {key} was never handled")
 
@@ -103,8 +103,8 @@ class OneOwner(Checker):
 
     invariant = "S2"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._holder: dict[str, str] = {}
         self._unanswering: set[str] = set()
 
@@ -135,7 +135,7 @@ class OneOwner(Checker):
                 self._holder[key] = who  # handed over to it, or picked up after a restart
 
     def _is_asked_for_long(self, key: str) -> bool:
-        asked_s = self.facts.now_s_since(self.facts.asked_s.get(key))
+        asked_s = self.history.now_s_since(self.history.asked_s.get(key))
         return asked_s >= self.options.handover_timeout_s * (1 - _CLOCK_TOLERANCE)
 
     def _judge_take(self, who: str, key: str, before: Lease) -> None:
@@ -145,16 +145,16 @@ class OneOwner(Checker):
             return
         if before.reader in self._unanswering:
             return
-        unchanged_s = self.facts.now_s_since(self.facts.changed_s.get(key))
+        unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         if unchanged_s < self.options.lease_duration_s * (1 - _CLOCK_TOLERANCE):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
         """A worker that says it was robbed must have been."""
         if topic == "LOST" and reason in ("taken", "same_name") and key is not None:
-            if self.facts.is_forgiven(key):
+            if self.history.is_forgiven(key):
                 return
-            row = self.facts.rows.get(key)
+            row = self.history.rows.get(key)
             if row is not None and row.reader == name_of(who) and self._holder.get(key) == who:
                 raise Broken(f"{who} gave {key} up as lost, but nobody took it")
 
@@ -181,16 +181,16 @@ class ParentsFirst(Checker):
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Look at the parents of a reader's first delivery."""
-        reader = self.facts.readers.get((who, key, epoch))
+        reader = self.history.readers.get((who, key, epoch))
         if reader is None or reader.deliveries:
             return
-        for parent in self.facts.shards[key].parents:
-            if self.facts.is_forgiven(parent):
+        for parent in self.history.shards[key].parents:
+            if self.history.is_forgiven(parent):
                 continue
-            row = self.facts.rows.get(parent)
+            row = self.history.rows.get(parent)
             if row is not None and not row.is_ended:
                 raise Broken(f"{who} delivers {sequences[0]} of {key} while {parent} is unfinished")
-            undone = self.facts.first_undone(parent, len(self.facts.shards[parent].sequences))
+            undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
             if undone is not None:
                 raise Broken(f"{who} delivers {sequences[0]} of {key} before {undone} of {parent}")
 
@@ -206,14 +206,14 @@ class EndIsTheEnd(Checker):
             return
         if isinstance(write, Create):
             return  # brought back after the table was deleted
-        shard = self.facts.shards[write.key]
+        shard = self.history.shards[write.key]
         if not shard.is_closed:
             raise Broken(f"{who} ended {write.key}, which is open")
-        undone = self.facts.first_undone(write.key, len(shard.sequences))
+        undone = self.history.first_undone(write.key, len(shard.sequences))
         if undone is not None:
             raise Broken(f"{who} ended {write.key} before record {undone} was handled")
         for child in shard.children:
-            if child not in self.facts.rows and child not in self.facts.created:
+            if child not in self.history.rows and child not in self.history.created:
                 raise Broken(f"{who} ended {write.key}, and its child {child} has no lease")
 
 
@@ -224,19 +224,19 @@ class InOrder(Checker):
 
     def on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
         """Nothing before the start is undone, and no other reader of the process reads the shard."""
-        for reader in self.facts.readers.values():
+        for reader in self.history.readers.values():
             if reader.who == who and reader.key == key:
                 raise Broken(f"{who} starts reader {epoch} of {key} while another one lives")
-        undone = self.facts.first_undone(key, self.facts.index_after(key, position))
+        undone = self.history.first_undone(key, self.history.index_after(key, position))
         if undone is not None:
             raise Broken(f"{who} starts {key} at {position}, record {undone} before it is not handled")
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Each delivery goes on where the one before ended."""
-        reader = self.facts.readers.get((who, key, epoch))
+        reader = self.history.readers.get((who, key, epoch))
         if reader is None:
             raise Broken(f"{who} delivers {key} without a reader")
-        expected = self.facts.shards[key].sequences[reader.next_index : reader.next_index + len(sequences)]
+        expected = self.history.shards[key].sequences[reader.next_index : reader.next_index + len(sequences)]
         if tuple(expected) != sequences:
             raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
 
@@ -246,15 +246,15 @@ class FewDuplicates(Checker):
 
     invariant = "S7"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._released: dict[str, tuple[int, str]] = {}
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
         self._checkpoint: dict[tuple[str, str], Position] = {}
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Remember how far each worker came."""
-        reader = self.facts.readers.get((who, key, epoch))
+        reader = self.history.readers.get((who, key, epoch))
         if reader is not None:
             self._last[who, key] = (epoch, reader.next_index + len(sequences))
 
@@ -270,7 +270,7 @@ class FewDuplicates(Checker):
         if not isinstance(write, Release):
             return
         epoch, reached = self._last.get((who, write.key), (0, 0))
-        reader = self.facts.readers.get((who, write.key, epoch))
+        reader = self.history.readers.get((who, write.key, epoch))
         if reader is None and reached:  # it had stopped, so everything delivered was done
             self._released[write.key] = (reached, who)
 
@@ -284,9 +284,9 @@ class FewDuplicates(Checker):
 
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
         """Compare a start with what is known to be done."""
-        index = self.facts.index_after(key, position)
+        index = self.history.index_after(key, position)
         reached, before = self._released.pop(key, (0, ""))
-        if self.facts.is_forgiven(key):
+        if self.history.is_forgiven(key):
             return
         if index < reached:
             raise Broken(
@@ -296,7 +296,7 @@ class FewDuplicates(Checker):
         if (
             row_checkpoint is not None
             and row_checkpoint.is_record
-            and index < self.facts.index_after(key, row_checkpoint)
+            and index < self.history.index_after(key, row_checkpoint)
         ):
             raise Broken(f"{who} starts {key} at {position}, before its checkpoint {row_checkpoint}")
 
@@ -308,7 +308,7 @@ class StopsInTime(Checker):
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Measure from the last applied write."""
-        since_s = self.facts.now_s_since(self.facts.owner_write_s.get((who, key)))
+        since_s = self.history.now_s_since(self.history.owner_write_s.get((who, key)))
         if since_s > self.options.lease_duration_s * (1 + _CLOCK_TOLERANCE):
             raise Broken(
                 f"{who} (reader {epoch}) delivers {sequences[0]} of {key} {since_s:.2f} s after its last renewal"
@@ -320,8 +320,8 @@ class NothingSilent(Checker):
 
     invariant = "S9"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._owed: dict[tuple[str, str], float] = {}
         self._table_owed_s: float | None = None
         self._skipped: set[str] = set()
@@ -329,18 +329,18 @@ class NothingSilent(Checker):
 
     def on_row_deleted(self, key: str, reader: str | None) -> None:
         """Somebody who reads it owes a report."""
-        for found in self.facts.readers.values():
-            renewed_s = self.facts.now_s_since(self.facts.owner_write_s.get((found.who, key)))
+        for found in self.history.readers.values():
+            renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
             still_holds = (
                 renewed_s < 0.8 * self.options.lease_duration_s
             )  # else it may have given it up by itself
             if found.key == key and name_of(found.who) == reader and still_holds:
-                self._owed.setdefault((found.who, key), self.facts.now)
+                self._owed.setdefault((found.who, key), self.history.now)
 
     def on_table_dropped(self) -> None:
         """Somebody owes a report."""
-        if self._table_owed_s is None and self.facts.readers:
-            self._table_owed_s = self.facts.now
+        if self._table_owed_s is None and self.history.readers:
+            self._table_owed_s = self.history.now
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
         """Strike out what is reported."""
@@ -355,13 +355,13 @@ class NothingSilent(Checker):
             self._skipped.add(who)
 
     def on_down(self, who: str, _how: str) -> None:
-        """The dead owe nothing."""
+        """A stopped worker owes nothing."""
         self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
-        if not self.facts.alive - {who}:
+        if not self.history.alive - {who}:
             self._table_owed_s = None  # nobody is left who knew it
 
     def on_pause(self, who: str, until_s: float) -> None:
-        """The paused owe it later."""
+        """A paused worker owes it later."""
         for owed in self._owed:
             if owed[0] == who:
                 self._owed[owed] = until_s
@@ -369,9 +369,9 @@ class NothingSilent(Checker):
     def at_end(self) -> None:
         """Nothing may be owed for long."""
         for (who, key), since_s in self._owed.items():
-            if self.facts.now_s_since(since_s) > self._patience_s:
+            if self.history.now_s_since(since_s) > self._patience_s:
                 raise Broken(f"{who} never said that the row of {key} was gone")
-        if self.facts.now_s_since(self._table_owed_s) > self._patience_s and self._table_owed_s is not None:
+        if self.history.now_s_since(self._table_owed_s) > self._patience_s and self._table_owed_s is not None:
             raise Broken("nobody said that the lease table was gone")
 
 
@@ -382,11 +382,11 @@ class Covered(Checker):
 
     def at_end(self) -> None:
         """Look at every unfinished row."""
-        facts = self.facts
-        names = {name_of(who) for who in facts.alive}
-        read = {(name_of(reader.who), reader.key) for reader in facts.readers.values()}
-        for key, row in facts.rows.items():
-            parents = [facts.rows.get(parent) for parent in row.parents]
+        history = self.history
+        names = {name_of(who) for who in history.alive}
+        read = {(name_of(reader.who), reader.key) for reader in history.readers.values()}
+        for key, row in history.rows.items():
+            parents = [history.rows.get(parent) for parent in row.parents]
             if row.is_ended or any(parent is not None and not parent.is_ended for parent in parents):
                 continue
             if row.owner not in names:
@@ -400,8 +400,8 @@ class Balanced(Checker):
 
     invariant = "L2"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self.is_quiet = False
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
@@ -412,8 +412,8 @@ class Balanced(Checker):
 
     def at_end(self) -> None:
         """Compare the counts."""
-        counts = dict.fromkeys(map(name_of, self.facts.alive), 0)
-        for row in self.facts.rows.values():
+        counts = dict.fromkeys(map(name_of, self.history.alive), 0)
+        for row in self.history.rows.values():
             if not row.is_ended and row.owner in counts:
                 counts[row.owner] += 1
         if self.options.policy is BalancePolicy.BY_ZONE:
@@ -439,15 +439,15 @@ class AllConsumed(Checker):
 
     def at_end(self) -> None:
         """Look at every shard that the application should know."""
-        facts = self.facts
-        for key, shard in facts.shards.items():
-            row = facts.rows.get(key)
+        history = self.history
+        for key, shard in history.shards.items():
+            row = history.rows.get(key)
             if not shard.is_closed and (row is None or row.is_ended):
                 raise Broken(f"open shard {key} has no unfinished lease")
             if shard.is_closed and row is not None and not row.is_ended:
                 raise Broken(f"closed shard {key} is not finished: {row.owner} at {row.checkpoint}")
             if row is not None and not row.is_ended and row.checkpoint.is_record:
-                left = len(shard.sequences) - facts.index_after(key, row.checkpoint)
+                left = len(shard.sequences) - history.index_after(key, row.checkpoint)
                 if left:
                     raise Broken(
                         f"{key} stands at {row.checkpoint}, {left} handled records are not checkpointed"
@@ -468,8 +468,8 @@ class WithinBudget(Checker):
         "ensure": (14, 10.0),
     }
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._calls: dict[tuple[str, str, str], deque[float]] = {}
 
     def on_call(self, who: str, name: str, key: str) -> None:
@@ -479,8 +479,8 @@ class WithinBudget(Checker):
             return
         count_max, window_s = budget
         calls = self._calls.setdefault((who, name, key), deque())
-        calls.append(self.facts.now)
-        while calls[0] <= self.facts.now - window_s:
+        calls.append(self.history.now)
+        while calls[0] <= self.history.now - window_s:
             calls.popleft()
         if len(calls) > count_max:
             raise Broken(f"{who} calls {name} {key} {len(calls)} times in {window_s:.0f} s")
@@ -511,9 +511,9 @@ class Suite:
     """
 
     def __init__(self, options: CoordinatorOptions, more: Sequence[type[Checker]] = ()) -> None:
-        self.facts = Facts(options.start.default)
+        self.history = History(options.start.default)
         kinds: dict[type[Checker], None] = dict.fromkeys((*SAFETY, *LIVENESS, *more))
-        self.checkers: dict[type[Checker], Checker] = {kind: kind(self.facts, options) for kind in kinds}
+        self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}
         self.violation: Violation | None = None
         self._listeners: dict[str, list[tuple[Checker, Any]]] = {}
         for checker in self.checkers.values():
@@ -523,7 +523,7 @@ class Suite:
 
     def see(self, entry: HistoryEntry) -> None:
         """Judge one line; the first violation stays."""
-        self.facts.now = entry[0]
+        self.history.now = entry[0]
         if self.violation is None:
             for checker, listen in self._listeners.get(entry[1], ()):
                 try:
@@ -531,7 +531,7 @@ class Suite:
                 except Broken as broken:
                     self.violation = Violation(checker.invariant, entry[0], str(broken))
                     break
-        self.facts.take_in(entry)
+        self.history.take_in(entry)
 
     def is_settled(self) -> bool:
         """Whether the liveness checkers have nothing to say."""
@@ -556,4 +556,4 @@ class Suite:
             try:
                 self.checkers[kind].at_end()
             except Broken as broken:
-                self.violation = Violation(kind.invariant, self.facts.now, str(broken))
+                self.violation = Violation(kind.invariant, self.history.now, str(broken))

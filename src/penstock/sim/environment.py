@@ -19,15 +19,15 @@ from penstock.core.reading.reader_steps import ListedShard, ListPage, find_liste
 from penstock.core.shard import Shard
 from penstock.errors import ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
+from penstock.sim.history import HistoryEntry
 from penstock.sim.stream import SimRecord, SimStream
 from penstock.sim.table import SimTable
 
-HistoryEntry = tuple[Any, ...]
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
 
 
-class Surroundings:
+class Environment:
     """The services and the time of one run.
 
     Args:
@@ -56,15 +56,15 @@ class Surroundings:
     # --- time and history -----------------------------------------------------------------------------
 
     def now_ms(self) -> int:
-        """Give the service's clock."""
+        """Return the service's clock."""
         return EPOCH_MS + int(self.now * 1000)
 
     def wall_ms(self) -> int:
-        """Give a worker's wall clock, which may be an hour off."""
+        """Return a worker's wall clock, which may be an hour off."""
         return self.now_ms() + self.wall_offset_ms
 
     def schedule(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Have something happen."""
+        """Let something happen at a moment."""
         self._count += 1
         heapq.heappush(self._heap, (at_s, self._count, action, args))
 
@@ -84,7 +84,7 @@ class Surroundings:
         self.now = until_s
 
     def digest(self) -> str:
-        """Give a hash of the whole history: the same for the same seed."""
+        """Return a hash of the whole history: the same for the same seed."""
         hasher = hashlib.blake2b(digest_size=8)
         for entry in self.history:
             hasher.update(show_entry(entry).encode())
@@ -144,7 +144,7 @@ class Surroundings:
             self.table.write(who, write)
 
     def serve_scan(self) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
-        """Give every row; now and then as they were a moment ago."""
+        """Return every row; now and then as they were a moment ago."""
         problem = self.table_problem()
         if problem is not None:
             return problem
@@ -157,7 +157,7 @@ class Surroundings:
         return rows, skipped
 
     def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
-        """Give one row."""
+        """Return one row."""
         problem = self.table_problem()
         return problem if problem is not None else (self.table.rows.get(key),)
 

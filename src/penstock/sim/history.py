@@ -17,7 +17,7 @@ HistoryEntry = tuple[Any, ...]
 
 
 @dataclass(slots=True)
-class ShardFacts:
+class ShardHistory:
     """One shard: lineage, records, and how far they are done."""
 
     parents: tuple[str, ...]
@@ -30,7 +30,7 @@ class ShardFacts:
 
 
 @dataclass(slots=True)
-class ReaderFacts:
+class ReaderHistory:
     """One reader between its start and its end."""
 
     who: str
@@ -42,7 +42,7 @@ class ReaderFacts:
 
 
 @dataclass(slots=True)
-class Facts:
+class History:
     """Everything known at one moment of a history.
 
     Args:
@@ -51,7 +51,7 @@ class Facts:
 
     start: Position
     now: float = 0.0
-    shards: dict[str, ShardFacts] = field(default_factory=dict)
+    shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)
     changed_s: dict[str, float] = field(default_factory=dict)
     asked_s: dict[str, float] = field(default_factory=dict)
@@ -59,7 +59,7 @@ class Facts:
     created: set[str] = field(default_factory=set)
     disturbed: set[str] = field(default_factory=set)
     was_table_dropped: bool = False
-    readers: dict[tuple[str, str, int], ReaderFacts] = field(default_factory=dict)
+    readers: dict[tuple[str, str, int], ReaderHistory] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     healed_s: float | None = None
     start_ms: int | None = None
@@ -115,7 +115,7 @@ class Facts:
             handler(*entry[2:])
 
     def _on_shard(self, key: str, parents: tuple[str, ...]) -> None:
-        self.shards[key] = ShardFacts(parents)
+        self.shards[key] = ShardHistory(parents)
         for parent in parents:
             self.shards[parent].children.append(key)
 
@@ -160,7 +160,7 @@ class Facts:
 
     def _on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
         index = self.index_after(key, position)
-        self.readers[who, key, epoch] = ReaderFacts(who, key, index, index, index)
+        self.readers[who, key, epoch] = ReaderHistory(who, key, index, index, index)
 
     def _on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         reader = self.readers.get((who, key, epoch))

@@ -34,7 +34,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Create, Lease, Promote, starting_lease
 from penstock.core.position import Position, Sentinel
 from penstock.core.stream_identity import StreamIdentity
-from penstock.sim.environment import Surroundings
+from penstock.sim.environment import Environment
 from penstock.sim.query_task import SimTask
 from penstock.sim.stream import SimShard
 from penstock.sim.worker import SimWorker
@@ -64,7 +64,7 @@ class QueryLog:
 
 
 def index_after(shard: SimShard, position: Position) -> int:
-    """Give the index of the first record that a position leaves to be read."""
+    """Return the index of the first record that a position leaves to be read."""
     if position.sequence_number is not None:
         return bisect_right(shard.sequences, int(position.sequence_number))
     if position.is_shard_end:
@@ -79,7 +79,7 @@ class SimQuery(SimWorker):
 
     def __init__(
         self,
-        world: Surroundings,
+        world: Environment,
         name: str,
         incarnation: int,
         on_gone: Callable[[SimWorker, str], None],
@@ -287,7 +287,7 @@ class SimQuery(SimWorker):
             SimTask(self.world, self, offset, execution, key).begin()
 
     def on_task(self, offset: StreamOffset, key: str, rows: tuple[int, ...] | None) -> None:
-        """Take in how an attempt ended: with rows, or None when it failed."""
+        """Observe how an attempt ended: with rows, or None when it failed."""
         if offset is not self._running or not self.is_alive:
             return
         if rows is None:

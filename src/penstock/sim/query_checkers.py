@@ -7,14 +7,14 @@ from typing import Any
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Create, Lease, Release, Take
 from penstock.sim.checkers import Broken, Checker
-from penstock.sim.history import Facts, name_of
+from penstock.sim.history import History, name_of
 
 
 class _Followed(Checker):
     """Follows whether a shard was one query's without a break, from the first attempt of a batch on."""
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._changes: dict[str, list[str]] = {}
         self._begun: dict[tuple[str, int, str], int] = {}
 
@@ -35,7 +35,7 @@ class _Followed(Checker):
     def was_kept(self, name: str, batch: int, key: str) -> bool:
         """Whether the shard was the query's alone since that batch was begun, and nobody damaged its row."""
         begun = self._begun.get((name, batch, key), self._mark(key, name))
-        return begun == self._mark(key, name) and not self.facts.is_forgiven(key)
+        return begun == self._mark(key, name) and not self.history.is_forgiven(key)
 
 
 class SameReplays(Checker):
@@ -46,8 +46,8 @@ class SameReplays(Checker):
 
     invariant = "Q1"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._held: dict[tuple[str, int, str], tuple[int, ...]] = {}
         self._committed: dict[str, int] = {}
 
@@ -59,7 +59,7 @@ class SameReplays(Checker):
         """Compare with the first execution."""
         first = self._held.setdefault((name, batch, key), rows)
         is_late = batch <= self._committed.get(name, -1)
-        if rows != first and not is_late and not self.facts.is_forgiven(key):
+        if rows != first and not is_late and not self.history.is_forgiven(key):
             raise Broken(f"batch {batch} of {name} held {first} of {key}, and now {rows}")
 
 
@@ -68,8 +68,8 @@ class OnceInQuery(_Followed):
 
     invariant = "Q2"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._seen: dict[tuple[str, str, int], int] = {}
 
     def on_committed(self, name: str, batch: int, results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
@@ -86,23 +86,23 @@ class ParentsInEarlierBatches(Checker):
 
     invariant = "Q3"
 
-    def __init__(self, facts: Facts, options: CoordinatorOptions) -> None:
-        super().__init__(facts, options)
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
         self._last: dict[tuple[str, str], int] = {}
         self._first: dict[tuple[str, str], int] = {}
 
     def on_committed(self, name: str, batch: int, results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
         """Look at the families of what a batch held."""
-        held = [key for key, rows in results if rows and not self.facts.is_forgiven(key)]
+        held = [key for key, rows in results if rows and not self.history.is_forgiven(key)]
         for key in held:
             self._last[name, key] = batch
             self._first.setdefault((name, key), batch)
         for key in held:
-            for parent in self.facts.shards[key].parents:
+            for parent in self.history.shards[key].parents:
                 if self._last.get((name, parent), -1) >= self._first[name, key]:
                     raise Broken(f"batch {batch} of {name} holds records of {key} and of its parent {parent}")
-            for child in self.facts.shards[key].children:
-                if (name, child) in self._first and not self.facts.is_forgiven(child):
+            for child in self.history.shards[key].children:
+                if (name, child) in self._first and not self.history.is_forgiven(child):
                     raise Broken(f"batch {batch} of {name} holds records of {key} after its child {child}")
 
 

@@ -38,7 +38,7 @@ from penstock.core.reading.reader_steps import (
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.shard import ChildShard
 from penstock.errors import PenstockError
-from penstock.sim.environment import Surroundings
+from penstock.sim.environment import Environment
 from penstock.sim.stream import SimRecord
 
 _PAGE_RECORDS: Final = 4
@@ -60,7 +60,7 @@ class TaskOwner(Protocol):
     who: str
 
     def on_task(self, offset: StreamOffset, key: str, rows: tuple[int, ...] | None) -> None:
-        """Learn how an attempt ended: with rows, or None when it failed."""
+        """Observe how an attempt ended: with rows, or None when it failed."""
 
 
 class SimTask:
@@ -75,7 +75,7 @@ class SimTask:
     """
 
     def __init__(
-        self, world: Surroundings, driver: TaskOwner, offset: StreamOffset, execution: Execution, key: str
+        self, world: Environment, driver: TaskOwner, offset: StreamOffset, execution: Execution, key: str
     ) -> None:
         self.world = world
         self.driver = driver

@@ -60,7 +60,7 @@ from penstock.core.reading.reader_steps import (
     Wait,
 )
 from penstock.core.reading.shard_reader import ShardReader
-from penstock.sim.environment import Surroundings
+from penstock.sim.environment import Environment
 from penstock.sim.stream import SimRecord
 
 _PAGE_RECORDS: Final = 50
@@ -81,7 +81,7 @@ class SimWorker:
     """
 
     def __init__(
-        self, world: Surroundings, name: str, incarnation: int, on_gone: Callable[[SimWorker, str], None]
+        self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimWorker, str], None]
     ) -> None:
         self.world = world
         self.on_gone = on_gone
@@ -111,21 +111,21 @@ class SimWorker:
         }
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Give how this worker coordinates."""
+        """Return how this worker coordinates."""
         return self.world.scenario.options
 
     # --- time -----------------------------------------------------------------------------------------
 
     def local_s(self) -> float:
-        """Give this worker's monotonic clock."""
+        """Return this worker's monotonic clock."""
         return self.clock_base + self.world.now * self.clock_rate
 
     def at_local(self, moment_s: float) -> float:
-        """Give the world's time of a moment on this worker's clock."""
+        """Return the world's time of a moment on this worker's clock."""
         return (moment_s - self.clock_base) / self.clock_rate
 
     def later(self, delay_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Run something in this process after a while, unless it is dead by then."""
+        """Run something in this process after a while, unless it has ended by then."""
         self.world.schedule(self.world.now + delay_s, self._run, action, args)
 
     def _run(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
@@ -150,7 +150,7 @@ class SimWorker:
         self.feed(Tick())
 
     def feed(self, event: Event) -> None:
-        """Give the coordinator an event and do what it says."""
+        """Feed the coordinator an event and begin the effects that it returns."""
         effects = self.coordinator.handle(event, self.local_s(), self.world.chance.random())
         for effect in effects:
             self._do(effect)
@@ -182,7 +182,7 @@ class SimWorker:
         self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
 
     def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        # The server acts even when the caller has died meanwhile: the request is on the way.
+        # The server acts even when the caller has ended meanwhile: the request is on the way.
         result = server()
         self.later(self.world.latency_s(), answer, result)
 
@@ -333,7 +333,7 @@ class SimReader:
                 self.worker.feed(ReaderFailed(self.key, self.epoch, self.done, str(error), release=True))
 
     @property
-    def _world(self) -> Surroundings:
+    def _world(self) -> Environment:
         return self.worker.world
 
     def _wake_at(self, until_s: float) -> None:

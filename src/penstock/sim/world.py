@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.sim.environment import HistoryEntry, Surroundings
+from penstock.sim.environment import HistoryEntry, Environment
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.query import QueryLog, SimQuery
 from penstock.sim.worker import SimWorker
@@ -17,7 +17,7 @@ from penstock.sim.worker import SimWorker
 _SHARDS_MAX: Final = 14
 
 
-class World(Surroundings):
+class World(Environment):
     """One run of one scenario."""
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
