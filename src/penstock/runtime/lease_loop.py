@@ -13,8 +13,42 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
-from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_events import (
+    UNKNOWN,
+    AuditReaders,
+    CheckpointStands,
+    Effect,
+    EnsureTable,
+    Event,
+    ExtendDelivery,
+    FetchFailed,
+    FetchLease,
+    LeaseFetched,
+    Level,
+    ListingDone,
+    ListingFailed,
+    ListShards,
+    NotDone,
+    Problem,
+    ReaderFailed,
+    ReadersFound,
+    ReaderStopped,
+    Report,
+    ScanDone,
+    ScanFailed,
+    ScanTable,
+    ShardDrained,
+    StartReader,
+    Stopped,
+    StopReader,
+    TableFailed,
+    TableReady,
+    TableRefused,
+    Tick,
+    WriteDone,
+    WriteLease,
+)
 from penstock.core.leases.foreign_lease import ForeignLease, describe_foreign_table
 from penstock.core.leases.lease import Checkpoint, End, LateCheckpoint, Release
 from penstock.core.leases.standstill import HeldLeaseStatus, look_at
@@ -39,29 +73,29 @@ from penstock.runtime.loop import Loop, Pool
 log = logging.getLogger("penstock.leases")
 
 _LEVELS = {
-    c.Level.INFO: logging.INFO,
-    c.Level.WARNING: logging.WARNING,
-    c.Level.ERROR: logging.ERROR,
+    Level.INFO: logging.INFO,
+    Level.WARNING: logging.WARNING,
+    Level.ERROR: logging.ERROR,
 }
 
 
 class Readers(Protocol):
     """Who reads shards. Every method returns at once and may be called from the lease loop's thread."""
 
-    def start_reader(self, effect: c.StartReader) -> None:
+    def start_reader(self, effect: StartReader) -> None:
         """Read a shard and deliver its records."""
 
-    def extend_delivery(self, effect: c.ExtendDelivery) -> None:
+    def extend_delivery(self, effect: ExtendDelivery) -> None:
         """Move the moment at which delivery must end."""
 
-    def stop_reader(self, effect: c.StopReader) -> None:
+    def stop_reader(self, effect: StopReader) -> None:
         """Stop; the answer is an event."""
 
     def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
         """A checkpoint is durable."""
 
     def alive(self) -> frozenset[tuple[str, int]]:
-        """Give (key, epoch) of every reader that has not posted its last event yet."""
+        """Return (key, epoch) of every reader that has not posted its last event yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +113,12 @@ class LeaseLook:
     round_s: float
 
 
-_LAST_WORDS = (c.ShardDrained, c.ReaderStopped, c.ReaderFailed)
+_LAST_WORDS = (ShardDrained, ReaderStopped, ReaderFailed)
 
-Answer: TypeAlias = Callable[[], c.Event]
+Answer: TypeAlias = Callable[[], Event]
 
 
-class LeaseLoop(Loop[c.Event]):
+class LeaseLoop(Loop[Event]):
     """Owns the coordinator machine.
 
     Args:
@@ -136,17 +170,17 @@ class LeaseLoop(Loop[c.Event]):
 
     # --- the loop ---
 
-    def handle_events(self, events: list[c.Event], now_s: float) -> None:
-        """Give events to the machine, and begin what it answers."""
+    def handle_events(self, events: list[Event], now_s: float) -> None:
+        """Feed events to the machine, and begin the effects that it returns."""
         with self._machine_lock:
             for event in events:
                 self._handle(event)
-                if isinstance(event, c.ScanDone):
+                if isinstance(event, ScanDone):
                     self._table_looked_s = now_s
                     self._measure()
             wake_s = self._coordinator.next_wake_s
             if not events or (wake_s is not None and wake_s <= now_s):
-                self._handle(c.Tick())
+                self._handle(Tick())
 
     def look(self) -> LeaseLook:
         """Return what is held; from any thread."""
@@ -155,15 +189,15 @@ class LeaseLoop(Loop[c.Event]):
             return LeaseLook(look_at(machine.held_leases), self._table_looked_s, machine.round_s)
 
     def next_wake_s(self) -> float | None:
-        """Say when the machine wants a tick."""
+        """Return when the machine wants a tick."""
         return self._coordinator.next_wake_s
 
-    def _handle(self, event: c.Event) -> None:
+    def _handle(self, event: Event) -> None:
         if isinstance(event, _LAST_WORDS):
             self._waiting_answers.discard((event.key, event.epoch))
         is_audit = False
         for effect in self._coordinator.handle(event, self._clock.monotonic_s(), self._chance.random()):
-            if isinstance(effect, c.AuditReaders):
+            if isinstance(effect, AuditReaders):
                 is_audit = True
             else:
                 self._begin(effect)
@@ -172,35 +206,35 @@ class LeaseLoop(Loop[c.Event]):
             alive = self.readers.alive()
             with self._condition:
                 alive |= self._waiting_answers
-            self._handle(c.ReadersFound(alive))
+            self._handle(ReadersFound(alive))
 
-    def post(self, event: c.Event) -> None:
+    def post(self, event: Event) -> None:
         """Bring an event, from any thread."""
         if isinstance(event, _LAST_WORDS):
             with self._condition:
                 self._waiting_answers.add((event.key, event.epoch))
         super().post(event)
 
-    def _begin(self, effect: c.Effect) -> None:
+    def _begin(self, effect: Effect) -> None:
         match effect:
-            case c.AuditReaders():
+            case AuditReaders():
                 raise AssertionError("an audit is answered at once, by the caller")
-            case c.EnsureTable():
+            case EnsureTable():
                 self._call(self._ensure_table)
-            case c.ScanTable():
+            case ScanTable():
                 self._call(self._scan)
-            case c.WriteLease():
+            case WriteLease():
                 pool = self._heartbeat_pool if effect.is_heartbeat else self._call_pool
                 self._call(lambda: self._write(effect), pool)
-            case c.FetchLease():
+            case FetchLease():
                 self._call(lambda: self._fetch(effect))
-            case c.ListShards():
+            case ListShards():
                 self._call(lambda: self._list(effect))
-            case c.Report():
+            case Report():
                 self._report(effect)
-            case c.TableRefused(foreign):
+            case TableRefused(foreign):
                 self._refuse(foreign)
-            case c.Stopped():
+            case Stopped():
                 self.is_finished = True
             case _:
                 self._tell_readers(effect)
@@ -213,19 +247,17 @@ class LeaseLoop(Loop[c.Event]):
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)
 
-    def _tell_readers(
-        self, effect: c.StartReader | c.ExtendDelivery | c.StopReader | c.CheckpointStands
-    ) -> None:
+    def _tell_readers(self, effect: StartReader | ExtendDelivery | StopReader | CheckpointStands) -> None:
         if self.readers is None:
             raise RuntimeError("the lease loop was started without readers")
         match effect:
-            case c.StartReader():
+            case StartReader():
                 self.readers.start_reader(effect)
-            case c.ExtendDelivery():
+            case ExtendDelivery():
                 self.readers.extend_delivery(effect)
-            case c.StopReader():
+            case StopReader():
                 self.readers.stop_reader(effect)
-            case c.CheckpointStands():
+            case CheckpointStands():
                 self.readers.on_checkpoint_stands(effect.key, effect.epoch, effect.position)
             case _:
                 assert_never(effect)
@@ -235,7 +267,7 @@ class LeaseLoop(Loop[c.Event]):
 
     # --- the calls: each gives exactly one event, however it ends ---
 
-    def _ensure_table(self) -> c.Event:
+    def _ensure_table(self) -> Event:
         try:
             if self._table.ensure_exists():
                 log.info("lease table %s was created", self._table.name)
@@ -247,62 +279,62 @@ class LeaseLoop(Loop[c.Event]):
                 and self.on_unusable_table is not None
             ):
                 self.on_unusable_table(error)
-            return c.TableFailed(str(error))
-        return c.TableReady()
+            return TableFailed(str(error))
+        return TableReady()
 
-    def _scan(self) -> c.Event:
+    def _scan(self) -> Event:
         began_s = self._clock.monotonic_s()
         try:
             scan = self._table.scan()
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return c.ScanFailed(_problem(error), _detail(error))
+            return ScanFailed(_problem(error), _detail(error))
         self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
-        return c.ScanDone(scan.leases, tuple((row.key, row.reason) for row in scan.skipped), began_s)
+        return ScanDone(scan.leases, tuple((row.key, row.reason) for row in scan.skipped), began_s)
 
-    def _write(self, effect: c.WriteLease) -> c.Event:
+    def _write(self, effect: WriteLease) -> Event:
         began_s = self._clock.monotonic_s()
         if effect.give_up_s is not None and began_s >= effect.give_up_s:
             # It waited too long for a thread: sending it now could only do harm or nothing.
-            late = c.NotDone(c.Problem.UNAVAILABLE, "it waited too long to be sent")
-            return c.WriteDone(effect.write_id, effect.write, late)
+            late = NotDone(Problem.UNAVAILABLE, "it waited too long to be sent")
+            return WriteDone(effect.write_id, effect.write, late)
         try:
             outcome = self._table.write(effect.write)
         except UnknownOutcome:
-            return c.WriteDone(effect.write_id, effect.write, c.UNKNOWN)
+            return WriteDone(effect.write_id, effect.write, UNKNOWN)
         except PenstockError as error:
-            return c.WriteDone(effect.write_id, effect.write, c.NotDone(_problem(error), _detail(error)))
+            return WriteDone(effect.write_id, effect.write, NotDone(_problem(error), _detail(error)))
         except Exception:
             # Not one of the port's errors: nobody can say whether the write happened.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
-            return c.WriteDone(effect.write_id, effect.write, c.UNKNOWN)
+            return WriteDone(effect.write_id, effect.write, UNKNOWN)
         name = "renewal_latency_s" if effect.is_heartbeat else "lease_write_latency_s"
         if isinstance(effect.write, Checkpoint | LateCheckpoint | End | Release):
             name = "checkpoint_latency_s"
         self._metrics.observe(name, self._clock.monotonic_s() - began_s)
-        return c.WriteDone(effect.write_id, effect.write, outcome)
+        return WriteDone(effect.write_id, effect.write, outcome)
 
-    def _fetch(self, effect: c.FetchLease) -> c.Event:
+    def _fetch(self, effect: FetchLease) -> Event:
         try:
-            return c.LeaseFetched(effect.key, self._table.fetch(effect.key))
+            return LeaseFetched(effect.key, self._table.fetch(effect.key))
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return c.FetchFailed(effect.key, _problem(error), _detail(error))
+            return FetchFailed(effect.key, _problem(error), _detail(error))
 
-    def _list(self, effect: c.ListShards) -> c.Event:
+    def _list(self, effect: ListShards) -> Event:
         shard_filter = (
             None if effect.filter_type is None else ShardFilter(effect.filter_type, effect.timestamp_ms)
         )
         try:
             listing = self._kinesis.fetch_shards(self._stream, shard_filter)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return c.ListingFailed(effect.purpose, _problem(error), _detail(error))
+            return ListingFailed(effect.purpose, _problem(error), _detail(error))
         moment_ms = self._clock.wall_ms() if listing.server_ms is None else listing.server_ms
-        return c.ListingDone(effect.purpose, listing.shards, moment_ms)
+        return ListingDone(effect.purpose, listing.shards, moment_ms)
 
     # --- what is seen from outside ---
 
-    def _report(self, report: c.Report) -> None:
+    def _report(self, report: Report) -> None:
         log.log(_LEVELS[report.level], "%s", report.message)
-        if report.level is not c.Level.INFO:
+        if report.level is not Level.INFO:
             self._metrics.count("reports", 1, {"topic": report.topic.name.lower()})
 
     def _measure(self) -> None:
@@ -322,17 +354,17 @@ class LeaseLoop(Loop[c.Event]):
             self._lost_counted = stats.lost_leases
 
 
-def _problem(error: Exception) -> c.Problem:
+def _problem(error: Exception) -> Problem:
     if isinstance(error, Throttled):
-        return c.Problem.THROTTLED
+        return Problem.THROTTLED
     if isinstance(error, NotFound):
-        return c.Problem.TABLE_MISSING
+        return Problem.TABLE_MISSING
     if isinstance(error, Unavailable | UnknownOutcome):
-        return c.Problem.UNAVAILABLE
+        return Problem.UNAVAILABLE
     if isinstance(error, ServiceError):
-        return c.Problem.REFUSED
+        return Problem.REFUSED
     log.error("a call failed in an unexpected way", exc_info=error)
-    return c.Problem.UNAVAILABLE
+    return Problem.UNAVAILABLE
 
 
 def _detail(error: Exception) -> str:

@@ -13,8 +13,17 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_events import (
+    CoordinatorStats,
+    Event,
+    ExtendDelivery,
+    ReaderStopped,
+    ShardDrained,
+    StartReader,
+    StopReader,
+    StopRequested,
+)
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import Position
 from penstock.errors import PenstockError
@@ -56,7 +65,7 @@ class Fleet:
         self.worker = worker
         self._clock = clock
         self._changed = threading.Condition()
-        self._words: deque[c.StartReader | c.StopReader] = deque()
+        self._words: deque[StartReader | StopReader] = deque()
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
@@ -85,7 +94,7 @@ class Fleet:
 
     # --- the planner's side -----------------------------------------------------------------------------
 
-    def take_words(self) -> Iterator[c.StartReader | c.StopReader]:
+    def take_words(self) -> Iterator[StartReader | StopReader]:
         """Yield what the coordinator has said since the last time; a word is gone when the next one is asked for.
 
         So a word that was not heard to its end, because the process was told to exit meanwhile, is said again to whoever
@@ -104,12 +113,12 @@ class Fleet:
             with self._changed:
                 self._words.popleft()
 
-    def tell(self, events: Sequence[c.Event]) -> None:
+    def tell(self, events: Sequence[Event]) -> None:
         """Give the coordinator the readers' words."""
         with self._changed:
             for event in events:
                 self._is_at_rest = False
-                if isinstance(event, c.ShardDrained | c.ReaderStopped):
+                if isinstance(event, ShardDrained | ReaderStopped):
                     self._alive.discard((event.key, event.epoch))
                 self._loop.post(event)
 
@@ -118,7 +127,7 @@ class Fleet:
         self._wait_for(lambda: bool(self._words), timeout_s)
 
     @property
-    def stats(self) -> c.CoordinatorStats:
+    def stats(self) -> CoordinatorStats:
         """How the leases stand, as of the last look at the table."""
         return self._loop.stats
 
@@ -134,7 +143,7 @@ class Fleet:
 
     def stop(self, timeout_s: float) -> bool:
         """Release every lease whose shard was handed back, and end; False when that took too long."""
-        self._loop.post(c.StopRequested())
+        self._loop.post(StopRequested())
         self._thread.join(timeout_s)
         is_done = not self._thread.is_alive()
         self.abandon()
@@ -165,20 +174,20 @@ class Fleet:
 
     # --- the coordinator's side (`penstock.runtime.lease_loop.Readers`), on its thread -------------------
 
-    def start_reader(self, effect: c.StartReader) -> None:
+    def start_reader(self, effect: StartReader) -> None:
         """Keep the word for the planner."""
         with self._changed:
             self._alive.add((effect.key, effect.epoch))
             self._words.append(effect)
             self._changed.notify_all()
 
-    def stop_reader(self, effect: c.StopReader) -> None:
+    def stop_reader(self, effect: StopReader) -> None:
         """Keep the word for the planner."""
         with self._changed:
             self._words.append(effect)
             self._changed.notify_all()
 
-    def extend_delivery(self, effect: c.ExtendDelivery) -> None:
+    def extend_delivery(self, effect: ExtendDelivery) -> None:
         """Nothing to do: a task's claim is refused when the lease is another's, whatever the clocks say."""
 
     def on_checkpoint_stands(self, key: str, epoch: int, position: Position) -> None:
@@ -213,9 +222,9 @@ class _WatchedLoop(LeaseLoop):
     after_turn: Callable[..., None]
 
     @property
-    def stats(self) -> c.CoordinatorStats:
+    def stats(self) -> CoordinatorStats:
         return self._coordinator.stats
 
-    def handle_events(self, events: list[c.Event], now_s: float) -> None:
+    def handle_events(self, events: list[Event], now_s: float) -> None:
         super().handle_events(events, now_s)
         self.after_turn(is_at_rest=self._coordinator.is_at_rest)

@@ -63,7 +63,7 @@ def plan_balance(
     lease_duration_s: float = 10.0,
     chance: float = 0.5,
 ) -> list[Move]:
-    """Say which leases this worker gains or gives up now.
+    """Plan which leases this worker gains or gives up now.
 
     Args:
         fleet: Every unfinished lease as judged from here.
@@ -116,7 +116,7 @@ def _within(moves: list[Gain], held_count: int, limits: BalanceLimits) -> list[G
 def plan_targets(
     counts: Mapping[str, int], total: int, policy: BalancePolicy, caps: Mapping[str, int | None]
 ) -> dict[str, int]:
-    """Give every worker's number of leases.
+    """Return every worker's number of leases.
 
     Args:
         counts: What each live worker has now.
@@ -179,7 +179,7 @@ def _assign(
     policy: BalancePolicy,
     caps: Mapping[str, int | None],
 ) -> dict[str, str]:
-    """Give the new owner of every lease that moves."""
+    """Return the new owner of every lease that moves."""
     if policy is BalancePolicy.BY_THROUGHPUT:
         return _assign_by_throughput(fleet, counts, caps)
     offered = [entry.lease.key for entry in fleet if _is_takable(entry)]
@@ -215,7 +215,7 @@ def _may_be_asked_for(entry: FleetLease) -> bool:
 
 
 def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
-    """Give each lease to the next worker on a ring that still wants one.
+    """Deal each lease to the next worker on a ring that still wants one.
 
     Where views differ a little, only a little of the result differs: two workers seldom want the same lease.
     """

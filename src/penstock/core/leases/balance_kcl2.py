@@ -23,7 +23,7 @@ VERY_OLD_DURATIONS = 3
 def plan_kcl2(
     fleet: Sequence[FleetLease], me: str, limits: BalanceLimits, *, lease_duration_s: float, chance: float
 ) -> list[Gain]:
-    """Say which leases the Java taker would take now; at most one is stolen.
+    """Plan which leases the Java taker would take now; at most one is stolen.
 
     Args:
         fleet: Every unfinished lease as judged from here.

@@ -360,7 +360,7 @@ class CheckpointStands:
 
 @dataclass(frozen=True, slots=True)
 class AuditReaders:
-    """Say which readers live; answer `ReadersFound` at once, before any other event."""
+    """Ask which readers live; answer `ReadersFound` at once, before any other event."""
 
 
 class Level(Enum):

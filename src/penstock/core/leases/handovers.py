@@ -49,7 +49,7 @@ class Handovers:
         self._deaf_s: dict[str, float] = {}
 
     def see(self, before: Lease | None, now: Lease, now_s: float) -> None:
-        """Learn from a row that was read, and from what was known of it before."""
+        """Observe a row that was read, beside what was known of it before."""
         key = now.key
         reader = now.reader
         if reader is not None and (now.claim_of(reader) is not None or _shows_news(before, now)):
@@ -119,7 +119,7 @@ class Handovers:
         return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
 
     def holder(self, lease: Lease, living: Container[str]) -> str | None:
-        """Give the worker that an overdue hand-over's lease counts for.
+        """Return the worker that an overdue hand-over's lease counts for.
 
         Args:
             lease: Its row.
@@ -129,12 +129,12 @@ class Handovers:
         return lease.owner if is_owners else lease.checkpoint_owner
 
     def next_overdue_s(self, now_s: float) -> float:
-        """Give the next moment at which a hand-over will have lasted too long; infinity for none."""
+        """Return the next moment at which a hand-over will have lasted too long; infinity for none."""
         moments = (since_s + self.bound_s for since_s in self._since_s.values())
         return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
 
     def note_unanswered(self, lease: Lease, now_s: float) -> None:
-        """Learn that the reader of this lease has renewed through a whole hand-over time."""
+        """Observe that the reader of this lease has renewed through a whole hand-over time."""
         if lease.key not in self._left_over and lease.checkpoint_owner is not None:
             self._note_deaf(lease.checkpoint_owner, now_s)
 

@@ -214,7 +214,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Renew:
-    """Say that the reader lives, if the counter is as last written and no hand-over is asked for.
+    """Show that the reader lives, if the counter is as last written and no hand-over is asked for.
 
     Args:
         worker: Who writes; must be the reader.
@@ -258,7 +258,7 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True)
 class LateCheckpoint:
-    """A just robbed worker's last word: strictly forwards, never SHARD_END; owner and counter stay."""
+    """Checkpoint what a reader finished after its lease was taken: strictly forwards, never SHARD_END; owner and counter stay."""
 
     key: str
     position: Position
@@ -573,12 +573,12 @@ def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 -
     unpended = replace(row, pending=None, pending_state=None)
     match write:
         case Take():
-            robbed = row.owner is not None and row.owner != write.worker
+            is_stolen = row.owner is not None and row.owner != write.worker
             return replace(
                 unpended,
                 owner=write.worker,
                 counter=bumped,
-                owner_switches=row.owner_switches + (1 if robbed else 0),
+                owner_switches=row.owner_switches + (1 if is_stolen else 0),
                 checkpoint_owner=None,
                 checkpoint=row.checkpoint
                 if write.pin_ms is None

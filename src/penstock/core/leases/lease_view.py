@@ -44,7 +44,7 @@ class LeaseView:
     """The last known row of every lease, with the moment it was last seen to change. Not thread-safe.
 
     Args:
-        lease_duration_s: A counter that stands still for so long means a dead owner.
+        lease_duration_s: A counter that stands still for so long means that the owner has stopped.
         handover_bound_s: A hand-over that lasts for longer will not be answered.
         names_streams: Whether Penstock workers name the stream on leases that they renew.
     """

@@ -46,7 +46,7 @@ class BadSnapshot:
 
 
 def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
-    """Give the shard filter of the first listing: its type, and the moment for a timestamp.
+    """Return the shard filter of the first listing: its type, and the moment for a timestamp.
 
     With names every shard that could be meant is asked for, and the snapshot is chosen from the listing.
     """
@@ -61,7 +61,7 @@ def first_filter(start: StartingPosition) -> tuple[str | None, int | None]:
 def plan_first_leases(
     shards: Sequence[Shard], start: StartingPosition, moment_ms: int
 ) -> list[Lease] | BadSnapshot:
-    """Say which leases an empty table gets.
+    """Plan which leases an empty table gets.
 
     Args:
         shards: The stream at the starting position, as `first_filter` asks.
@@ -90,14 +90,14 @@ def _find_fault(cover: Cover) -> BadSnapshot | None:
 
 
 def plan_child_leases(children: Iterable[ChildShard]) -> list[Lease]:
-    """Say which leases a finished shard leaves behind: its children, always from TRIM_HORIZON."""
+    """Plan the leases that a finished shard leaves behind: its children, always from TRIM_HORIZON."""
     return [
         starting_lease(child.shard_id, TRIM_HORIZON, child.parents, child.hash_range) for child in children
     ]
 
 
 def start_reading_at(lease: Lease, has_parent: bool) -> Position:
-    """Say where reading starts when a lease is acquired.
+    """Return where reading starts when a lease is acquired.
 
     Args:
         lease: The row.
@@ -113,7 +113,7 @@ def start_reading_at(lease: Lease, has_parent: bool) -> Position:
 
 
 def known_moment(leases: Iterable[Lease]) -> Position | None:
-    """Give the starting position of the application, if a row that nobody has read yet still tells it."""
+    """Return the starting position of the application, if a row that nobody has read yet still tells it."""
     pinned = [
         lease.checkpoint
         for lease in leases
@@ -166,7 +166,7 @@ class HoleWatch:
     _seen: dict[HashRange, int] = field(default_factory=dict)
 
     def observe(self, holes: Iterable[HashRange]) -> list[HashRange]:
-        """Take in one round's holes; give those that are confirmed."""
+        """Observe one round's holes and return those that are confirmed."""
         seen = {}
         for hole in holes:
             before = [count for old, count in self._seen.items() if _overlap(old, hole)]
@@ -195,7 +195,7 @@ class MissingLease:
 
 
 def fill_filter(leases: Iterable[Lease], start: StartingPosition) -> tuple[str | None, int | None]:
-    """Give the shard filter of the listing that fills a hole: everything since the application started."""
+    """Return the shard filter of the listing that fills a hole: everything since the application started."""
     moment = known_moment(leases) or start.default
     if moment.timestamp_ms is not None:
         return ("FROM_TIMESTAMP", moment.timestamp_ms)
@@ -209,7 +209,7 @@ def plan_missing(
     start: StartingPosition,
     lacking: AbstractSet[str] = _NO_SHARDS,
 ) -> list[MissingLease]:
-    """Say which leases fill confirmed holes.
+    """Plan which leases fill confirmed holes.
 
     Args:
         leases: Every row, by shard id.
@@ -270,7 +270,7 @@ def _why_missing(
 
 
 def _with_leased_descendants(leases: Mapping[str, Lease], by_id: Mapping[str, Shard]) -> set[str]:
-    """Give the unleased shards from which a leased one descends: they were read before, or never needed."""
+    """Return the unleased shards from which a leased one descends: they were read before, or never needed."""
     found: set[str] = set()
     # Rows know their parents too: a listing may have lost what lies between.
     stack = [parent for lease in leases.values() for parent in lease.parents]

@@ -18,7 +18,7 @@ from penstock.core.starting import StartingPosition, pin_latest
 
 
 def unknown_names(shards: Iterable[Shard], start: StartingPosition) -> tuple[str, ...]:
-    """Say which named shards a listing does not have, sorted: misspelt, or gone with their records."""
+    """Return the named shards that a listing does not have, sorted: misspelt, or gone with their records."""
     return tuple(sorted(start.by_shard.keys() - {shard.shard_id for shard in shards}))
 
 
@@ -59,7 +59,7 @@ def _lease(shard: Shard, position: Position) -> Lease:
 
 
 def _ready_children(graph: ShardGraph, named: Mapping[str, Position], done: AbstractSet[str]) -> list[str]:
-    """Give the children that nobody would create later, since all their parents are over."""
+    """Return the children that nobody would create later, since all their parents are over."""
     ended = {key for key, position in named.items() if position.is_shard_end}
     children = {child.shard_id for key in ended for child in graph.children(key)}
     return sorted(
