@@ -1,4 +1,4 @@
-"""What a history says happened, and nothing else: the ground that the checkers stand on.
+"""What a history says happened, and nothing else: what the checkers judge by.
 
 No part of the checked code is asked. Positions are taken apart here once more, sequence numbers compared as
 integers.
@@ -108,7 +108,7 @@ class History:
     # --- taking history in ----------------------------------------------------------------------------
 
     def take_in(self, entry: HistoryEntry) -> None:
-        """Learn one line, after the checkers have judged it."""
+        """Observe one line, after the checkers have judged it."""
         self.now = entry[0]
         handler = getattr(self, f"_on_{entry[1]}", None)
         if handler is not None:

@@ -64,7 +64,7 @@ class SimStream:
         return shard
 
     def open_shards(self) -> list[SimShard]:
-        """Give the shards that puts land in, in the order of their hash ranges."""
+        """Return the shards that puts land in, in the order of their hash ranges."""
         found = [shard for shard in self.shards.values() if shard.closed_ms is None]
         return sorted(found, key=lambda shard: shard.hash_range)
 
@@ -109,17 +109,17 @@ class SimStream:
         ]
 
     def describe(self, shard: SimShard) -> Shard:
-        """Give a shard as a listing shows it."""
+        """Return a shard as a listing shows it."""
         end = None if shard.last_sequence is None else str(shard.last_sequence)
         return Shard(shard.shard_id, shard.hash_range, shard.parents, str(shard.first_sequence), end)
 
     def children_of(self, shard: SimShard) -> tuple[ChildShard, ...]:
-        """Give a shard's children as its last page shows them."""
+        """Return a shard's children as its last page shows them."""
         found = (self.shards[child] for child in shard.children)
         return tuple(ChildShard(child.shard_id, child.parents, child.hash_range) for child in found)
 
     def seek(self, shard: SimShard, position: Position) -> int:
-        """Give the index of the first record at or after a position."""
+        """Return the index of the first record at or after a position."""
         if position.sequence_number is not None:
             return bisect_left(shard.sequences, int(position.sequence_number))
         if position.sentinel is Sentinel.LATEST:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from penstock.sim.environment import HistoryEntry, Environment
+from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
+from penstock.sim.history import HistoryEntry
 from penstock.sim.query import QueryLog, SimQuery
 from penstock.sim.worker import SimWorker
 
