@@ -1,4 +1,4 @@
-"""Who may ask: programs of this machine, and no page of a web site that a browser of this machine shows.
+"""Who is answered: programs of this machine, but no web page that a browser of this machine shows.
 
 A browser sends requests to loopback for any page that asks it to. Such a request shows itself by the
 `Origin` of the page, or, where the site's own name was pointed to loopback, by the `Host`. Signatures are
@@ -32,7 +32,7 @@ class Access:
         self._names = frozenset(name.lower() for name in allow_hosts)
 
     def refusal(self, headers: Mapping[str, str]) -> str | None:
-        """Return why a request is refused; None to let it in.
+        """Return why a request is refused; None when it is answered.
 
         Args:
             headers: The request's, names in lower case.

@@ -1,4 +1,4 @@
-"""From an HTTP request to its answer: which service, which operation, which faults, which headers."""
+"""Answers HTTP requests: finds service and operation, applies faults, adds headers."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ class KinesisApplication:
 
 
 def _scripted(service: str, request: Request, hits: Sequence[Hit]) -> Response | None:
-    """The answer of a fault that keeps a call from moto; None to go on."""
+    """Return the answer of a fault that keeps a call from moto; None when the call goes on."""
     for hit in hits:
         fault = hit.fault
         if fault.kind == "drop_before":

@@ -1,4 +1,4 @@
-"""The call log: how often each operation was asked for, on which shard, and how it was answered."""
+"""The call log: how often each operation was called, on which shard, and how it was answered."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ def _encode(value: Any, out: bytearray) -> None:  # noqa: C901, PLR0912 - one br
 
 
 class Tagged(NamedTuple):
-    """A value under a tag, to be written."""
+    """A tagged value for the encoder."""
 
     tag: int
     value: Any

@@ -1,4 +1,4 @@
-"""The control paths under `/_penstock/`: what a test uses to look inside and to script what happens."""
+"""The control paths under `/_penstock/`: the state, the clock, the call log and scripted faults."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ class Control:
 
 
 def check_stream(name: Any, shard_count: Any) -> tuple[str, int]:
-    """Return a stream's name and number of shards when the service would take them.
+    """Return a stream's name and number of shards if the service would accept them.
 
     Raises:
         OptionError: It would refuse them.

@@ -13,7 +13,7 @@ _REGION = re.compile(r"[a-z0-9-]{1,32}", re.ASCII)
 
 
 class Credential(NamedTuple):
-    """What the signature of a request names; empty texts where it names nothing."""
+    """Access key, region and service that a request is signed with; empty texts if it is not signed."""
 
     access_key: str = ""
     region: str = ""
@@ -32,5 +32,5 @@ def credential_of(authorization: str) -> Credential:
 
 
 def is_region(text: str) -> bool:
-    """Whether a text has the form of a region's name."""
+    """Return whether a text has the form of a region's name."""
     return _REGION.fullmatch(text) is not None

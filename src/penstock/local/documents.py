@@ -47,7 +47,7 @@ def read_json(body: bytes, *, values_max: int = VALUES_MAX) -> Any:
 
 
 def check_values(body: bytes, values_max: int = VALUES_MAX) -> None:
-    """Refuse a text with more values than any request needs: each takes far more memory than its byte."""
+    """Refuse a text with more values than any request needs: a value takes far more memory than its text."""
     if _marks(body) <= values_max:
         return
     # a value has at most two strings, its name and itself: where there are more, no more of them are taken out

@@ -1,4 +1,4 @@
-"""Scripted faults: what shall go wrong, in which calls, how often.
+"""Scripted faults: what goes wrong, in which calls, how often.
 
 A fault is a value; the book holds the active ones, draws chance from each fault's own seed, and answers
 which fire for a call. The operations apply those that change an answer's content, the transport those
@@ -24,7 +24,7 @@ KINDS = {
     "garbage": "apply, then answer 200 with bytes that are no document",
     "delay": "apply, then answer after `delay_s` real seconds",
     "stale": "ListShards and DescribeStream show the shards as before the last change of topology",
-    "shuffle": "ListShards gives its shards in random order",
+    "shuffle": "ListShards returns its shards in random order",
     "omit": "ListShards leaves out the shard named by `shard`",
     "empty": "GetRecords returns no records and stays where it is, though there are some",
 }
@@ -141,7 +141,7 @@ class Hit:
 
     @property
     def is_sending(self) -> bool:
-        """Whether it changes how the answer is sent, not what it says."""
+        """Return whether it changes how the answer is sent and not its content."""
         return self.fault.kind in _SENDING
 
 

@@ -1,13 +1,12 @@
 """A file of frames that only grows; the state folder is made of two of them.
 
-A frame is appended, and has reached the operating system, before the change that it tells of is
-acknowledged: so it survives the death of this process. It is not forced to the disk, except when the file
-is written anew.
+A frame is appended, and has reached the operating system, before its change is acknowledged, so it survives
+the death of this process. It is not forced to the disk, except when the file is rewritten.
 
-What a crash can leave is a last frame that is cut short. It was never acknowledged, and is dropped with a
-warning. Everything else that does not read is damage: the file is refused as it is. To tell them apart, a
-frame's head has a checksum of its own, so that a length is never believed that was not written, and
-that checksum goes on from the one of the frame before, so that no frame can go missing in the middle.
+A crash can leave a last frame that is cut short. It was never acknowledged, and is dropped with a warning.
+Everything else that cannot be read is damage, and the file is refused as it is. To tell them apart, the head of a
+frame has a checksum of its own, so that a damaged length is noticed. That checksum continues the one of the
+frame before, so that a frame missing in the middle is noticed too.
 
 sqlite3 (WAL, `synchronous=OFF`, which promises as much) was measured in its place, in the CPU time that the
 server spends on a call with a state folder: a batch of 500 records of 1 KiB runs at 0.88 of the rate of frames,
@@ -93,7 +92,7 @@ class FrameFile:
             self._tail_is_loose = True
 
     def damaged(self, at: int, why: str) -> OptionError:
-        """Return the error that says where the file is damaged, and what can be done about it."""
+        """Return the error that names where the file is damaged and what can be done about it."""
         size = os.fstat(self._fd).st_size
         ways = ["Put a copy of the file back if there is one"]
         if at:
@@ -131,7 +130,7 @@ class FrameFile:
         self.size += len(frame)
 
     def replace(self, fresh: Iterable[Frame], is_same: Callable[[Iterator[Frame]], bool]) -> None:
-        """Write the file anew, aside, and put it in its place once it was read back.
+        """Write a new file beside the old one, read it back, and put it in the old one's place.
 
         Args:
             fresh: All frames of the new file.
@@ -159,7 +158,7 @@ class FrameFile:
         self._folder.sync()
 
     def compact(self, fresh: Iterable[Frame], is_same: Callable[[Iterator[Frame]], bool]) -> bool:
-        """Write the file anew if that can be done now; the old one serves until it can.
+        """Rewrite the file if that is possible now; until then the old one serves on.
 
         Returns:
             Whether it was done. After a failure, nothing is tried for a minute.

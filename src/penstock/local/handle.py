@@ -24,15 +24,15 @@ SECRET_KEY = "local"  # noqa: S105 - the server does not check signatures
 
 @dataclass(frozen=True, slots=True)
 class Calls:
-    """A snapshot of the call log.
+    """The call log at one moment.
 
     Attributes:
         total: Calls per `service.operation`.
         by_shard: Per `service.operation`, calls per `stream/shard`.
         errors: Per `service.operation`, calls per error code or fault.
         recent: The last calls, oldest first.
-        by_caller: Per access key id, calls per `service.operation`: give each role of a test a key of its own
-            to see what its policy must allow. The server takes any key.
+        by_caller: Per access key id, calls per `service.operation`. The server takes any key, so a test that uses
+            a key for each role sees what the role's policy must allow.
     """
 
     total: Mapping[str, int]
@@ -42,7 +42,7 @@ class Calls:
     by_caller: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     def count(self, operation: str, *, stream: str | None = None, shard: str | None = None) -> int:
-        """How often an operation was called.
+        """Return how often an operation was called.
 
         Args:
             operation: Name, for instance `GetRecords` or `dynamodb.UpdateItem`; without a service all are summed.
@@ -60,7 +60,7 @@ class Calls:
         return total
 
     def failed(self, operation: str, code: str | None = None) -> int:
-        """How often an operation was answered with an error or hit by a fault, or with this one."""
+        """Return how often an operation was answered with an error or hit by a fault; with `code`, only with this one."""
         return sum(
             n
             for name, codes in self.errors.items()
@@ -123,7 +123,7 @@ class RemoteClock:
 
 
 class Faults:
-    """Scripts faults. The keywords are those of `Fault`: count, skip, rate, seed, stream, shard, table, ..."""
+    """Scripts faults. The keywords are the attributes of `Fault`: count, skip, rate, seed, stream, shard, table, ..."""
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
@@ -177,15 +177,15 @@ class Faults:
         return self.add(Fault("omit", "ListShards", shard=shard, **options))
 
     def empty_reads(self, **options: Any) -> int:
-        """Let GetRecords return nothing and stay where it is, though there are records."""
+        """Answer GetRecords with no records and the same position, though there are records."""
         return self.add(Fault("empty", "GetRecords", **options))
 
     def expire_iterators(self) -> None:
-        """Let every shard iterator given out so far be expired."""
+        """Expire every shard iterator that was returned so far."""
         self._remote.ask("POST", "expire", {"what": "iterators"})
 
     def expire_next_tokens(self) -> None:
-        """Let every NextToken given out so far be expired."""
+        """Expire every NextToken that was returned so far."""
         self._remote.ask("POST", "expire", {"what": "next_tokens"})
 
     def active(self) -> list[dict[str, Any]]:
@@ -250,7 +250,7 @@ class Handle:
         return session.client(service, **settings)
 
     def create_stream(self, name: str, shards: int = 1, region: str | None = None) -> str:
-        """Create a stream that is ACTIVE on return, whatever the rates; returns its ARN.
+        """Create a stream that is ACTIVE on return, whatever the quotas; returns its ARN.
 
         Args:
             name: Its name.

@@ -66,7 +66,7 @@ class Response:
 
     @property
     def sent_body(self) -> bytes:
-        """What follows the head."""
+        """Return what follows the head."""
         return b"" if self.is_head else self.body
 
 
@@ -74,7 +74,7 @@ Application = Callable[[Request], Response | Awaitable[Response]]
 
 
 class Connections:
-    """The open connections of one server, and what they take up together.
+    """The open connections of one server, and how many bytes of bodies they hold together.
 
     Attributes:
         open: The connections.
@@ -86,7 +86,7 @@ class Connections:
         self.body_bytes = 0
 
     def add(self, connection: HttpProtocol) -> None:
-        """Take one in; where that makes too many, the one that has waited longest for its client goes."""
+        """Add a connection; if that is one too many, close the one that has waited longest for its client."""
         self.open.add(connection)
         if len(self.open) > CONNECTIONS_MAX:
             waiting = [other for other in self.open if other.waits_for_client]
@@ -152,7 +152,7 @@ class HttpProtocol(asyncio.Protocol):
         self._connections.add(self)
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
-        """Forget the connection; an answer under way is given up."""
+        """Forget the connection; an answer that is being prepared is cancelled."""
         self._connections.open.discard(self)
         self._drop_body()
         self._transport = None
@@ -161,7 +161,7 @@ class HttpProtocol(asyncio.Protocol):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; what is not HTTP, or too much, is refused."""
+        """Feed the parser; refuse what is not HTTP or too large."""
         if self._is_refused:
             return
         try:
@@ -181,11 +181,11 @@ class HttpProtocol(asyncio.Protocol):
                 self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
 
     def pause_writing(self) -> None:
-        """The client reads slower than we send."""
+        """Stop sending: the client reads more slowly than the server sends."""
         self._writable.clear()
 
     def resume_writing(self) -> None:
-        """The client has caught up."""
+        """Send again: the client has caught up."""
         self._writable.set()
 
     def close(self) -> None:
@@ -197,7 +197,7 @@ class HttpProtocol(asyncio.Protocol):
 
     @property
     def waits_for_client(self) -> bool:
-        """Whether the next step is the client's: to send a request, or the rest of one."""
+        """Return whether the server waits for the client to send a request or the rest of one."""
         return self._task is None
 
     def end_if_overdue(self, now_s: float) -> None:
@@ -222,13 +222,13 @@ class HttpProtocol(asyncio.Protocol):
         self.since_s = self._loop.time()
 
     def on_url(self, url: bytes) -> None:
-        """Take the target; it may come in pieces."""
+        """Add a piece of the target."""
         if len(self._request.target) + len(url) > TARGET_BYTES_MAX:
             self._stop(HTTPStatus.REQUEST_URI_TOO_LONG)
         self._request.target += url.decode("latin-1")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take one header; those after a body say nothing that is needed."""
+        """Add one header; those after a body are ignored."""
         self._header_count += 1
         self._request.header_bytes += len(name) + len(value)
         if self._header_count > HEADERS_MAX or self._request.header_bytes > HEAD_BYTES_MAX:
@@ -241,7 +241,7 @@ class HttpProtocol(asyncio.Protocol):
         self._request.headers[key] = value.decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """Refuse a body that is announced too large; tell a client that waits for permission to go on."""
+        """Refuse a body that is announced as too large; answer a client that waits for `100 Continue`."""
         self._in_head = False
         self._request.method = self._parser.get_method().decode("latin-1")
         announced = self._request.headers.get("content-length", "")
@@ -251,7 +251,7 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def on_body(self, data: bytes) -> None:
-        """Take a piece of the body."""
+        """Add a piece of the body."""
         self._body_bytes += len(data)
         self._connections.body_bytes += len(data)
         if self._body_bytes > BODY_BYTES_MAX:
@@ -330,7 +330,7 @@ class HttpProtocol(asyncio.Protocol):
             self._work()
 
     def _send_at_once(self, response: Response, keep_alive: bool) -> bool:
-        """Send a small answer without a task; False when it is one of the other kind."""
+        """Send a small answer without a task; False when the answer is a large one."""
         if response.drop or response.cut_at is not None or len(response.body) > _SEND_PIECE_BYTES:
             return False
         if self._transport is None or not self._writable.is_set():
@@ -383,7 +383,7 @@ class HttpProtocol(asyncio.Protocol):
 
 
 async def _sure(request: Request, answer: Awaitable[Response]) -> Response:
-    """Wait for an answer; the connection must not be left hanging when there is none."""
+    """Wait for an answer; answer 500 when there is none, so that the client does not wait for ever."""
     try:
         return await answer
     except Exception:

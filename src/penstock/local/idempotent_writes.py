@@ -1,4 +1,4 @@
-"""Transactions that a client sends again with the same token are answered again, and not carried out again."""
+"""Answers of transactions, kept for clients that send one again with the same token."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _ASIDE = ("ClientRequestToken", "ReturnConsumedCapacity", "ReturnItemCollectionM
 
 @dataclass(frozen=True, slots=True)
 class _Done:
-    """A transaction that was carried out."""
+    """A transaction that was carried out, with its answer."""
 
     digest: bytes
     at_ms: int

@@ -2,8 +2,8 @@
 
 Every change is written (to the operating system, not forced to the disk) before the caller is answered,
 so what was acknowledged survives the death of this process. A change that cannot be written is not
-acknowledged, and the stream is put back to what the journal tells of it. What the file looks like, and
-what counts as damage, is said in `frames`.
+acknowledged, and the stream is put back to what the journal has of it. `frames` describes the
+file and what counts as damage.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = logging.getLogger("penstock.local")
 
 
 class FileJournal:
-    """Keeps a store in a state folder; the store tells it of every change.
+    """Keeps a store in a state folder; the store calls it for every change.
 
     Attributes:
-        clock_ms: Latest reading of the clock that the file tells of.
+        clock_ms: Latest reading of the clock in the file.
         key: Signs iterators and tokens, so that they outlive a restart.
     """
 
@@ -92,7 +92,7 @@ class FileJournal:
         except RequestRefused as refusal:
             log.debug("the clock is not saved: %s", refusal)
 
-    # -- told by the store ----------------------------------------------------------------------------------
+    # -- called by the store ----------------------------------------------------------------------------------
 
     def stream_changed(self, stream: Stream) -> None:
         """Write everything about a stream but its records.
@@ -184,8 +184,8 @@ class _Replay:
 
     Attributes:
         streams: By uid.
-        clock_ms: Latest moment that any frame tells of.
-        key: What the first frame carries; None before it.
+        clock_ms: Latest moment in any frame.
+        key: The key in the first frame; None before it.
     """
 
     def __init__(self, store: Store) -> None:
@@ -273,7 +273,7 @@ class _RecordsReadBack:
         self._kept: tuple[int, list[bytes], list[int], list[int]] = (0, [], [], [])
 
     def go_on_with(self, payload: bytes) -> bool:
-        """Take the next frame; returns whether the store has just these records there."""
+        """Read the next frame; returns whether the store has exactly these records there."""
         uid, arrival_ms, batches = _unpacked(payload)
         for index, ordinal, texts, sizes in batches:
             if self._place != (uid, index):
@@ -321,7 +321,7 @@ def _unpacked(payload: bytes) -> tuple[int, int, list[tuple[int, int, list[bytes
 
 
 def _kept_frames(stream: Stream, shard: Shard) -> Iterator[bytes]:
-    """The records that a shard keeps, as frames of one arrival each."""
+    """Return the records of a shard as frames of one arrival each."""
     ordinal, texts, sizes, arrivals = shard.kept()
     begin = 0
     while begin < len(texts):

@@ -23,7 +23,7 @@ _accounts: set[int] = set()
 
 
 class MotoAccount:
-    """One server's share of moto. The first server of a process has the account of its Kinesis ARNs."""
+    """A moto account of one server. The first server of a process has the account of its Kinesis ARNs."""
 
     def __init__(self) -> None:
         with _turn:
@@ -89,7 +89,7 @@ class MotoAccount:
             self._used = True
 
     def release(self) -> None:
-        """Empty the account and let another server have it."""
+        """Empty the account; another server may use it then."""
         with _turn:
             if self._used:
                 from moto import backends

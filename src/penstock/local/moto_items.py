@@ -1,4 +1,4 @@
-"""Lets moto take items of many attributes in a time that grows with their number, not with its square.
+"""A fix that stores items of many attributes in a time that grows with their number, not with its square.
 
 moto adds up the whole item each time that one attribute is set. Here a wide item is added up only when what
 was set since the last time could have made it too large.
@@ -16,7 +16,7 @@ _log = logging.getLogger("penstock.local")
 
 
 def install_item_sizes() -> bool:
-    """Let moto use it, in this process; a second time changes nothing.
+    """Install the fix in this process's moto; a second call changes nothing.
 
     Returns:
         False where this moto has no such place: then wide items take long.

@@ -1,4 +1,4 @@
-"""Where moto's DynamoDB is known to differ from the service, and what is done about it.
+"""Repairs of what is known to differ between moto's DynamoDB and the service.
 
 * A legacy `Expected` on DeleteItem is ignored by moto: it is rewritten as a condition expression.
 * A malformed expression makes moto raise: the service answers a ValidationException.

@@ -1,4 +1,4 @@
-"""What the service refuses and moto would take, or fail on: checked before moto sees a request.
+"""Checks before moto sees a request: what the service refuses, and moto would accept or fail on.
 
 The types and required members of every request come from the service's model, as botocore has it.
 """
@@ -25,7 +25,7 @@ _TABLE_NAME = request_model.Shape("string", 3, 255, "[a-zA-Z0-9_.-]+")
 
 
 def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, Any]:
-    """Return the document of a DynamoDB request that the service would not refuse unseen.
+    """Return the document of a DynamoDB request after checking what the service checks first.
 
     Args:
         service: `dynamodb` or `dynamodbstreams`.
@@ -147,7 +147,7 @@ def _check_batch(tables: dict[str, list[Any]]) -> None:
 
 
 def _levels(document: Any) -> int:
-    """How deep a document is nested, walked level by level."""
+    """Return how deep a document is nested, walked level by level."""
     level = [document]
     for depth in range(_LEVELS_MAX + 1):
         level = [

@@ -15,7 +15,7 @@ _PLAIN = frozenset({"S", "N", "BOOL", "NULL", "SS", "NS"})
 
 
 def install_serializer() -> bool:
-    """Let moto use it for DynamoDB, in this process; a second time changes nothing.
+    """Install the serializer for DynamoDB in this process's moto; a second call changes nothing.
 
     Returns:
         False where this moto has no place for it: then its own serializer does the work, more slowly.

@@ -67,14 +67,14 @@ class Bucket:
         self._stamp_ms = 0
 
     def level(self, now_ms: int) -> float:
-        """Tokens there now; negative while in debt."""
+        """Return the tokens that are left; negative while in debt."""
         if now_ms > self._stamp_ms:
             self._level = min(self.capacity, self._level + (now_ms - self._stamp_ms) * self._per_ms)
             self._stamp_ms = now_ms
         return self._level
 
     def may_take(self, amount: float, now_ms: int) -> bool:
-        """Whether a request of this size goes through: it fits, or it is larger than a full bucket and this one is full."""
+        """Return whether a request of this size fits, or is larger than a full bucket and this one is full."""
         return self.level(now_ms) >= min(amount, self.capacity)
 
     def take(self, amount: float) -> None:
@@ -83,7 +83,7 @@ class Bucket:
 
 
 class ReadBucket:
-    """Bytes out of one shard: 2 MiB/s, one answer may be 10 MiB, and a large one is paid off before the next.
+    """Bytes read from one shard: 2 MiB/s. One answer may have 10 MiB, and delays the next one until it is paid off.
 
     The service documents that a 10 MiB answer is followed by five seconds of refusals.
     """
@@ -95,7 +95,7 @@ class ReadBucket:
         self._blocked_until_ms = 0
 
     def may_read(self, now_ms: int) -> bool:
-        """Whether a read may start now; its size is not known yet."""
+        """Return whether a read may start now; its size is not known yet."""
         return now_ms >= self._blocked_until_ms and self._bucket.level(now_ms) > 0
 
     def take(self, size_bytes: int, now_ms: int) -> None:

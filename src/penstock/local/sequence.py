@@ -33,7 +33,7 @@ TAG_MAX = (1 << 24) - 1
 
 
 class SequenceParts(NamedTuple):
-    """What a sequence number says about its record."""
+    """The parts of a sequence number."""
 
     created_s: int
     stream_tag: int

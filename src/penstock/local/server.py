@@ -1,4 +1,4 @@
-"""The embedded Kinesis as a thing to start and stop: in a thread of this process, or in one of its own."""
+"""Starting and stopping the embedded Kinesis: in a thread of this process, or in a process of its own."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from penstock.local.virtual_clock import VirtualClock
 
 HOST = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
-_TURNS_FROM_DOOR_TO_CONNECTION = 3
+_TURNS_FROM_ACCEPT_TO_CONNECTION = 3
 _STOP_TIMEOUT_S = 20.0
 _SWEEP_S = 1.0
 
@@ -141,7 +141,7 @@ class Server:
         self._sweep()
 
     async def _load(self) -> None:
-        """Take over what the state folder keeps."""
+        """Load what the state folder keeps."""
         if self._journal is not None:
             self._journal.load(self._store)
             self.clock.catch_up(self._journal.clock_ms)
@@ -154,7 +154,7 @@ class Server:
         if self._sweeper is not None:
             self._sweeper.cancel()
         if self._server is not None:
-            await _close_door(self._server)
+            await _stop_accepting(self._server)
         for connection in list(self._connections.open):
             connection.close()
         if self._server is not None:
@@ -181,7 +181,7 @@ class Server:
                     raise OptionError(f"stream {name!r} cannot be created: {refusal.message}") from refusal
 
     def _sweep(self) -> None:
-        """Free what is past its retention, now and then, also in streams that nobody touches."""
+        """Free what is past its retention, also in streams that nobody calls; runs once a second."""
         loop = asyncio.get_running_loop()
         try:
             self._connections.end_overdue(loop.time())
@@ -196,12 +196,12 @@ class Server:
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
 
-async def _close_door(server: asyncio.Server) -> None:
-    """Let nobody in any more, and whom the door has let in become a connection: asyncio loses one on its way in."""
+async def _stop_accepting(server: asyncio.Server) -> None:
+    """Accept no more connections, but wait for those already accepted: asyncio would lose them."""
     loop = asyncio.get_running_loop()
     for listener in server.sockets:
         loop.remove_reader(listener.fileno())
-    for _ in range(_TURNS_FROM_DOOR_TO_CONNECTION):
+    for _ in range(_TURNS_FROM_ACCEPT_TO_CONNECTION):
         await asyncio.sleep(0)
     server.close()
 
@@ -327,7 +327,7 @@ class LocalKinesisProcess(Handle):
 
     @property
     def pid(self) -> int:
-        """The process id.
+        """Return the process id.
 
         Raises:
             Unavailable: It does not run.
@@ -367,7 +367,7 @@ class LocalKinesisProcess(Handle):
         return self
 
     def stop(self) -> None:
-        """End the process in an orderly way, and wait for it."""
+        """Ask the process to end, and wait for it."""
         self._end(signal.SIGTERM)
 
     def kill(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class RequestRefused(Exception):  # noqa: N818 - it is an answer of the service, not a fault of this program
-    """An operation is answered with an error.
+    """A request is answered with an error of the service.
 
     Attributes:
         code: The service's error code, for instance `ResourceNotFoundException`.

@@ -90,17 +90,17 @@ class Shard:
 
     @property
     def next_ordinal(self) -> int:
-        """The ordinal that the next record will have."""
+        """Return the ordinal of the next record."""
         return self.first + len(self._texts)
 
     @property
     def starting_number(self) -> int:
-        """The number just before the shard's first record."""
+        """Return the number just before the shard's first record."""
         return sequence.encode(self.created_s, self.stream_tag, self.index, 0, self.opened_ms // 1000)
 
     @property
     def ending_number(self) -> int | None:
-        """A number after every record of a closed shard and before every record of its children."""
+        """Return a number after every record of a closed shard and before every record of its children."""
         if self.closed_ms is None:
             return None
         return sequence.encode(
@@ -109,17 +109,17 @@ class Shard:
 
     @property
     def last_arrival_ms(self) -> int:
-        """Arrival of the newest record kept, in milliseconds; the opening when there is none."""
+        """Return when the newest kept record arrived, in milliseconds; when the shard opened if there is none."""
         return self._arrivals[-1] if self._arrivals else self.opened_ms
 
     def next_number(self, arrival_ms: int) -> int:
-        """The number that the next record will have; those after it are each `ORDINAL_STEP` larger."""
+        """Return the number of the next record; each one after it is larger by `ORDINAL_STEP`."""
         return sequence.encode(
             self.created_s, self.stream_tag, self.index, self.next_ordinal, arrival_ms // 1000
         )
 
     def extend(self, texts: Sequence[bytes], sizes: Sequence[int], arrival_ms: int) -> int:
-        """Keep records that arrived together; returns the bytes that they take up.
+        """Append records that arrived together; returns the bytes that they take up.
 
         Args:
             texts: Their JSON texts, in order.
@@ -154,12 +154,12 @@ class Shard:
         return self.first + stop, self._texts[begin:stop], self._ends[stop - 1] - before
 
     def arrival_ms(self, ordinal: int) -> int | None:
-        """Arrival of the first record at or after a position; None when there is none yet."""
+        """Return when the first record at or after a position arrived; None when there is none yet."""
         index = max(ordinal - self.first, 0)
         return self._arrivals[index] if index < len(self._arrivals) else None
 
     def ordinal_at_time(self, at_ms: int) -> int:
-        """Position of the first record that arrived at or after a moment."""
+        """Return the position of the first record that arrived at or after a moment."""
         return self.first + bisect_left(self._arrivals, at_ms)
 
     def trim(self, horizon_ms: int) -> int:
@@ -183,7 +183,7 @@ class Shard:
         return freed
 
     def kept(self) -> tuple[int, list[bytes], list[int], list[int]]:
-        """Everything kept, for the journal: first ordinal, texts, payload bytes and arrivals of each."""
+        """Return all records for the journal: first ordinal, texts, payload bytes and arrivals."""
         sizes = []
         before = self._base_bytes
         for end in self._ends:

@@ -55,7 +55,7 @@ class StateFolder:
             The file descriptor.
 
         Raises:
-            OptionError: It is a symbolic link or something else that is no file.
+            OptionError: It is a symbolic link or no file at all.
             OSError: It cannot be opened.
         """
         if self._is_link(name):
@@ -90,11 +90,11 @@ class StateFolder:
         os.rename(old, new, src_dir_fd=self._folder, dst_dir_fd=self._folder)
 
     def sync(self) -> None:
-        """Force to the disk which files there are."""
+        """Force the folder's list of files to the disk."""
         os.fsync(self._folder)
 
     def close(self) -> None:
-        """Let another server have the folder."""
+        """Close the folder; another server may use it then."""
         for fd in (self._lock, self._folder):
             if fd >= 0:
                 os.close(fd)

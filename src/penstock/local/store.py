@@ -1,4 +1,4 @@
-"""Everything the embedded Kinesis knows: streams by name, their records, and what changes them.
+"""The state of the embedded Kinesis: streams by name, their records, and what changes them.
 
 Pure given a clock reading: no sockets, no waiting. The journal is told of every change before the
 caller is answered.
@@ -44,26 +44,26 @@ log = logging.getLogger("penstock.local")
 
 
 class Journal(Protocol):
-    """Told of every change; implemented by `journal.FileJournal` and by `NullJournal`.
+    """Is called for every change; implemented by `journal.FileJournal` and by `NullJournal`.
 
     Each method raises `RequestRefused` when the change cannot be kept. A stream that had been kept before is then
     put back to what was kept.
     """
 
     def stream_changed(self, stream: Stream) -> None:
-        """Something other than the records of this stream changed."""
+        """Record that something of this stream changed, other than its records."""
 
     def stream_deleted(self, stream: Stream) -> None:
-        """This stream is gone."""
+        """Record that this stream is gone."""
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
-        """These records are about to be appended to their shards, all with one arrival."""
+        """Record what is about to be appended to shards, all with one arrival."""
 
     def account_changed(self, region: str, settings: AccountSettings) -> None:
-        """The account is about to have these settings in a region."""
+        """Record the settings that the account is about to have in a region."""
 
     def clock_moved(self, now_ms: int) -> None:
-        """The virtual clock was moved to this time."""
+        """Record that the virtual clock was moved to this time."""
 
 
 class NullJournal:
@@ -87,7 +87,7 @@ class NullJournal:
 
 @dataclass(frozen=True, slots=True)
 class StoreOptions:
-    """What a store is made with.
+    """The settings of a store.
 
     Attributes:
         region: Region of calls that name none.
@@ -123,7 +123,7 @@ class Store:
     # -- finding --------------------------------------------------------------------------------------------
 
     def find(self, name: str | None, arn: str | None, now_ms: int, region: str = "") -> Stream:
-        """Return a stream by name or ARN, its due change applied; in the store's own region where none is named.
+        """Return a stream by name or ARN after applying what is due; in the store's own region if none is named.
 
         Raises:
             RequestRefused: Neither is given, both disagree, or there is no such stream.
@@ -152,14 +152,14 @@ class Store:
         return stream
 
     def get(self, region: str, name: str, now_ms: int) -> Stream | None:
-        """Return a stream of a region by name, its due change applied; None when there is none."""
+        """Return a stream of a region by name after applying what is due; None when there is none."""
         stream = self.streams.get((region, name))
         if stream is not None:
             self.settle(stream, now_ms)
         return self.streams.get((region, name))
 
     def settled(self, region: str, now_ms: int) -> list[Stream]:
-        """Return the streams of a region, what is due in them applied."""
+        """Return the streams of a region after applying what is due in them."""
         for stream in list(self.streams.values()):
             self.settle(stream, now_ms)
         return [stream for stream in self.streams.values() if stream.region == region]
@@ -180,7 +180,7 @@ class Store:
             log.debug("the change of %s stays due: %s", stream.name, refusal)
 
     def settle_all(self, now_ms: int) -> None:
-        """Apply what is due everywhere, and trim everything (called now and then by the server)."""
+        """Apply what is due everywhere, and trim all records (the server calls this now and then)."""
         for stream in list(self.streams.values()):
             self.settle(stream, now_ms)
             if stream.status != "DELETED":
@@ -205,7 +205,7 @@ class Store:
         self.stored_bytes -= shard.trim(now_ms - stream.retention_ms)
 
     def open_shard_count(self, region: str) -> int:
-        """Open shards of a region's streams, those being created included."""
+        """Return how many shards of a region's streams are open or being created."""
         total = 0
         for stream in self.streams.values():
             if stream.region != region:
@@ -289,7 +289,7 @@ class Store:
         )
 
     def _free_tag(self, stream: Stream) -> int:
-        """Return a tag that no stream of this store has; streams of other servers are unlikely to have it."""
+        """Return a tag that no stream of this store has, and hardly any of another server."""
         taken = {other.tag for other in self.streams.values()}
         identity = md5(f"{stream.arn} {stream.uid}".encode(), usedforsecurity=False).digest()
         tag = int.from_bytes(identity[:3], "big")

@@ -23,7 +23,7 @@ HOUR_MS = 3_600_000
 
 @dataclass(slots=True)
 class Change:
-    """A change of topology under way.
+    """A change of topology that is not carried out yet.
 
     Attributes:
         due_ms: When it takes effect.
@@ -38,7 +38,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class StreamSettings:
-    """What a stream is told and shows, and what changes little or nothing else; replaced as a whole.
+    """Settings that a stream stores and shows, with little or no further effect; replaced as a whole.
 
     Attributes:
         key_id: KMS key of its encryption; None while it is not encrypted.
@@ -97,7 +97,7 @@ class Stream:
 
     @property
     def retention_ms(self) -> int:
-        """Milliseconds that a record is kept."""
+        """Return for how many milliseconds a record is kept."""
         return self.retention_h * HOUR_MS
 
     def shard_for(self, hash_key: int) -> Shard:
@@ -120,7 +120,7 @@ class Stream:
     # -- states ---------------------------------------------------------------------------------------------
 
     def settle(self, now_ms: int) -> bool:
-        """Let the change that is due take effect.
+        """Carry out the change that is due.
 
         Returns:
             Whether anything changed. A stream whose `status` is then `DELETED` is to be forgotten.
@@ -155,14 +155,14 @@ class Stream:
         self.status = status
 
     def saved(self) -> SavedStream:
-        """Return what `put_back` needs to undo every later change, but for records."""
+        """Return what `put_back` needs to undo every later change except those of records."""
         found = {each.name: getattr(self, each.name) for each in fields(self)}
         found["shards"] = dict(self.shards)
         found["change"] = None if self.change is None else replace(self.change)
         return found, [(shard, shard.closed_ms, shard.children) for shard in self.shards.values()]
 
     def put_back(self, saved: SavedStream) -> None:
-        """Undo every change since `saved` was asked; records that were added or trimmed stay so."""
+        """Undo every change since `saved` was called, except records that were added or trimmed."""
         found, shards = saved
         for name, value in found.items():
             setattr(self, name, value)

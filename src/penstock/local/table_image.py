@@ -1,4 +1,4 @@
-"""What the state folder knows of DynamoDB: tables, items, backups and policies as documents, and changes of them.
+"""The state folder's image of DynamoDB: tables, items, backups and policies as documents, and changes of them.
 
 Pure: it knows neither moto nor files. The image is what was acknowledged; moto has to agree with it after
 every request.
@@ -81,7 +81,7 @@ class RegionImage:
 
 @dataclass(slots=True)
 class Image:
-    """Everything, by region.
+    """All tables, by region.
 
     Attributes:
         live_bytes: About what it takes to write it all.

@@ -231,7 +231,7 @@ def _whole_difference(
 def _places(
     backend: moto_tables.Backend, keys: list[tuple[str, dict[str, Any]]]
 ) -> list[tuple[str, list[Any]]] | None:
-    """Return table name and key of each item, each once; None when that cannot be told."""
+    """Return table name and key of each item, each once; None when they are unknown."""
     by_arn = {table.table_arn: table for table in backend.tables.values()}
     found: dict[tuple[str, Identity], list[Any]] = {}
     for name, attributes in keys:
@@ -318,7 +318,7 @@ def _put_back(
 
 
 def _restore_region(backend: moto_tables.Backend, region: RegionImage) -> None:
-    """Make everything in moto anew from the image."""
+    """Rebuild everything in moto from the image."""
     backend.tables.clear()
     backend.backups.clear()
     for name in region.tables:
@@ -340,7 +340,7 @@ def _stream_length(table: moto_tables.Table) -> int | None:
 
 
 def _forget_stream_records(table: moto_tables.Table, length: int | None) -> None:
-    """Take back what a refused request told the table's stream."""
+    """Remove what a refused request added to the table's stream."""
     if table.stream_shard is None:
         return
     if length is None:

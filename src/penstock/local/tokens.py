@@ -22,7 +22,7 @@ _MAC_BYTES = 8
 
 
 class IteratorState(NamedTuple):
-    """Where a shard iterator stands."""
+    """The position of a shard iterator."""
 
     stream_uid: int
     shard_index: int

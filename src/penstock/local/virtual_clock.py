@@ -1,6 +1,6 @@
 """The server's clock: wall time that a test can speed up, stop and push forwards.
 
-Every rule of the embedded Kinesis that speaks of time (arrival, expiry, retention, quotas, states) asks
+Every rule of the embedded Kinesis that depends on time (arrival, expiry, retention, quotas, states) reads
 this clock and no other, so a test moves a whole day in one call.
 """
 

@@ -32,7 +32,7 @@ _QUOTED_BASE64 = b'ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz012345678
 
 
 class Entry(NamedTuple):
-    """One record of a request to put: its data as a JSON string of base64, and where it shall go."""
+    """One record of a request to put: its data as a JSON string of base64, and its keys."""
 
     data_json: bytes | None
     size_bytes: int
@@ -274,7 +274,7 @@ def _json_timestamp(value: Any) -> Any:
 
 
 def _json_data(raw: msgspec.Raw) -> tuple[bytes | None, int]:
-    """Take the data of an entry as it stands in the body: a JSON string of base64.
+    """Return the data of an entry as it is in the body, a JSON string of base64, and how many bytes it stands for.
 
     The usual case is checked with one pass over the bytes and no decoding: nothing outside the alphabet
     but the quotes and the padding at the end.

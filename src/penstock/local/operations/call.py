@@ -1,4 +1,4 @@
-"""What an operation gets to do its work: the request, the store, the clock reading and the faults that hit it."""
+"""The argument of an operation: the store, the clock reading, the quotas and the faults that hit the call."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DropConnection(Exception):  # noqa: N818 - an effect, not an error of the 
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """The parts that all calls share."""
+    """The parts of the server that all calls share."""
 
     store: Store
     quotas: Quotas
@@ -41,7 +41,7 @@ class ServiceCall:
         resource: Stream that the call turned out to be about, for the log.
         shards: Shards that it touched, for the log.
         sending: Faults that change how the answer is sent.
-        answering: Faults that change what the answer says.
+        answering: Faults that change the content of the answer.
     """
 
     service: Service
@@ -65,13 +65,13 @@ class ServiceCall:
         return found
 
     def active_stream(self, request: dict[str, Any]) -> Stream:
-        """Return the stream that the request names, refused while it is being changed."""
+        """Return the stream that the request names; refuse the call while it is being changed."""
         found = self.stream(request)
         self.service.store.require_active(found)
         return found
 
     def readable_stream(self, request: dict[str, Any]) -> Stream:
-        """Return a stream that has shards; one that is being created is not found yet."""
+        """Return the stream that the request names if it has shards; one that is being created has none yet."""
         found = self.stream(request)
         self.require_readable(found)
         return found
@@ -85,7 +85,7 @@ class ServiceCall:
             )
 
     def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
-        """Let the scripted faults have their say; every operation calls it once, before it applies anything.
+        """Apply the scripted faults; every operation calls this once, before it changes anything.
 
         Raises:
             RequestRefused: A fault refuses the call.
@@ -113,7 +113,7 @@ class ServiceCall:
                 self.sending.append(hit)
 
     def end_dry_run(self, request: dict[str, Any]) -> None:
-        """End a call that shall change nothing, after all checks.
+        """End a dry run after all checks.
 
         Raises:
             RequestRefused: `DryRunOperationException`: everything else would have succeeded.

@@ -1,4 +1,4 @@
-"""From the name of an operation to its function, with the checks that all share."""
+"""Finds the function of an operation by its name, after the checks that all share."""
 
 from __future__ import annotations
 

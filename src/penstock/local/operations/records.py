@@ -139,7 +139,7 @@ def _throttled(stream: Stream, shard: Shard) -> EntryResult:
 def _scripted_failures(
     call: ServiceCall, stream: Stream, shards: Sequence[Shard]
 ) -> dict[int, tuple[EntryResult, bool]]:
-    """Which entries a fault fails, with the answer and whether they are stored all the same."""
+    """Return the entries that a fault fails, each with its answer and whether it is stored all the same."""
     found: dict[int, tuple[EntryResult, bool]] = {}
     for hit in call.answering:
         fault = hit.fault
@@ -161,13 +161,13 @@ def _scripted_failures(
 
 
 def _chosen(hit: Hit, candidates: list[int]) -> list[int]:
-    """Take the fault's fraction of the entries, at least one, in their order."""
+    """Return the fault's fraction of the entries, at least one, in their order."""
     count = max(1, round(len(candidates) * hit.fault.fraction)) if candidates else 0
     return sorted(hit.chance.sample(candidates, count))
 
 
 def _check_entries(entries: Sequence[Entry], path: str) -> None:
-    """Check what the model says about each entry, in the service's words."""
+    """Check each entry by the model; a violation is worded as the service words it."""
     problems: list[str] = []
     # most entries are right: only the others are worded by the model
     hash_key = re.compile(request_model.shape("HashKey").pattern or "", re.ASCII)
@@ -219,7 +219,7 @@ def _hash_key(entry: Entry) -> int:
 
 
 def _check_ordering(stream: Stream, text: str) -> None:
-    """Accept a number that this stream has given out: whatever is stored now comes after it."""
+    """Refuse a number that this stream has not given out; what is stored now comes after every other one."""
     parts = sequence.decode(int(text))
     shard = None if parts is None else _shard_by_index(stream, parts.shard_index)
     if (
@@ -235,7 +235,7 @@ def _check_ordering(stream: Stream, text: str) -> None:
 
 
 def _is_of(parts: SequenceParts, shard: Shard) -> bool:
-    """Whether a number is of this very shard, not of one with its id in another or an earlier stream."""
+    """Return whether a number is of this shard, not of one with its id in another or an earlier stream."""
     return (parts.created_s, parts.stream_tag, parts.shard_index) == (
         shard.created_s,
         shard.stream_tag,
@@ -357,7 +357,7 @@ def GetRecords(call: ServiceCall, request: Document) -> bytes:
 
 
 def _after_reading(call: ServiceCall, stream: Stream, shard: Shard, ordinal: int) -> Document:
-    """What GetRecords says beside the records: lag, next iterator, and the children at the end of the shard."""
+    """Return the rest of a GetRecords answer: lag, next iterator, and the children at the end of the shard."""
     oldest_ms = shard.arrival_ms(ordinal)
     # 0 is kept for "nothing unread", also when the unread record came in this very millisecond
     behind_ms = 0 if oldest_ms is None else max(1, call.now_ms - oldest_ms)

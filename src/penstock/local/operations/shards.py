@@ -96,7 +96,7 @@ def _listed(call: ServiceCall, stream: Stream, page: Document, limit: int) -> tu
 
 
 def _filter(stream: Stream, kind: str, at_ms: int | None, now_ms: int) -> Callable[[Shard], bool]:
-    """Return what a filter asks of a shard; one takes records from `opened_ms` to `closed_ms`, inclusive."""
+    """Return the condition of a filter; a shard takes records from `opened_ms` to `closed_ms`, inclusive."""
     # before the stream began there is nothing to be open at: its beginning is meant
     first_ms = min((shard.opened_ms for shard in stream.shards.values()), default=stream.created_ms)
     horizon_ms = max(now_ms - stream.retention_ms, first_ms)
@@ -172,7 +172,7 @@ def UpdateShardCount(call: ServiceCall, request: Document) -> Document:
 
 
 def _require_provisioned(stream: Stream) -> None:
-    """Refuse to reshard a stream whose shards are the service's own concern."""
+    """Refuse to reshard an on-demand stream: the service does that itself."""
     if stream.mode == "ON_DEMAND":
         raise validation(
             f"Request is invalid. Stream {stream.name} under account {ACCOUNT} is in On-Demand mode."
