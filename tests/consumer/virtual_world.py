@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.consumer import Batch, ConsumerOptions
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.runtime import Outside, Pools, Runtime
+from penstock.consumer.worker import Pools, Worker, WorkerPorts
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable
@@ -213,7 +213,7 @@ class WorkersTable:
         return self._table.write(write)
 
 
-class Worker:
+class VirtualWorker:
     """One worker, driven by the world."""
 
     def __init__(
@@ -249,11 +249,11 @@ class Worker:
 
         pool = InlinePool()
         factory = lifecycle if lifecycle is not None else (lambda: HandlerProcessor(handle))
-        self.runtime = Runtime(
+        self.runtime = Worker(
             stream="orders",
             worker_id=name,
             options=ConsumerOptions(worker_id=name, **options),
-            outside=Outside(world.kinesis, self.table, world.clock, world.chance, world.metrics),
+            ports=WorkerPorts(world.kinesis, self.table, world.clock, world.chance, world.metrics),
             pools=Pools(pool, pool, read_pool or pool, handler_pool or pool),
             processor_factory=factory,
             dead_letter=dead_letter,
@@ -313,10 +313,10 @@ class World:
         self.kinesis = TinyKinesis(self.clock, shard_count)
         self.table = TableWithFaults()
         self.metrics = MetricsTally()
-        self.workers: list[Worker] = []
+        self.workers: list[VirtualWorker] = []
 
-    def worker(self, name: str, handler=None, **options) -> Worker:
-        worker = Worker(self, name, handler, **options)
+    def worker(self, name: str, handler=None, **options) -> VirtualWorker:
+        worker = VirtualWorker(self, name, handler, **options)
         self.workers.append(worker)
         return worker
 
@@ -346,5 +346,5 @@ class World:
     def owners(self) -> dict[str, str | None]:
         return {lease.key: lease.owner for lease in self.table.scan().leases if not lease.is_ended}
 
-    def held_by(self, worker: Worker) -> list[str]:
+    def held_by(self, worker: VirtualWorker) -> list[str]:
         return sorted(key for key, owner in self.owners().items() if owner == worker.name)

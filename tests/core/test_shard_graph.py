@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record, at_timestamp
 from penstock.core.shard import Shard
-from penstock.core.shard_graph import Cover, HashRouter, ShardGraph, Snapshot, cover_of
+from penstock.core.shard_graph import Cover, HashRouter, ShardGraph, StartingShards, cover_of
 from penstock.errors import RecordError, StreamChanged
 from stream_history import live_stream
 
@@ -154,7 +154,7 @@ def test_an_empty_listing_is_a_graph_too():
     empty = ShardGraph()
     assert list(empty) == []
     assert empty.open_cover() == Cover((FULL_RANGE,), ())
-    assert empty.snapshot_at(TRIM_HORIZON) == Snapshot((), (FULL_RANGE,))
+    assert empty.snapshot_at(TRIM_HORIZON) == StartingShards((), (FULL_RANGE,))
     assert HashRouter(empty.open_shards).predict_shard("k") is None
 
 

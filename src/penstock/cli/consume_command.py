@@ -83,7 +83,7 @@ def parse_address(text: str) -> tuple[str, int]:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Consume until SIGINT or SIGTERM; gives the exit status."""
+    """Consume until SIGINT or SIGTERM; return the exit status."""
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions

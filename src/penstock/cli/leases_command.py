@@ -54,7 +54,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Show, reset or restore; gives the exit status."""
+    """Show, reset or restore; return the exit status."""
     from penstock.cli.lease_report import live_owners, watch
     from penstock.errors import OptionError, PenstockError
     from penstock.wiring import SystemClock
@@ -220,7 +220,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 
 
 def _short(checkpoint: str) -> str:
-    """Give a checkpoint so that it fits on a line: of a long number the end says more."""
+    """Return a checkpoint that fits on a line. Of a long number the end is kept, which says more."""
     number, _, sub = checkpoint.partition(".")
     return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
 

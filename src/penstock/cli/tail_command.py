@@ -31,7 +31,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until SIGINT, SIGTERM or the count; gives the exit status."""
+    """Print until SIGINT, SIGTERM or the count; return the exit status."""
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts

@@ -1,4 +1,4 @@
-"""The lease-coordinated consumer: `Consumer`, what it gives to user code, and its options."""
+"""The consumer with leases: `Consumer`, its options, and what user code receives."""
 
 from penstock.consumer.consumer import Consumer, ConsumerPorts
 from penstock.consumer.consumer_options import ConsumerOptions

@@ -24,12 +24,12 @@ from typing import Any, Final, Self
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.health import Health, not_started
+from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
-from penstock.consumer.process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
-from penstock.consumer.runtime import Outside, Runtime, thread_pools
+from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
@@ -47,7 +47,7 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 @dataclass(frozen=True, slots=True)
 class ConsumerPorts:
-    """What a consumer stands on. Give them to test without the service, or to share connections.
+    """What a consumer needs from outside. Pass them to test without the service, or to share connections.
 
     Args:
         kinesis: The stream service.
@@ -75,16 +75,16 @@ class Consumer:
         application: Names the lease table; all workers of the application give the same.
         handler: Called with a `Batch` of one shard's records. Not with `processor_factory`, and not when the
             consumer is iterated.
-        processor_factory: Makes one object per shard that is also told of starts and ends.
+        processor_factory: Makes one object per shard, which also learns of starts and ends.
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
-        metrics: Where figures go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and
+        metrics: Where metrics go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and
             `/ready` too.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`, and
             `lease_table_name`.
-        ports: What to stand on; None opens the service. Given, it goes without region, endpoint_url and connection.
+        ports: The service, the lease table and the clock; None opens the service. Excludes region, endpoint_url and connection.
 
     Raises:
         OptionError: An option is unknown or out of its range.
@@ -136,7 +136,7 @@ class Consumer:
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
         self._home = HomeProcess()
-        self._runtime: Runtime | None = None
+        self._worker: Worker | None = None
         self._pull: PullQueue | None = None
         self._lock = threading.Lock()
 
@@ -167,7 +167,7 @@ class Consumer:
         self._raise_failure()
 
     def start(self) -> None:
-        """Begin to work on threads of its own; returns at once.
+        """Start to work on threads of its own; return at once.
 
         Raises:
             UsageError: No handler was given, or the consumer was started before.
@@ -177,20 +177,20 @@ class Consumer:
         if self._is_pulled and self._pull is None:
             raise UsageError("give a handler (or iterate: `for batch in consumer`)")
         with self._lock:
-            if self._runtime is not None:
+            if self._worker is not None:
                 raise UsageError("this consumer was started before; make a new one")
-            self._runtime = self._open()
-            self._runtime.start_threads()
+            self._worker = self._open()
+            self._worker.start_threads()
         log.info(
             "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application
         )
 
     def request_stop(self) -> None:
-        """Begin a graceful stop; returns at once. Safe in a signal handler and from user code."""
+        """Begin a graceful stop and return at once. Safe in a signal handler and from user code."""
         self._home.check()
-        runtime = self._runtime
-        if runtime is not None:
-            runtime.request_stop()
+        worker = self._worker
+        if worker is not None:
+            worker.request_stop()
 
     def stop(self) -> None:
         """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
@@ -199,7 +199,7 @@ class Consumer:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
         """
         self._home.check()
-        if self._runtime is None:
+        if self._worker is None:
             return
         self.request_stop()
         if not self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S):
@@ -212,13 +212,13 @@ class Consumer:
     @property
     def is_running(self) -> bool:
         """Whether the consumer was started and has not ended."""
-        return self._runtime is not None and self._home.is_here and not self._runtime.has_ended.is_set()
+        return self._worker is not None and self._home.is_here and not self._worker.has_ended.is_set()
 
     @property
     def failures(self) -> dict[str, PenstockError]:
         """Shards that this worker holds and stopped delivering, and why."""
         self._home.check()
-        return {} if self._runtime is None else self._runtime.delivery.stopped.failures
+        return {} if self._worker is None else self._worker.delivery.stopped.failures
 
     def health(self) -> Health:
         """Return how the consumer does: whether it is healthy, each shard's state and lag, and what has stopped and why.
@@ -226,9 +226,9 @@ class Consumer:
         Costs no call to any service. With `PrometheusMetrics` the same is served as `/health` and `/ready`.
         """
         self._home.check()
-        if self._runtime is None:
+        if self._worker is None:
             return not_started(self.stream, self.application, self.worker_id)
-        return self._runtime.health(self.application)
+        return self._worker.health(self.application)
 
     def __enter__(self) -> Self:
         self._home.check()
@@ -253,7 +253,7 @@ class Consumer:
     # --- pulling --------------------------------------------------------------------------------------
 
     def __iter__(self) -> Iterator[Batch]:
-        """Work, and give batches to the caller. Asking for the next one says that the one before is done.
+        """Work, and yield batches to the caller. Asking for the next one acknowledges the one before.
 
         The consumer starts with the loop and stops gracefully when the loop is left. A batch in whose body the loop
         is left (by `break`, or by an error) is not done, unless it was acknowledged: it comes again.
@@ -265,13 +265,13 @@ class Consumer:
             self._pull = PullQueue()
         pull = self._pull
         with _Signals(self.request_stop):
-            if self._runtime is None:
+            if self._worker is None:
                 self.start()
-            runtime = self._runtime
-            if runtime is None:
+            worker = self._worker
+            if worker is None:
                 raise UsageError("the consumer did not start")
             try:
-                yield from pull.batches(runtime.has_ended)
+                yield from pull.batches(worker.has_ended)
             finally:
                 if self._home.is_here:  # a loop that forks leaves it twice
                     pull.close()
@@ -285,7 +285,7 @@ class Consumer:
     def _is_pulled(self) -> bool:
         return self._handler is None and self._processor_factory is None
 
-    def _open(self) -> Runtime:
+    def _open(self) -> Worker:
         ports = self._ports or open_ports(self.application, self._connection, self.options.lease_duration_s)
         summary = ports.kinesis.fetch_summary(self.stream)
         metrics = self._metrics
@@ -298,11 +298,11 @@ class Consumer:
                 raise UsageError("no handler")
             processor = HandlerProcessor(handler)
             factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
-        return Runtime(
+        return Worker(
             stream=self.stream,
             worker_id=self.worker_id,
             options=self.options,
-            outside=Outside(
+            ports=WorkerPorts(
                 kinesis=ports.kinesis,
                 table=ports.lease_table,
                 clock=ports.clock or SystemClock(),
@@ -319,19 +319,19 @@ class Consumer:
         )
 
     def _wait(self, timeout_s: float | None) -> bool:
-        runtime = self._runtime
-        if runtime is None:
+        worker = self._worker
+        if worker is None:
             return True
         if timeout_s is not None:
-            return runtime.has_ended.wait(timeout_s)
+            return worker.has_ended.wait(timeout_s)
         # In slices: a signal handler runs between them on every platform.
-        while not runtime.has_ended.wait(1.0):
+        while not worker.has_ended.wait(1.0):
             pass
         return True
 
     def _raise_failure(self) -> None:
-        if self._runtime is not None and self._runtime.failure is not None:
-            raise self._runtime.failure
+        if self._worker is not None and self._worker.failure is not None:
+            raise self._worker.failure
 
 
 class _Signals:

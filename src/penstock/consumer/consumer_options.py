@@ -1,4 +1,4 @@
-"""The consumer's options: one frozen value that checks itself, and what its machines make of it."""
+"""The consumer's options: one frozen value that checks itself, and the options of the machines that follow from it."""
 
 from __future__ import annotations
 
@@ -179,5 +179,5 @@ class ConsumerOptions:
 
 
 def random_worker_id() -> str:
-    """Name a worker by its host, its process and a random part."""
+    """Return a worker id made of the host, the process and a random part."""
     return f"{socket.gethostname()}:{os.getpid()}:{uuid.uuid4().hex[:8]}"

@@ -20,7 +20,7 @@ from itertools import count
 from typing import Final, Protocol
 
 from penstock.consumer.fetching import ShardFetcher
-from penstock.consumer.process import HomeProcess
+from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun

@@ -1,4 +1,4 @@
-"""What a worker says of itself: `Consumer.health()`, and `/health` and `/ready` on the metrics port."""
+"""A worker's health: `Consumer.health()`, and `/health` and `/ready` on the metrics port."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class ShardHealth:
     """One shard whose lease the worker holds.
 
     Args:
-        shard_id: Which.
-        state: Where it stands.
+        shard_id: The shard.
+        state: What happens with it.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when not known.
         stopped_reason: Why it stopped, or None.
-        read_failure: What its reads fail with, again and again; None while they do not.
+        read_failure: The error with which its reads keep failing; None while they do not.
     """
 
     shard_id: str
@@ -75,7 +75,7 @@ class Health:
 
 @dataclass(frozen=True, slots=True)
 class WorkerLook:
-    """What a running worker's parts say; `judge` makes its health of it.
+    """What a running worker's parts report; `judge` turns it into the worker's health.
 
     Args:
         failure: What ended or is ending the worker.

@@ -77,7 +77,7 @@ class RecordProcessorBase:
 
 
 class Record:
-    """A record as amazon_kclpy gives it."""
+    """A record as amazon_kclpy presents it."""
 
     def __init__(self, record: PenstockRecord) -> None:
         self._record = record

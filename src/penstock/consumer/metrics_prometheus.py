@@ -27,8 +27,8 @@ class PrometheusMetrics(MetricsTally):
     Counters get the ending `_total`, distributions become summaries (`_sum`, `_count`) with a `_max` gauge. Several
     consumers may share it: each one's figures carry its stream, application and worker.
 
-    `/health` and `/ready` answer 200 when every consumer is healthy or ready, else 503; the body, in JSON, says of each
-    what is wrong, the state and lag of each shard, and what has stopped and why.
+    `/health` and `/ready` answer 200 when every consumer is healthy or ready, else 503; the JSON body holds for each what is
+    wrong, the state and lag of each shard, and what has stopped and why.
 
     Args:
         port: TCP port; 0 takes a free one, see `port` afterwards.
@@ -96,7 +96,7 @@ class PrometheusMetrics(MetricsTally):
         return LabelledMetrics(self, {"stream": stream, "application": application, "worker": worker_id})
 
     def render_health(self, path: str) -> tuple[bool, str]:
-        """Return whether all is well, and what the consumers say of themselves.
+        """Return whether all is well, and the consumers' healths as JSON.
 
         Args:
             path: `/health` or `/ready`.
@@ -150,7 +150,7 @@ class LabelledMetrics:
         self._metrics.gauge(name, value, {**self._labels, **(labels or {})})
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Show a gauge no more."""
+        """Stop showing a gauge."""
         self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""How the runtime calls user code: one face for plain functions and for objects with a lifecycle."""
+"""How a worker calls user code: one interface for plain functions and for objects with a lifecycle."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
 
 Handler: TypeAlias = Callable[[Batch], object]
-"""Gets one shard's records, in order; what it returns is ignored, what it raises is a failure."""
+"""Receives one shard's records, in order. Its result is ignored; an exception is a failure."""
 DeadLetterHandler: TypeAlias = Callable[[Batch, BaseException], object]
-"""Gets records that failed for good, and why; when it returns they are done."""
+"""Receives records that failed for good, and why. When it returns they are done."""
 
 
 class ShardProcessor(Protocol):
@@ -25,7 +25,7 @@ class ShardProcessor(Protocol):
         """The shard begins after `position`."""
 
     def on_batch(self, batch: Batch) -> None:
-        """Records, in order."""
+        """Process records, in order."""
 
     def on_end(self, shard: ShardCheckpointer) -> None:
         """Everything in the shard was delivered, and it is closed. With manual checkpoints: checkpoint it now."""

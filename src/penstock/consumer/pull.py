@@ -42,7 +42,7 @@ class PullQueue:
         self._is_closed = threading.Event()
 
     def offer(self, batch: Batch) -> None:
-        """Hand a batch over and wait until it is done: the consumer's handler.
+        """Pass a batch to the iterating thread and wait until it is done. This is the consumer's handler.
 
         Raises:
             IterationEnded: The iteration ended before the batch was done.

@@ -1,4 +1,4 @@
-"""What user code holds: a record, and a batch of them with the ways to acknowledge it."""
+"""What user code works with: a record, and a batch of records with the ways to acknowledge it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Record(NamedTuple):
         partition_key: None on streams whose record distribution the service manages.
         sequence_number: The service's text; the records of one aggregate share it.
         sub_sequence_number: Place inside the aggregate, from 0; 0 for a plain record.
-        explicit_hash_key: As the producer gave it inside an aggregate; the service does not give it for others.
+        explicit_hash_key: As the producer set it inside an aggregate; the service returns none for other records.
         approximate_arrival_timestamp: When the service took the record in; aware, UTC, to the millisecond.
         shard_id: Where it was read.
     """
@@ -141,13 +141,13 @@ class Batch(Sequence[Record]):
     """Records of one shard, in order.
 
     With automatic checkpoints (the default) the records count as done when the handler returns. With
-    `checkpointing="manual"` they do when `acknowledge` or `checkpoint` says so, during the call or later, from
-    any thread.
+    `checkpointing="manual"` they count as done when `acknowledge` or `checkpoint` is called, during the handler's call or
+    later, from any thread.
 
     Args:
         shard_id: Where the records come from.
         records: At least one. With `concurrency` > 1 all have one partition key.
-        millis_behind_latest: How far the shard's reading is behind its tip, as the service said last.
+        millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
         attempt: 1, or more when the handler failed on these records before.
     """
 
@@ -177,7 +177,7 @@ class Batch(Sequence[Record]):
 
     @property
     def is_owned(self) -> bool:
-        """Whether the shard is still this worker's. A long handler may look, and end early when it is not."""
+        """Whether this worker still owns the shard. A long handler can check it, and end early when it does not."""
         return self._shard.may_deliver
 
     def acknowledge(self, *records: Record) -> None:

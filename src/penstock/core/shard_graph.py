@@ -69,7 +69,7 @@ def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class StartingShards:
     """The shards to begin with on an empty lease table, and whether they cover the hash-key space.
 
     Args:
@@ -206,7 +206,7 @@ class ShardGraph:
         position: Position,
         covered: Iterable[HashRange] = (),
         without: Collection[str] = frozenset(),
-    ) -> Snapshot:
+    ) -> StartingShards:
         """Return the shards that an application begins with when it has no lease yet.
 
         Args:
@@ -231,7 +231,7 @@ class ShardGraph:
             for shard in (self.open_shards if is_latest else self)
             if shard.shard_id not in without and (_take_out(holes, shard.hash_range) or is_latest)
         ]
-        return Snapshot(
+        return StartingShards(
             tuple(sorted(chosen, key=lambda shard: shard.hash_range)),
             tuple(HashRange(start, end) for start, end in holes),
         )
@@ -318,7 +318,7 @@ def _strip(
 
 
 class HashRouter:
-    """Says which shard a record goes to. Immutable, safe to use from several threads.
+    """Predicts which shard a record goes to. Immutable, safe to use from several threads.
 
     Args:
         shards: The open shards. Where they leave a hole or overlap, the router says None rather than guess.

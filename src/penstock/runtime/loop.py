@@ -92,9 +92,9 @@ class ThreadPool:
 
 
 class Loop(Generic[E]):
-    """The base of both loops of the consumer: an inbox and a wake-up time.
+    """The base of a worker's two loops: an inbox and a wake-up time.
 
-    Subclasses give `handle_events` and `next_wake_s`.
+    Subclasses define `handle_events` and `next_wake_s`.
     """
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class Loop(Generic[E]):
         self.is_finished = False
 
     def post(self, event: E) -> None:
-        """Bring an event, from any thread."""
+        """Add an event, from any thread."""
         with self._condition:
             self._inbox.append(event)
             self._condition.notify()
@@ -120,7 +120,7 @@ class Loop(Generic[E]):
         return bool(self._inbox)
 
     def run_once(self, now_s: float) -> None:
-        """Handle what has come and what is due."""
+        """Handle the events that have come and what is due."""
         with self._condition:
             events = list(self._inbox)
             self._inbox.clear()
@@ -141,7 +141,7 @@ class Loop(Generic[E]):
         raise NotImplementedError
 
     def next_wake_s(self) -> float | None:
-        """Say when something is due by time alone."""
+        """Return when something is due by time alone, or None."""
         raise NotImplementedError
 
 

@@ -205,7 +205,7 @@ class SinkOptions:
 
 
 def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ...]]:
-    """Read the streaming source's options; also gives a sentence for each option without effect.
+    """Read the streaming source's options; also return a sentence for each option without effect.
 
     Raises:
         OptionError: Anything unknown, missing or out of range.

@@ -1,4 +1,4 @@
-"""One worker at work: both loops and their pools, joined.
+"""A worker that runs: both loops and their pools, joined.
 
 Apart from `Consumer` so that tests can drive the same parts by hand, with inline pools and a virtual clock.
 """
@@ -13,7 +13,7 @@ from typing import Final
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condition
 from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
-from penstock.consumer.process import HomeProcess
+from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases import coordinator_events as c
@@ -38,7 +38,7 @@ _JOIN_S: Final = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
+class WorkerPorts:
     """What a worker needs from outside."""
 
     kinesis: Kinesis
@@ -73,18 +73,18 @@ def thread_pools(options: ConsumerOptions) -> Pools:
     )
 
 
-class Runtime:
-    """Both loops of one worker.
+class Worker:
+    """One worker: the loop that keeps its leases, and the loop that reads and delivers.
 
     Args:
         stream: Name or ARN.
         worker_id: In the lease table.
         options: How to work.
-        outside: Ports.
+        ports: What it needs from outside.
         pools: Where work is done.
         processor_factory: User code.
         dead_letter: For records that failed for good.
-        is_lifecycle_called: Whether user code is told of more than records.
+        is_lifecycle_called: Whether user code learns of more than records.
         retention_s: Of the stream, or None when unknown.
         stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         waiter: How `batch.checkpoint` waits.
@@ -97,7 +97,7 @@ class Runtime:
         stream: str,
         worker_id: str,
         options: ConsumerOptions,
-        outside: Outside,
+        ports: WorkerPorts,
         pools: Pools,
         processor_factory: ProcessorFactory,
         dead_letter: DeadLetterHandler | None = None,
@@ -110,8 +110,8 @@ class Runtime:
         self._stream = stream
         self._worker_id = worker_id
         self._options = options
-        self._clock = outside.clock
-        self._started_s = outside.clock.monotonic_s()
+        self._clock = ports.clock
+        self._started_s = ports.clock.monotonic_s()
         self._pools = pools
         self._has_ended = threading.Event()
         self._is_stopping = False
@@ -120,17 +120,17 @@ class Runtime:
         self.leases = LeaseLoop(
             Coordinator(worker_id, coordinator_options),
             stream=stream,
-            table=outside.table,
-            kinesis=outside.kinesis,
-            clock=outside.clock,
-            chance=outside.chance,
-            metrics=outside.metrics,
+            table=ports.table,
+            kinesis=ports.kinesis,
+            clock=ports.clock,
+            chance=ports.chance,
+            metrics=ports.metrics,
             heartbeat_pool=pools.heartbeat,
             call_pool=pools.call,
         )
         self.delivery = DeliveryLoop(
             stream=stream,
-            kinesis=outside.kinesis,
+            kinesis=ports.kinesis,
             leases=self.leases,
             reader_options=options.reader_options(retention_s),
             delivery_options=options.delivery_options(is_lifecycle_called),
@@ -141,9 +141,9 @@ class Runtime:
             drops_unmarked=options.drop_misplaced_aggregates,
             beat_interval_s=coordinator_options.renew_interval_s,
             checkpoint_timeout_s=options.lease_duration_s,
-            clock=outside.clock,
-            chance=outside.chance,
-            metrics=outside.metrics,
+            clock=ports.clock,
+            chance=ports.chance,
+            metrics=ports.metrics,
             read_pool=pools.read,
             handler_pool=pools.handler,
             on_worker_failure=self.fail,
@@ -171,7 +171,7 @@ class Runtime:
         return self._has_ended
 
     def request_stop(self) -> None:
-        """Finish what is in hand, checkpoint, release; returns at once."""
+        """Begin to finish what is in hand, checkpoint and release; return at once."""
         if not self._is_stopping:
             self._is_stopping = True
             self.delivery.stopped.freeze()
@@ -198,7 +198,7 @@ class Runtime:
     # --- looking ---
 
     def health(self, application: str) -> Health:
-        """Return how the worker does; from any thread."""
+        """Return the worker's health; safe from any thread."""
         now_s = self._clock.monotonic_s()
         look = self.leases.look()
         has_ended = self._has_ended.is_set()
@@ -206,7 +206,7 @@ class Runtime:
         held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
-        # Leases that were given up while the worker ends: what has stopped is still told.
+        # Leases that were given up while the worker ends: what has stopped is still reported.
         shards += [
             shard
             for key, epoch, phase in left
@@ -248,7 +248,7 @@ class Runtime:
     # --- ending ---
 
     def finish(self) -> None:
-        """Let everything go: the coordinator has stopped."""
+        """End the delivery and the pools: the coordinator has stopped."""
         self.delivery.finish()
         self._pools.close()
         stopped = self.delivery.stopped.failures
@@ -259,7 +259,7 @@ class Runtime:
     def _watch(self, leases: LoopThread, delivery: LoopThread) -> None:
         leases.join()
         self.delivery.finish()
-        delivery.join(_JOIN_S)  # a defect there is still to be noted before the end is told
+        delivery.join(_JOIN_S)  # a defect there must be noted before the worker reports its end
         self.finish()
 
     def _crash(self, error: BaseException) -> None:
