@@ -35,7 +35,7 @@ FLEETS = ((100, 10), (1_000, 100), (10_000, 1_000))
 
 
 def shortest_s(repeats: int, work: Callable[[], object]) -> float:
-    """Give the shortest of several runs: what the work takes where nobody disturbs it."""
+    """Return the shortest of several runs: the time of the work when nothing disturbs it."""
     times_s = []
     for _ in range(repeats):
         began_s = time.perf_counter()

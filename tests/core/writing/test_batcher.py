@@ -33,7 +33,7 @@ LOW, HIGH = "0", str(FULL_RANGE.end)
 
 
 def firsts(log, key):
-    """Give the data of a key in the order in which each was first seen."""
+    """Return the data of a key in the order in which each was first seen."""
     return list(dict.fromkeys(data for its_key, data in log if its_key == key))
 
 
