@@ -22,7 +22,8 @@ from typing import Any
 def claim_all(table: Any, offset: Any, number: int) -> None:
     """Write the claim of each shard's task: one record further on, and more to read."""
     from penstock.core.batches.claims import ClaimNote
-    from penstock.core.leases.lease import Applied, BatchClaim, Claim
+    from penstock.core.leases.lease import BatchClaim
+    from penstock.core.leases.lease_writes import Applied, Claim
     from penstock.core.position import at_record
 
     rows = {lease.key: lease for lease in table.scan().leases}

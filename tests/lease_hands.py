@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import Applied, BatchClaim, Checkpoint, Claim, Release, Take
+from penstock.core.leases.lease import BatchClaim
+from penstock.core.leases.lease_writes import (
+    Applied,
+    Checkpoint,
+    Claim,
+    Release,
+    Take,
+)
 from penstock.core.position import at_record
 
 

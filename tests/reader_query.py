@@ -7,7 +7,7 @@ import uuid
 
 import pytest
 
-from penstock.core.leases.lease import Applied, Take
+from penstock.core.leases.lease_writes import Applied, Take
 from penstock.spark.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
 from penstock.wiring import open_lease_table

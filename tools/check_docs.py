@@ -208,7 +208,7 @@ def missing_files() -> list[str]:
 def undescribed_leases() -> list[str]:
     """Name attributes of a lease row and writes that docs/lease-algorithm.md leaves out, and writes that nobody makes."""
     from penstock.aws import lease_codec
-    from penstock.core.leases.lease import LeaseWrite
+    from penstock.core.leases.lease_writes import LeaseWrite
 
     page = ROOT / "docs" / "lease-algorithm.md"
     text = page.read_text()

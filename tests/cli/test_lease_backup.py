@@ -7,8 +7,9 @@ import pytest
 from penstock.cli.lease_backup import apply_reset, read_backup, write_backup
 from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.leases.lease import Create, Lease, Renew
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
+from penstock.core.leases.lease_writes import Create, Renew
 from penstock.core.position import (
     LATEST,
     SHARD_END,

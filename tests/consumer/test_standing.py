@@ -9,7 +9,7 @@ from virtual_world import HeldPool, TinyKinesis, World
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.consumer.health import Health
 from penstock.consumer.kclpy import RecordProcessorBase, consumer_for
-from penstock.core.leases.lease import Take
+from penstock.core.leases.lease_writes import Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.errors import AccessDenied, HandlerFailed, NotFound, Rejected, ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable

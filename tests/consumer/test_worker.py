@@ -6,7 +6,8 @@ import pytest
 from virtual_world import HeldPool, World
 
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.leases.lease import Create, Lease
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel, at_record
 from penstock.errors import HandlerFailed, LeaseLost, UsageError
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from penstock import wiring
 from penstock.consumer import Consumer, ConsumerPorts
-from penstock.core.leases.lease import Applied
+from penstock.core.leases.lease_writes import Applied
 
 
 class NotedTable:

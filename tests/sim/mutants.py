@@ -16,24 +16,24 @@ from penstock.core.leases import held_lease, move_planner, shard_syncer
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Report, StopWhy
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Gain, Reason
-from penstock.core.leases.held_lease import HeldLease, LeasePhase, Want
+from penstock.core.leases.held_lease import HeldLease, LeasePhase
+from penstock.core.leases.held_lease_wants import Want
 from penstock.core.leases.held_leases import HeldLeases
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
     Create,
     LateCheckpoint,
-    Lease,
     Outcome,
     Refusal,
     Refused,
     Release,
     Renew,
     Take,
-    apply_write,
-    starting_lease,
 )
-from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForChildOf

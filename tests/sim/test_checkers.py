@@ -3,12 +3,12 @@
 import pytest
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import (
     Checkpoint,
     Create,
     End,
     LateCheckpoint,
-    Lease,
     Release,
     Renew,
     RequestHandover,

@@ -12,7 +12,8 @@ from penstock.core.batches import query_shards
 from penstock.core.batches.claims import ReadFreely, Settled, Start, StartReason
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Applied, Claim, Take, apply_write
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied, Claim, Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading import shard_reader
 from penstock.core.reading.reader_steps import Finished

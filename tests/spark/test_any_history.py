@@ -11,7 +11,12 @@ import random
 import pytest
 
 from lease_hands import Hands
-from penstock.core.leases.lease import Applied, Checkpoint, Release, Take
+from penstock.core.leases.lease_writes import (
+    Applied,
+    Checkpoint,
+    Release,
+    Take,
+)
 from penstock.core.position import at_record
 from penstock.errors import AnotherDriver, ClaimConflict
 from reader_query import Query

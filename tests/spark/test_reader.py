@@ -14,7 +14,7 @@ from dataclasses import replace
 import pytest
 
 from penstock.core.batches.offsets import Share
-from penstock.core.leases.lease import Delete
+from penstock.core.leases.lease_writes import Delete
 from penstock.errors import ClaimConflict, Unavailable
 from penstock.spark.stream_reader import ShardPartition
 from reader_query import Query

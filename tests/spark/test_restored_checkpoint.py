@@ -11,7 +11,14 @@ from dataclasses import replace
 import pytest
 
 from lease_hands import Hands
-from penstock.core.leases.lease import Applied, Create, Delete, Lease, Take, apply_write
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import (
+    Applied,
+    Create,
+    Delete,
+    Take,
+)
 from penstock.core.leases.required_leases import plan_deletions
 from penstock.core.position import at_record
 from penstock.errors import AnotherDriver, DataLossError

@@ -13,7 +13,7 @@ from dataclasses import replace
 import pytest
 
 from penstock import Consumer
-from penstock.core.leases.lease import Create
+from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 from penstock.spark.planner import coordinator_options

@@ -1,4 +1,4 @@
-"""Turn each lease write into one DynamoDB request: the twin of `penstock.core.leases.lease.apply_write`.
+"""Turn each lease write into one DynamoDB request: the twin of `penstock.core.leases.lease_rules.apply_write`.
 
 A contract test asks both the same questions about every pair of a small set of rows and writes. The conditions are built
 from few pieces. The checkpoint rule compares texts by length first and then by characters. For numbers without leading zeros
@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
 
 from penstock.aws import lease_codec as codec
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import TipMark
+from penstock.core.leases.lease_writes import (
     Checkpoint,
     Claim,
     Create,
@@ -25,7 +26,6 @@ from penstock.core.leases.lease import (
     RequestHandover,
     Reset,
     Take,
-    TipMark,
 )
 from penstock.core.position import LATEST, SHARD_END, Position, Sentinel
 from penstock.core.stream_identity import StreamIdentity

@@ -16,7 +16,9 @@ from penstock.aws.lease_codec import KEY, Item, NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import call
 from penstock.core.backoff import GiveUp
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
     Claim,
@@ -24,7 +26,6 @@ from penstock.core.leases.lease import (
     Delete,
     End,
     LateCheckpoint,
-    Lease,
     LeaseWrite,
     Outcome,
     Promote,
@@ -34,7 +35,6 @@ from penstock.core.leases.lease import (
     Renew,
     RequestHandover,
     Take,
-    apply_write,
 )
 from penstock.errors import (
     AccessDenied,

@@ -8,17 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_reset import ResetPlan
+from penstock.core.leases.lease_writes import (
     Applied,
     Create,
     Delete,
-    Lease,
     LeaseWrite,
     Refusal,
     Refused,
     Reset,
 )
-from penstock.core.leases.lease_reset import ResetPlan
 from penstock.core.position import parse_checkpoint
 from penstock.errors import OptionError, PenstockError
 

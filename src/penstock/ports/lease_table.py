@@ -1,7 +1,7 @@
 """The lease table, as Penstock needs it.
 
 Implemented by `penstock.aws.lease_table` (DynamoDB); the simulator's table runs the same rules in memory, with faults.
-The rules of every write are `penstock.core.leases.lease.apply_write`; a contract suite asks each implementation the
+The rules of every write are `penstock.core.leases.lease_rules.apply_write`; a contract suite asks each implementation the
 same questions.
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.core.leases.lease import Lease, LeaseWrite, Outcome
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,12 @@ from penstock.core.leases.coordinator_events import (
     WriteLease,
 )
 from penstock.core.leases.foreign_lease import ForeignLease, describe_foreign_table
-from penstock.core.leases.lease import Checkpoint, End, LateCheckpoint, Release
+from penstock.core.leases.lease_writes import (
+    Checkpoint,
+    End,
+    LateCheckpoint,
+    Release,
+)
 from penstock.core.leases.standstill import HeldLeaseStatus, look_at
 from penstock.core.position import Position
 from penstock.errors import (

@@ -5,7 +5,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection
 
-from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Outcome, apply_write
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome
 from penstock.ports.lease_table import LeaseScan
 
 
@@ -42,7 +44,7 @@ class MemoryLeaseTable:
             return LeaseScan(tuple(row for key, row in self._rows.items() if key in keys))
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one write by the rules of `penstock.core.leases.lease`."""
+        """Do one write by the rules of `penstock.core.leases.lease_rules`."""
         with self._lock:
             outcome = apply_write(self._rows.get(write.key), write)
             if isinstance(outcome, Applied):

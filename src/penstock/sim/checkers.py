@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import (
     Checkpoint,
     Claim,
     Create,
     Delete,
     End,
     LateCheckpoint,
-    Lease,
     Promote,
     Release,
     Renew,

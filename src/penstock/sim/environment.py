@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, Unknown
-from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Refused
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
 from penstock.core.shard import Shard

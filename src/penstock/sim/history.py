@@ -10,7 +10,8 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.leases.lease import Create, Lease
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create
 from penstock.core.position import Position, Sentinel
 
 HistoryEntry = tuple[Any, ...]

@@ -31,7 +31,8 @@ from penstock.core.leases.coordinator_events import (
     Unknown,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Create, Lease, Promote, starting_lease
+from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease_writes import Create, Promote
 from penstock.core.position import Position, Sentinel
 from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.environment import Environment

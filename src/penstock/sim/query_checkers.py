@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Create, Lease, Release, Take
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create, Release, Take
 from penstock.sim.checkers import Broken, Checker
 from penstock.sim.history import History, name_of
 

@@ -23,7 +23,8 @@ from penstock.core.batches.claims import (
 )
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.leases.coordinator_events import NotDone, Problem
-from penstock.core.leases.lease import Applied, BatchClaim, Claim, Lease
+from penstock.core.leases.lease import BatchClaim, Lease
+from penstock.core.leases.lease_writes import Applied, Claim
 from penstock.core.position import SHARD_END, Position, at_record
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (

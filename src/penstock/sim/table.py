@@ -1,11 +1,19 @@
-"""A lease table for the simulator: the rules of `penstock.core.leases.lease`, plus what can go wrong on the way."""
+"""A lease table for the simulator: the rules of `penstock.core.leases.lease_rules`, plus what can go wrong on the way."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import TypeAlias
 
-from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Outcome, Refusal, Refused, apply_write
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import (
+    Applied,
+    LeaseWrite,
+    Outcome,
+    Refusal,
+    Refused,
+)
 
 WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None], None]
 

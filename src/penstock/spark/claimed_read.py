@@ -26,7 +26,8 @@ from penstock.core.batches.claims import (
     settle_claim,
 )
 from penstock.core.batches.claims import AnotherDriver as AnotherDriverSeen
-from penstock.core.leases.lease import Applied, BatchClaim, Claim, Lease, Refusal
+from penstock.core.leases.lease import BatchClaim, Lease
+from penstock.core.leases.lease_writes import Applied, Claim, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity

@@ -24,7 +24,8 @@ from penstock.core.batches.query_shards import QueryShards, Settlement, ShardSta
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_events import StartReader
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.lease import Lease, Promote, Refused
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Promote, Refused
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import StartingPosition, with_moment

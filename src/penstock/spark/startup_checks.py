@@ -10,7 +10,8 @@ from penstock.core.batches.claims import find_later_claims, last_claimed_batch, 
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import find_passed_over, plan_recreation, plan_rewind
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease
-from penstock.core.leases.lease import Applied, Create, Lease, starting_lease
+from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease_writes import Applied, Create
 from penstock.core.leases.required_leases import find_holes, first_filter
 from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.position import TRIM_HORIZON, Position

@@ -12,7 +12,8 @@ import pytest
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable
-from penstock.core.leases.lease import Applied, Create, Lease
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Applied, Create
 from penstock.core.position import at_record
 from penstock.errors import (
     AccessDenied,

@@ -19,26 +19,28 @@ from penstock.aws.lease_expressions import update_for
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import (
-    Applied,
     BatchClaim,
+    Lease,
+    PastClaim,
+    StopNote,
+    TipMark,
+)
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import (
+    Applied,
     Checkpoint,
     Claim,
     Create,
     Delete,
     End,
     LateCheckpoint,
-    Lease,
-    PastClaim,
     Promote,
     Refused,
     Release,
     Renew,
     RequestHandover,
     Reset,
-    StopNote,
     Take,
-    TipMark,
-    apply_write,
 )
 from penstock.core.position import (
     LATEST,

@@ -28,17 +28,16 @@ from penstock.core.batches.claims import (
     settle_claim,
 )
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import BatchClaim, Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import (
     Applied,
-    BatchClaim,
     Checkpoint,
     Claim,
-    Lease,
     Refusal,
     Refused,
     Release,
     Take,
-    apply_write,
 )
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position, Sentinel, at_record
 from penstock.core.shard import ChildShard

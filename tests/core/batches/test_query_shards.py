@@ -28,14 +28,12 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.lease import (
     BatchClaim,
-    Create,
     Lease,
     PastClaim,
-    Promote,
-    Reset,
     TipMark,
     starting_lease,
 )
+from penstock.core.leases.lease_writes import Create, Promote, Reset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import pin_latest

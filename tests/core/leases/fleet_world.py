@@ -29,7 +29,9 @@ from penstock.core.leases.coordinator_events import (
     WriteLease,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Applied, Lease, apply_write
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 

@@ -22,8 +22,9 @@ from penstock.core.leases.fleet_view import (
     live_workers,
     zone_of,
 )
-from penstock.core.leases.lease import Lease, RequestHandover, Take
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_writes import RequestHandover, Take
 from penstock.core.position import SHARD_END
 
 CASES = json.loads((Path(__file__).parents[2] / "scenarios" / "balance.json").read_text())["cases"]

@@ -42,21 +42,20 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
     Create,
     Delete,
     End,
     LateCheckpoint,
-    Lease,
     Refusal,
     Refused,
     Release,
     Renew,
     RequestHandover,
     Take,
-    TipMark,
 )
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard, Shard

@@ -14,7 +14,8 @@ from penstock.core.leases.coordinator_events import (
     Topic,
 )
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.leases.lease import Create, Delete, Lease, Take
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create, Delete, Take
 from penstock.core.position import at_record
 from penstock.core.shard import Shard
 from penstock.core.shard_graph import find_cycles

@@ -6,8 +6,10 @@ import pytest
 
 from penstock.core.leases.fleet_view import fleet_of, live_workers
 from penstock.core.leases.handovers import Handovers
-from penstock.core.leases.lease import BatchClaim, Lease, RequestHandover, Take, TipMark, apply_write
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark
+from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import RequestHandover, Take
 from penstock.core.position import at_record
 from penstock.core.stream_identity import StreamIdentity
 

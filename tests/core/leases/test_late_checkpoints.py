@@ -5,8 +5,14 @@ import pytest
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.late_checkpoints import LateCheckpoints
-from penstock.core.leases.lease import Applied, LateCheckpoint, Lease, Refusal, Refused
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import (
+    Applied,
+    LateCheckpoint,
+    Refusal,
+    Refused,
+)
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.turn import Turn
 from penstock.core.position import LATEST, at_record

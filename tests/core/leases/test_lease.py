@@ -6,18 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import penstock.core.leases.lease as rules
+import penstock.core.leases.lease_writes as writes
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import (
-    Applied,
     BatchClaim,
+    Lease,
+    StopNote,
+    TipMark,
+    starting_lease,
+)
+from penstock.core.leases.lease_rules import apply_write, may_move
+from penstock.core.leases.lease_writes import (
+    Applied,
     Checkpoint,
     Claim,
     Create,
     Delete,
     End,
     LateCheckpoint,
-    Lease,
     Promote,
     Refusal,
     Refused,
@@ -25,12 +31,7 @@ from penstock.core.leases.lease import (
     Renew,
     RequestHandover,
     Reset,
-    StopNote,
     Take,
-    TipMark,
-    apply_write,
-    may_move,
-    starting_lease,
 )
 from penstock.core.position import (
     LATEST,
@@ -85,7 +86,7 @@ def a_lease(document):
 def a_write(kind, document):
     if kind == "Create":
         return Create(a_lease(document["lease"]))
-    return getattr(rules, kind)(**{name: a_value(name, value) for name, value in document.items()})
+    return getattr(writes, kind)(**{name: a_value(name, value) for name, value in document.items()})
 
 
 @pytest.mark.parametrize("case", SCENARIOS["cases"], ids=lambda case: case["says"])
@@ -107,7 +108,7 @@ def test_a_write_gives_exactly_this_answer(case):
 
 def test_the_cases_cover_every_write_and_every_refusal():
     kinds = {case["write"][0] for case in SCENARIOS["cases"]}
-    assert kinds == {kind.__name__ for kind in rules.LeaseWrite.__args__}
+    assert kinds == {kind.__name__ for kind in writes.LeaseWrite.__args__}
     assert {case.get("refused") for case in SCENARIOS["cases"]} - {None} == set(Refusal.__members__)
     missing = {case["write"][0] for case in SCENARIOS["cases"] if case.get("refused") == "MISSING"}
     assert missing == kinds - {"Create"}

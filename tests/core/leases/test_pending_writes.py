@@ -3,7 +3,7 @@
 import pytest
 
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.lease import Renew, Take
+from penstock.core.leases.lease_writes import Renew, Take
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForGain, ForHeldLease

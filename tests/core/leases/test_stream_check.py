@@ -22,7 +22,8 @@ from penstock.core.leases.coordinator_events import (
     WriteLease,
 )
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.leases.lease import Create, Lease, Renew, Take
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create, Renew, Take
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, Position, Sentinel, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition

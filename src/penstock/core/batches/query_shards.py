@@ -39,13 +39,15 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.lease import (
     BatchClaim,
-    Create,
     Lease,
+    TipMark,
+    starting_lease,
+)
+from penstock.core.leases.lease_writes import (
+    Create,
     LeaseWrite,
     Promote,
     Reset,
-    TipMark,
-    starting_lease,
 )
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.shard import ChildShard, Shard

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from penstock.core.leases.coordinator_events import FetchLease
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.lease import Lease, Release, Renew, Take
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_writes import Release, Renew, Take
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.turn import Turn

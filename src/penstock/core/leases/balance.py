@@ -44,8 +44,8 @@ from penstock.core.leases.fleet_view import (
     tie,
     zone_of,
 )
-from penstock.core.leases.lease import RequestHandover, Take
 from penstock.core.leases.lease_view import OwnerState
+from penstock.core.leases.lease_writes import RequestHandover, Take
 
 OVERSHOOT: Final = 0.10
 """Loads this close to the average are left alone by `by_throughput`: shards' rates change all the time."""

@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Reason, tie
-from penstock.core.leases.lease import Take
 from penstock.core.leases.lease_view import OwnerState
+from penstock.core.leases.lease_writes import Take
 
 VERY_OLD_DURATIONS = 3
 """After so many lease durations without a renewal the share no longer counts."""

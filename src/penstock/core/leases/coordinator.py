@@ -71,9 +71,11 @@ from penstock.core.leases.fleet_view import FleetLease, Gain, GiveUpLease, Reaso
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.late_checkpoints import LateCheckpoints
-from penstock.core.leases.lease import (
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_cleanup import LeaseCleanup
+from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_writes import (
     Applied,
-    Lease,
     LeaseWrite,
     Refused,
     Release,
@@ -81,8 +83,6 @@ from penstock.core.leases.lease import (
     RequestHandover,
     Take,
 )
-from penstock.core.leases.lease_cleanup import LeaseCleanup
-from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.move_planner import MovePlanner
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.shard_listing import ShardListing

@@ -11,7 +11,8 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from penstock.core.leases.foreign_lease import ForeignLease
-from penstock.core.leases.lease import Applied, Lease, LeaseWrite, Refused, TipMark
+from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard, Shard
 

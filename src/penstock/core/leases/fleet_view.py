@@ -12,8 +12,9 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.core.leases.lease import Lease, RequestHandover, Take
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.lease_writes import RequestHandover, Take
 
 
 class Reason(Enum):

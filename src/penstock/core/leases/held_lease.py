@@ -12,7 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -24,7 +24,6 @@ from penstock.core.leases.coordinator_events import (
     ReaderFailed,
     ReaderProgress,
     ReaderStopped,
-    Report,
     StartReader,
     StopReader,
     StopWhy,
@@ -40,19 +39,19 @@ from penstock.core.leases.held_lease_reports import (
     report_refused_call,
     report_release,
 )
-from penstock.core.leases.lease import (
+from penstock.core.leases.held_lease_wants import CreateChild, Ended, Lost, Released, SendWrite, Want
+from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import (
     Applied,
     Checkpoint,
     End,
-    Lease,
     LeaseWrite,
     Refusal,
     Refused,
     Release,
     Renew,
-    TipMark,
 )
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.required_leases import plan_child_leases, start_reading_at
 from penstock.core.leases.shard_end import missing_parents
@@ -129,63 +128,6 @@ TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
     },
     LeasePhase.GONE: {},
 }
-
-
-# --- what it wants ----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class SendWrite:
-    """Send this write now; no other one is under way for the lease."""
-
-    write: LeaseWrite
-
-
-@dataclass(frozen=True, slots=True)
-class CreateChild:
-    """Create the lease of a child; the answer goes to `on_child_answer`."""
-
-    lease: Lease
-
-
-@dataclass(frozen=True, slots=True)
-class Released:
-    """The lease was given up."""
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """The shard is done and its lease finished."""
-
-    children: tuple[ChildShard, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Lost:
-    """The lease is not this worker's any more.
-
-    Args:
-        leaves_reader: Whether a reader is still to stop.
-        done: What is done beyond the last checkpoint and nobody else will tell, or None.
-    """
-
-    leaves_reader: bool
-    done: Position | None
-
-
-Want: TypeAlias = (
-    SendWrite
-    | CreateChild
-    | Released
-    | Ended
-    | Lost
-    | StartReader
-    | StopReader
-    | ExtendDelivery
-    | CheckpointStands
-    | FetchLease
-    | Report
-)
 
 
 # --- the machine ------------------------------------------------------------------------------------------

@@ -27,20 +27,26 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.held_lease import (
+from penstock.core.leases.held_lease import HeldLease, LeasePhase
+from penstock.core.leases.held_lease_reports import report_stall, report_still_stopped
+from penstock.core.leases.held_lease_wants import (
     CreateChild,
     Ended,
-    HeldLease,
-    LeasePhase,
     Lost,
     Released,
     SendWrite,
     Want,
 )
-from penstock.core.leases.held_lease_reports import report_stall, report_still_stopped
 from penstock.core.leases.late_checkpoints import LateCheckpoints
-from penstock.core.leases.lease import Applied, Create, Lease, Refusal, Refused, Take
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import (
+    Applied,
+    Create,
+    Refusal,
+    Refused,
+    Take,
+)
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.shard_end import free_children
 from penstock.core.leases.table_scans import TableScans

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from penstock.core.leases.coordinator_events import NotDone, Unknown
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Applied, LateCheckpoint, Refused
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import Applied, LateCheckpoint, Refused
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForLateCheckpoint

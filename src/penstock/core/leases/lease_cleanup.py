@@ -11,8 +11,8 @@ from typing import Final
 from penstock.core.leases.coordinator_events import Level, ListingPurpose, NotDone, Topic, Unknown
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
-from penstock.core.leases.lease import Applied, Refused
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.required_leases import Gone, find_vanished, plan_deletions
 from penstock.core.leases.shard_listing import ShardListing

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from penstock.core.leases.coordinator_events import WriteLease
-from penstock.core.leases.lease import Create, LeaseWrite
+from penstock.core.leases.lease_writes import Create, LeaseWrite
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import WritePurpose
 

@@ -26,7 +26,8 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import Delete, Lease, starting_lease
+from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease_writes import Delete
 from penstock.core.leases.starting_per_shard import plan_named_leases
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.core.shard import ChildShard, Shard

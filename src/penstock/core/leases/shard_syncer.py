@@ -23,8 +23,9 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
-from penstock.core.leases.lease import Applied, Create, Lease, Refused
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import Applied, Create, Refused
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.required_leases import (
     BadSnapshot,

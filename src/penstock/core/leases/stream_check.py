@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease
-from penstock.core.leases.lease import Lease, Take
+from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import Take
 from penstock.core.position import LATEST
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity

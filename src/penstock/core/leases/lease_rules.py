@@ -1,0 +1,270 @@
+"""What each write does to a row, or why it is refused: pure functions.
+
+A write is decided by `apply_write(row, write)`. The DynamoDB adapter has the same rule as a condition expression, the
+simulator calls this one, and a contract test asks both the same questions.
+
+Source:
+    The conditions of KCL 2.x's lease refresher (take, renew, checkpoint), KCL 3's hand-over fields; the
+    forward-only rule, the reader's name in its writes, the claims, the mark and the stream are Penstock's own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TypeAlias, assert_never
+
+from penstock.core.leases.lease import BatchClaim, Lease, TipMark
+from penstock.core.leases.lease_writes import (
+    Applied,
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    LeaseWrite,
+    Outcome,
+    Promote,
+    Refusal,
+    Refused,
+    Release,
+    Renew,
+    RequestHandover,
+    Reset,
+    Take,
+    is_forward,
+)
+from penstock.core.position import LATEST, SHARD_END, Position
+from penstock.core.starting import pin_latest
+from penstock.core.stream_identity import StreamIdentity
+
+
+def may_move(old: Position, new: Position) -> bool:
+    """Whether a checkpoint may go from `old` to `new`: forwards, or to the same place."""
+    return new == old or is_forward(old, new)
+
+
+def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
+    """Decide a write against the row that stands in the table.
+
+    Args:
+        row: The row with the write's key, or None when there is none.
+        write: What is wanted.
+
+    Returns:
+        `Applied` with the row after the write, or `Refused` with the reason. The first reason in the order
+        existence, counter, owner, hand-over, checkpoint is given.
+    """
+    if isinstance(write, Create):
+        return Applied(write.lease) if row is None else Refused(Refusal.EXISTS, row)
+    if row is None:
+        return Refused(Refusal.MISSING, None)
+    reason = _refusal(row, write)
+    if reason is not None:
+        return Refused(reason, row)
+    return Applied(_after(row, write))
+
+
+_Update: TypeAlias = (
+    Take
+    | Renew
+    | Checkpoint
+    | LateCheckpoint
+    | End
+    | Release
+    | RequestHandover
+    | Claim
+    | Promote
+    | Delete
+    | Reset
+)
+
+
+def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
+    if (
+        isinstance(write, Take | Renew | Checkpoint | End | Release | Delete | Reset)
+        and row.counter != write.counter
+    ):
+        return Refusal.COUNTER
+    if isinstance(write, Renew | Checkpoint | End | Release | Promote) and row.reader != write.worker:
+        return Refusal.OWNER
+    match write:
+        case Reset():
+            return None
+        case Take():
+            if _is_of_another_stream(row, write.stream):
+                return Refusal.STREAM
+            is_pinnable = write.pin_ms is None or row.checkpoint == LATEST
+            return None if is_pinnable else Refusal.CHECKPOINT
+        case Renew():
+            return (
+                Refusal.HANDOVER if row.checkpoint_owner is not None and not write.during_handover else None
+            )
+        case Checkpoint():
+            return None if may_move(row.checkpoint, write.position) else Refusal.BACKWARDS
+        case LateCheckpoint():
+            return _refusal_of_step(row, write.position)
+        case End():
+            return Refusal.BACKWARDS if row.is_ended else None
+        case Release():
+            if write.position is not None and not may_move(row.checkpoint, write.position):
+                return Refusal.BACKWARDS
+            return None
+        case RequestHandover():
+            if row.owner != write.owner:
+                return Refusal.OWNER
+            return Refusal.HANDOVER if row.checkpoint_owner is not None else None
+        case Claim():
+            return _refusal_of_claim(row, write)
+        case Promote():
+            claim = row.claim_of(write.worker)
+            if claim is None or (claim.batch, claim.end) != (write.batch, write.position):
+                return Refusal.CLAIM_GONE
+            return _refusal_of_step(row, write.position)
+        case Delete():
+            return Refusal.CHECKPOINT if row.checkpoint != write.checkpoint else None
+    assert_never(write)
+
+
+def _is_of_another_stream(row: Lease, stream: StreamIdentity | None) -> bool:
+    return stream is not None and row.stream not in (None, stream)
+
+
+def _refusal_of_claim(row: Lease, write: Claim) -> Refusal | None:
+    if not write.forfeits and row.reader != write.claim.worker:
+        return Refusal.OWNER
+    if _is_of_another_stream(row, write.stream):
+        return Refusal.STREAM
+    own = row.claim_of(write.claim.worker)
+    if (None if own is None else own.identity) != write.before:
+        return Refusal.CLAIMED
+    standing = {(claim.worker, claim.batch) for claim in row.claims}
+    if not standing.issuperset(write.dropped):
+        return Refusal.CLAIM_GONE
+    is_same = write.forfeits or row.checkpoint == write.checkpoint_seen
+    return None if is_same else Refusal.CHECKPOINT
+
+
+def _refusal_of_step(row: Lease, position: Position) -> Refusal | None:
+    """Allow a step to a record further on, and nothing else."""
+    forwards = is_forward(row.checkpoint, position) and not position.is_shard_end
+    return None if forwards else Refusal.BACKWARDS
+
+
+def _mark_at(position: Position, tip_ms: int | None) -> TipMark | None:
+    return TipMark(position, tip_ms) if position.is_record else None
+
+
+def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
+    bumped = row.counter + 1
+    unpended = replace(row, pending=None, pending_state=None)
+    match write:
+        case Take():
+            is_stolen = row.owner is not None and row.owner != write.worker
+            return replace(
+                unpended,
+                owner=write.worker,
+                counter=bumped,
+                owner_switches=row.owner_switches + (1 if is_stolen else 0),
+                checkpoint_owner=None,
+                checkpoint=row.checkpoint
+                if write.pin_ms is None
+                else pin_latest(row.checkpoint, write.pin_ms),
+                stream=write.stream or row.stream,
+                stopped=None,
+            )
+        case Renew():
+            seen = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
+            return replace(
+                row,
+                counter=bumped,
+                throughput_kbps=seen,
+                mark=write.tip or row.mark,
+                stream=write.stream or row.stream,
+                stopped=write.stopped,
+            )
+        case Checkpoint():
+            mark = _mark_at(write.position, write.tip_ms)
+            return replace(unpended, counter=bumped, checkpoint=write.position, owner_switches=0, mark=mark)
+        case LateCheckpoint():
+            return replace(row, checkpoint=write.position, mark=_mark_at(write.position, None))
+        case Promote():
+            mark = _mark_at(write.position, write.tip_ms)
+            return replace(unpended, checkpoint=write.position, owner_switches=0, mark=mark)
+        case End():
+            return replace(
+                unpended,
+                counter=bumped,
+                checkpoint=SHARD_END,
+                owner=None,
+                checkpoint_owner=None,
+                owner_switches=0,
+                children=write.children or row.children,
+                mark=None,
+            )
+        case Release():
+            return _after_release(row, write)
+        case RequestHandover():
+            return replace(row, owner=write.worker, checkpoint_owner=write.owner)
+        case Claim():
+            return _after_claim(row, write)
+        case Reset():
+            return replace(
+                unpended,
+                counter=bumped,
+                owner=None,
+                checkpoint_owner=None,
+                checkpoint=write.position,
+                owner_switches=0,
+                claims=_claims_after_reset(row, write),
+                mark=None,
+                stopped=None,
+            )
+        case Delete():
+            return None
+    assert_never(write)
+
+
+def _claims_after_reset(row: Lease, write: Reset) -> tuple[BatchClaim, ...]:
+    kept = [claim for claim in row.claims if claim.worker != write.forget]
+    standing = [] if write.claim is None else [write.claim]
+    return tuple(sorted([*kept, *standing], key=lambda claim: claim.worker))
+
+
+def _after_release(row: Lease, write: Release) -> Lease:
+    mark = row.mark if write.position is None else _mark_at(write.position, None)
+    return replace(
+        row,
+        pending=None,
+        pending_state=None,
+        counter=row.counter + 1,
+        owner=write.next_owner,
+        checkpoint_owner=None,
+        checkpoint=row.checkpoint if write.position is None else write.position,
+        owner_switches=_switches_after_release(row, write),
+        mark=write.tip or mark,
+        stopped=None,
+    )
+
+
+def _after_claim(row: Lease, write: Claim) -> Lease:
+    gone = {worker for worker, _ in write.dropped} | {write.claim.worker}
+    kept = [claim for claim in row.claims if claim.worker not in gone]
+    claims = tuple(sorted([*kept, write.claim], key=lambda claim: claim.worker))
+    if write.forfeits:
+        return replace(row, claims=claims)
+    moves = write.moves_checkpoint
+    return replace(
+        row,
+        claims=claims,
+        pending=write.claim.end,
+        pending_state=None,
+        checkpoint=write.claim.start if moves else row.checkpoint,
+        owner_switches=0 if moves else row.owner_switches,
+        mark=_mark_at(write.claim.start, write.tip_ms) if moves else row.mark,
+    )
+
+
+def _switches_after_release(row: Lease, write: Release) -> int:
+    kept = row.owner_switches if write.position is None else 0
+    return kept + (1 if write.next_owner is not None and write.next_owner != write.worker else 0)
