@@ -7,11 +7,11 @@
     │   ├── OptionError              an option is unknown or has a bad value
     │   ├── PositionError            not a sequence number, sentinel or timestamp
     │   └── RecordError              a record can never be accepted (size, key, hash key)
-    ├── ServiceError                 the service said no, or did not say
+    ├── ServiceError                 the service refused, or did not answer
     │   ├── Throttled                wait and try again
     │   ├── Unavailable              5xx or no connection: nothing happened; try again
-    │   ├── UnknownOutcome           sent, no answer: it may have happened; read back before acting
-    │   ├── ExpiredIterator          take a new iterator from the last position
+    │   ├── UnknownOutcome           sent, but no answer came: it may have happened; read back before acting
+    │   ├── ExpiredIterator          fetch a new iterator at the last position
     │   ├── NotFound                 the stream, shard or table does not exist
     │   ├── ResourceBusy             being created, updated or used; wait
     │   ├── AccessDenied             credentials or policy; trying again cannot help
@@ -21,11 +21,11 @@
     ├── ClaimConflict                another attempt of the same batch fixed another end
     ├── AnotherDriver                a second query runs from the same checkpoint location; stop one of them
     ├── LeaseLost                    another worker owns the lease now
-    ├── BufferFull                   a producer has no room; nothing was taken: put again later, or more slowly
-    ├── DeliveryFailed               records were not acknowledged; says which and why
-    │   └── RecordExpired            its time to live was over first; put it again if it still matters
-    ├── HandlerFailed                the user's handler raised, and the policy says stop
-    └── ShardsStopped                every shard of a consumer has stopped; says which and why
+    ├── BufferFull                   a producer has no room, the record was not put: put it later, or more slowly
+    ├── DeliveryFailed               records were not acknowledged; names them and the reason
+    │   └── RecordExpired            its time to live passed first; put it again if it still matters
+    ├── HandlerFailed                the user's handler raised, and the policy is to stop
+    └── ShardsStopped                every shard of a consumer has stopped; names them and the reasons
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from collections.abc import Mapping
 
 
 class PenstockError(Exception):
-    """The root: catching it catches everything that Penstock raises on purpose."""
+    """The base class of every error that Penstock raises on purpose."""
 
 
 class UsageError(PenstockError, ValueError):
-    """The call is wrong as it stands; nothing was sent."""
+    """The call is wrong; nothing was sent."""
 
 
 class OptionError(UsageError):
@@ -50,11 +50,11 @@ class PositionError(UsageError):
 
 
 class RecordError(UsageError):
-    """A record can never be accepted by the service: too large, or a bad key."""
+    """The service can never accept a record: it is too large or has a bad key."""
 
 
 class ServiceError(PenstockError):
-    """A call to the service did not give its answer.
+    """A call to the service failed.
 
     Attributes:
         operation: The service's name of the call, for instance `GetRecords`.
@@ -80,7 +80,7 @@ def _rebuild(
 
 
 class Throttled(ServiceError):
-    """The service refused for the rate: nothing happened, wait and try again."""
+    """The service refused because of the rate. Nothing happened; wait and try again."""
 
 
 class Unavailable(ServiceError):
@@ -92,7 +92,7 @@ class UnknownOutcome(ServiceError):
 
 
 class ExpiredIterator(ServiceError):
-    """A shard iterator is older than five minutes; take a new one from the last position."""
+    """A shard iterator is older than five minutes; fetch a new one at the last position."""
 
 
 class NotFound(ServiceError):
@@ -100,7 +100,7 @@ class NotFound(ServiceError):
 
 
 class ResourceBusy(ServiceError):
-    """The resource is being created, changed or used by somebody else."""
+    """The resource is being created or changed, or is in use."""
 
 
 class AccessDenied(ServiceError):
@@ -108,15 +108,15 @@ class AccessDenied(ServiceError):
 
 
 class Rejected(ServiceError):
-    """The service found the request itself wrong; sending it again cannot help."""
+    """The service found a mistake in the request; sending it again cannot help."""
 
 
 class DataLossError(PenstockError):
-    """Records that were not read yet are gone from the stream (retention)."""
+    """Records that were not read yet have expired in the stream (retention)."""
 
 
 class StreamChanged(PenstockError):
-    """The stream was deleted and created again; old positions mean nothing in the new one."""
+    """The stream was deleted and created again; old positions have no meaning in the new one."""
 
 
 class ClaimConflict(PenstockError):
@@ -124,7 +124,7 @@ class ClaimConflict(PenstockError):
 
 
 class AnotherDriver(PenstockError):
-    """Another driver works from the same checkpoint location; this one must not go on."""
+    """Another driver runs from the same checkpoint location; this one must stop."""
 
 
 class LeaseLost(PenstockError):
@@ -132,7 +132,7 @@ class LeaseLost(PenstockError):
 
 
 class BufferFull(PenstockError):
-    """A producer's memory for unacknowledged records is used up; the record was not taken."""
+    """A producer's memory for unacknowledged records is used up; the record was not put."""
 
 
 class DeliveryFailed(PenstockError):
@@ -140,7 +140,7 @@ class DeliveryFailed(PenstockError):
 
 
 class RecordExpired(DeliveryFailed):
-    """A record's time to live was over before the service acknowledged it."""
+    """A record's time to live passed before the service acknowledged it."""
 
 
 class HandlerFailed(PenstockError):
@@ -148,7 +148,7 @@ class HandlerFailed(PenstockError):
 
 
 class ShardsStopped(PenstockError):
-    """Every shard that a consumer held has stopped for a failure, so that it had nothing left to do.
+    """Every shard of a consumer has stopped because of a failure, and none is left to read.
 
     Attributes:
         failures: Why each shard stopped.

@@ -1,7 +1,7 @@
-"""Metrics for CloudWatch: added up in memory, sent in batches, never in the way and never fatal.
+"""Metrics for CloudWatch: added up in memory and sent in batches. They never block and never raise.
 
 Each report sends what was measured since the last one: counters and distributions as statistic sets, gauges as
-values. A batch that CloudWatch refuses is counted, logged, and dropped: the next report has newer figures.
+values. A batch that CloudWatch refuses is counted, logged and dropped: the next report has newer values.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from penstock.errors import OptionError
 log = logging.getLogger("penstock.metrics")
 
 DATUMS_PER_CALL_MAX: Final = 1000
-"""PutMetricData takes so many datums per call."""
+"""Datums in one call of PutMetricData."""
 SERIES_MAX: Final = 5_000
 _UNITS: Final = {"_ms": "Milliseconds", "_s": "Seconds", "_bytes": "Bytes", "bytes": "Bytes"}
 
 
 class CloudWatchMetrics:
-    """Implements `penstock.ports.metrics.Metrics` over PutMetricData.
+    """Implements `penstock.ports.metrics.Metrics` with PutMetricData.
 
     Args:
-        namespace: CloudWatch's; by the KCL's convention the application's name.
+        namespace: CloudWatch's namespace; the KCL uses the application's name.
         options: Where and as whom.
         dimensions: Added to every metric, for instance `{"WorkerIdentifier": "a"}`.
         interval_s: Seconds between two reports.
-        is_per_shard: Whether metrics with a `shard` label are sent per shard; False sends their sum (or largest
-            gauge) over all shards only, which costs a thousandth on a stream of a thousand shards.
+        is_per_shard: Whether metrics with a `shard` label are sent per shard. False sends only their sum (of gauges the
+            largest) over all shards, which costs a thousandth on a stream of a thousand shards.
         client: A boto3 CloudWatch client, for tests; None makes one.
 
     Raises:
@@ -58,7 +58,7 @@ class CloudWatchMetrics:
         self._namespace = namespace
         self._options = options or AwsOptions()
         self._given_client = client
-        self._client()  # a region that is missing is said now
+        self._client()  # a missing region is an error now, not at the first report
         self._dimensions = dict(dimensions or {})
         self._interval_s = interval_s
         self._is_per_shard = is_per_shard
@@ -66,7 +66,7 @@ class CloudWatchMetrics:
         self._sums: dict[_Key, list[float]] = {}
         self._gauges: dict[_Key, float] = {}
         self.dropped_count = 0
-        """Measurements that were not taken in, or not accepted by the service."""
+        """Measurements that were not kept for lack of room, or that the service refused."""
         self._closed = threading.Event()
         self._thread = threading.Thread(target=self._report_on, name="penstock-cloudwatch", daemon=True)
         self._thread.start()
@@ -85,7 +85,7 @@ class CloudWatchMetrics:
         with self._lock:
             if key not in self._gauges and self._is_full():
                 return
-            # Without the shard the largest says more than the last: the lag of the worst shard.
+            # Without the shard the largest value tells more than the last one: the lag of the worst shard.
             is_merged = not self._is_per_shard and labels is not None and "shard" in labels
             self._gauges[key] = max(value, self._gauges.get(key, value)) if is_merged else value
 
@@ -99,7 +99,7 @@ class CloudWatchMetrics:
             batch = datums[start : start + DATUMS_PER_CALL_MAX]
             try:
                 self._send(batch)
-            except Exception as error:  # noqa: BLE001 - whatever it is, a figure is never worth a failure
+            except Exception as error:  # noqa: BLE001 - no measurement is worth a failure
                 self.dropped_count += len(batch)
                 log.warning(
                     "CloudWatch did not take %d metrics of %s: %s", len(batch), self._namespace, error
@@ -109,7 +109,7 @@ class CloudWatchMetrics:
         return self._given_client or client_for("cloudwatch", self._options)
 
     def _send(self, batch: list[dict[str, Any]]) -> None:
-        # Once: the next report has newer figures. Only credentials that expired are fetched anew for it.
+        # No retries: the next report has newer values. Only expired credentials are fetched again.
         call(
             lambda: self._client().put_metric_data(Namespace=self._namespace, MetricData=batch),
             "PutMetricData",
@@ -120,7 +120,7 @@ class CloudWatchMetrics:
         )
 
     def close(self) -> None:
-        """Report once more, and end."""
+        """Report once more, and stop."""
         if not self._closed.is_set():
             self._closed.set()
             self._thread.join()

@@ -29,11 +29,11 @@ _KEYS_REMEMBERED: Final = 8
 _lock = threading.Lock()
 _clients: Final[dict[tuple[str, AwsOptions], Any]] = {}
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
-"""How often credentials were fetched anew, and when they were last."""
+"""How often credentials were fetched again, and when last."""
 
 
 def _forget_after_fork() -> None:
-    """Begin anew in a forked child: the parent's connections are not its own, and the lock may be held for ever."""
+    """Start afresh in a forked child: the connections belong to the parent, and the lock may never be released."""
     global _lock  # noqa: PLW0603 - the one lock of the process, which is another process now
     _lock = threading.Lock()
     _clients.clear()
@@ -78,11 +78,11 @@ def note_credentials(options: AwsOptions) -> int:
 
 
 def renew_credentials(options: AwsOptions, seen: int) -> bool:
-    """Let the next client be made with credentials that are fetched anew; safe from several threads.
+    """Make the next client with credentials that are fetched again; safe from several threads.
 
     Args:
         options: Where and as whom.
-        seen: What `note_credentials` gave before the call that was refused: one renewal serves all calls under way.
+        seen: The result of `note_credentials` before the refused call, so that one renewal serves all calls in flight.
 
     Returns:
         False when that cannot help: the credentials are fixed, or were fetched a moment ago.
@@ -133,7 +133,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
 
 
 def _create(session: Any, service: str, **arguments: Any) -> Any:
-    """Make a client whose endpoint names no user, also where the environment gives one that does."""
+    """Make a client whose endpoint has no user in it, even if the environment's endpoint has one."""
     client = session.create_client(service, **arguments)
     endpoint_url = str(client.meta.endpoint_url)
     if not has_user(endpoint_url):
@@ -142,7 +142,7 @@ def _create(session: Any, service: str, **arguments: Any) -> Any:
 
 
 class _AssumedRole:
-    """A session whose credentials are a role's, renewed before they expire; requests signed by others are not sent.
+    """A session with the credentials of a role, renewed before they expire. No request signed by others is sent.
 
     Args:
         source: The session whose credentials assume the role.
@@ -150,7 +150,7 @@ class _AssumedRole:
         role_arn: The role.
 
     Raises:
-        OptionError: This botocore does not take the role's credentials.
+        OptionError: This botocore does not accept the role's credentials.
     """
 
     def __init__(self, source: Any, options: AwsOptions, role_arn: str) -> None:
@@ -194,7 +194,7 @@ class _AssumedRole:
         """Refuse to send a request that another key than the role's has signed.
 
         Raises:
-            CredentialRetrievalError: It is one; botocore's own error, so that it is handled as a lack of credentials.
+            CredentialRetrievalError: Another key signed it. This is botocore's error for missing credentials.
         """
         header = request.headers.get("Authorization", b"")
         text = header.decode("latin-1") if isinstance(header, bytes) else str(header)
@@ -207,11 +207,11 @@ class _AssumedRole:
 
 
 class _Provider:
-    """What botocore asks for credentials: always the same ones."""
+    """A provider of always the same credentials."""
 
     def __init__(self, credentials: Any) -> None:
         self._credentials = credentials
 
     def load_credentials(self) -> Any:
-        """Return them."""
+        """Return the credentials."""
         return self._credentials

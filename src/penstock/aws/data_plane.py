@@ -1,8 +1,7 @@
-"""The fast way through GetRecords and PutRecords: botocore sends and signs, msgspec reads and writes the bodies.
+"""Fast GetRecords and PutRecords: botocore signs and sends, msgspec reads and writes the bodies.
 
-botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record, most of the time in the
-timestamps. Here the bytes of the body go straight into flat structs, base64 decoded on the way. Everything else (other
-operations, errors) is botocore's.
+botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record. Here the bytes of the body
+become flat structs at once, and base64 is decoded on the way. All other operations, and errors, are left to botocore.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ _COMPONENT: Final = "response_parser_factory"
 
 
 class WireRecord(msgspec.Struct, gc=False):
-    """One record as it stands in the answer; satisfies `penstock.ports.kinesis.RawRecord`."""
+    """One record of the answer; implements `penstock.ports.kinesis.RawRecord`."""
 
     sequence_number: str = msgspec.field(name="SequenceNumber")
     data: bytes = msgspec.field(name="Data")
@@ -33,7 +32,7 @@ class WireRecord(msgspec.Struct, gc=False):
 
 
 class WireHashRange(msgspec.Struct):
-    """A child's hash keys."""
+    """The hash keys of a child shard."""
 
     start: str = msgspec.field(name="StartingHashKey")
     end: str = msgspec.field(name="EndingHashKey")
@@ -60,10 +59,10 @@ _decoder: Final = msgspec.json.Decoder(WirePage)
 
 
 def decode_page(body: bytes) -> WirePage:
-    """Read the body of a GetRecords answer.
+    """Decode the body of a GetRecords answer.
 
     Raises:
-        ResponseParserError: Not a whole answer; botocore's own error, so that it is handled as one.
+        ResponseParserError: The answer is not whole. This is botocore's own error, so it is handled like one.
     """
     try:
         return _decoder.decode(body)
@@ -74,10 +73,10 @@ def decode_page(body: bytes) -> WirePage:
 
 
 def _check_whole(response: dict[str, Any], headers: dict[str, Any]) -> None:
-    """Refuse an answer that was cut off or is no document.
+    """Refuse an answer that was cut off or is no JSON document.
 
-    botocore takes such a body of a successful answer for an empty one: a lease that exists would look missing, a
-    shard that goes on would look ended.
+    botocore reads the body of such an answer as an empty one, if its status is success: an existing lease would look
+    missing, and an open shard would look ended.
     """
     body = response["body"]
     length = headers.get("content-length")
@@ -93,20 +92,20 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any]) -> None:
 
 
 class _PageParser:
-    """Reads GetRecords answers itself and leaves the rest, once it is known to be whole, to botocore's parser."""
+    """Reads GetRecords answers; checks that others are whole and leaves them to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
 
     def __getattr__(self, name: str) -> Any:
-        """Be botocore's parser in everything else."""
+        """Behave as botocore's parser in everything else."""
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         """Return what botocore expects, with the whole page under one key.
 
         Raises:
-            ResponseParserError: The answer cannot be read: that is no defect of the caller.
+            ResponseParserError: The answer cannot be read, whatever is wrong with it.
         """
         try:
             return self._read(response, shape)
@@ -139,7 +138,7 @@ class _ParserFactory:
         self._factory = factory
 
     def __getattr__(self, name: str) -> Any:
-        """Be botocore's factory in everything else."""
+        """Behave as botocore's factory in everything else."""
         return getattr(self._factory, name)
 
     def create_parser(self, protocol_name: str) -> Any:
@@ -149,11 +148,11 @@ class _ParserFactory:
 
 
 def install_parser(session: Any) -> bool:
-    """Let a botocore session read GetRecords the fast way, and refuse answers that are cut off.
+    """Install the fast parser of GetRecords in a botocore session; it also refuses answers that are cut off.
 
     Returns:
-        False where this botocore has no place for it: then the stock parser does the work, more slowly, and a
-        warning says so.
+        False where this botocore has no place for it. Then botocore's parser does the work, more slowly, and a warning
+        is logged.
     """
     try:
         factory = session.get_component(_COMPONENT)
@@ -165,7 +164,7 @@ def install_parser(session: Any) -> bool:
 
 
 def keep_milliseconds(client: Any) -> None:
-    """Send timestamps of GetShardIterator and ListShards as they are; botocore cuts them to whole seconds."""
+    """Make a client send milliseconds in GetShardIterator and ListShards; botocore sends whole seconds."""
     for operation in ("GetShardIterator", "ListShards"):
         client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _note_timestamp)
         client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
@@ -192,20 +191,24 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
 
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
-    """The `Records` of a PutRecords call in JSON already."""
+    """The `Records` of a PutRecords call, encoded as JSON."""
 
     body: bytes
 
 
-_PLACEHOLDER: Final = {"Data": b"", "PartitionKey": "-", "ExplicitHashKey": "stands for the encoded records"}
-"""What botocore serializes in their place. The service refuses it, should it ever be sent."""
+_PLACEHOLDER: Final = {
+    "Data": b"",
+    "PartitionKey": "-",
+    "ExplicitHashKey": "placeholder of the encoded records",
+}
+"""What botocore serializes instead of them. The service refuses it, should it ever be sent."""
 
 
 def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
-    """Write the entries of PutRecords.
+    """Encode the entries of PutRecords.
 
     Raises:
-        RecordError: The data of an entry is no bytes; nothing was sent.
+        RecordError: The data of an entry is not bytes; nothing was sent.
     """
     for place, entry in enumerate(entries):
         if not isinstance(entry.data, bytes | bytearray | memoryview):
@@ -230,7 +233,7 @@ def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
 
 
 def send_encoded(client: Any) -> None:
-    """Let a client take `EncodedRecords` for the `Records` of PutRecords; others are sent as ever."""
+    """Make a client accept `EncodedRecords` as the `Records` of PutRecords, besides what it accepts anyway."""
     client.meta.events.register("before-parameter-build.kinesis.PutRecords", _note_records)
     client.meta.events.register("before-call.kinesis.PutRecords", _place_records)
 
@@ -250,7 +253,7 @@ def _place_records(params: dict[str, Any], context: dict[str, Any], **_: Any) ->
 
 
 def page_of(answer: dict[str, Any]) -> WirePage:
-    """Return the page out of an answer, whichever parser read it."""
+    """Return the page of an answer, whichever parser read it."""
     page = answer.get("Page")
     if isinstance(page, WirePage):
         return page

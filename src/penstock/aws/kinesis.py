@@ -26,7 +26,7 @@ class AwsKinesis:
 
     Args:
         options: Where and as whom.
-        is_patient: Whether a call that was refused or failed is sent again.
+        is_patient: Whether a throttled or failed call is retried.
     """
 
     def __init__(self, options: AwsOptions, *, is_patient: bool = True) -> None:
@@ -38,7 +38,7 @@ class AwsKinesis:
         return AwsKinesis(self._options, is_patient=False)
 
     def __eq__(self, other: object) -> bool:
-        """Two are the same when they reach the same service as the same caller."""
+        """Compare the options: equal ones reach the same service as the same caller."""
         return isinstance(other, AwsKinesis) and self._options == other._options
 
     def __hash__(self) -> int:
@@ -46,7 +46,7 @@ class AwsKinesis:
         return hash(self._options)
 
     def __repr__(self) -> str:
-        """Show where, never as whom."""
+        """Show the endpoint, never the credentials."""
         return f"AwsKinesis({self._options!r})"
 
     @property
@@ -54,7 +54,7 @@ class AwsKinesis:
         return client_for("kinesis", self._options)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """DescribeStreamSummary."""
+        """Call DescribeStreamSummary."""
         answer = call(
             lambda: self._client.describe_stream_summary(**_named(stream)),
             "DescribeStreamSummary",
@@ -77,7 +77,7 @@ class AwsKinesis:
         )
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """ListShards, every page; a token that expired on the way starts the listing again."""
+        """Call ListShards for every page; start again when a page token has expired."""
         for attempt in range(_LISTING_RESTARTS_MAX + 1):
             try:
                 return self._fetch_listing(stream, shard_filter)
@@ -114,7 +114,7 @@ class AwsKinesis:
         )
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """GetShardIterator."""
+        """Call GetShardIterator."""
         arguments: dict[str, Any] = {
             **_named(stream),
             "ShardId": shard_id,
@@ -134,7 +134,7 @@ class AwsKinesis:
         return str(answer["ShardIterator"])
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        """GetRecords; throttling comes out at once, since the reader paces itself."""
+        """Call GetRecords; throttling is raised at once, since the reader sets its own pace."""
         arguments: dict[str, Any] = {"ShardIterator": iterator, "Limit": record_count_max}
         if stream.startswith("arn:"):
             arguments["StreamARN"] = stream
@@ -162,7 +162,7 @@ class AwsKinesis:
         )
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        """PutRecords, exactly once."""
+        """Call PutRecords once."""
         records = encode_entries(entries)
         answer = call(
             lambda: self._client.put_records(**_named(stream), Records=records),

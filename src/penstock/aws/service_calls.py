@@ -1,8 +1,8 @@
-"""One call to AWS: what its errors mean, and when it is tried again.
+"""One call to AWS: what its errors mean, and when it is retried.
 
-An error is sorted by two facts: what the service's code says, and whether the request may have been applied. A refused
-request (throttling) or one that never left did nothing; one that was sent and not answered is unknown, which for a read
-is as good as not done, and for a write is not.
+Two facts decide which error is raised: the service's error code, and whether the request may have been applied. A
+request that was throttled or never sent did nothing. The outcome of one that was sent and not answered is unknown; that
+matters for a write only.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def call(
     is_write: bool = False,
     retried: tuple[type[ServiceError], ...] = _RETRIED,
 ) -> _Answer:
-    """Send a request, and again while that can help, inside a bound and a deadline, with full jitter.
+    """Send a request, and retry it while that can help, with full jitter, a bound and a deadline.
 
-    Credentials that the service takes no more are fetched anew, once, before that is an error.
+    Credentials that the service no longer accepts are fetched again, once, before they are an error.
 
     Raises:
-        ServiceError: The last attempt's error, in our words; its cause is the SDK's.
+        ServiceError: The error of the last attempt; its cause is the SDK's error.
     """
     plan = options.retry_plan
     began_s = time.monotonic()
@@ -127,7 +127,7 @@ def call(
             if ours.code in STALE_CREDENTIALS and not is_renewed:
                 is_renewed = True
                 if renew_credentials(options, seen):
-                    _log.info("the credentials are fetched anew: %s", ours)
+                    _log.info("the credentials are fetched again: %s", ours)
                     continue
             decision = plan.decide(attempt, time.monotonic() - began_s, random.random())
             if not isinstance(ours, retried) or isinstance(decision, GiveUp):

@@ -1,17 +1,17 @@
-"""KPL aggregation: many user records inside one Kinesis record, read and written.
+"""KPL aggregation: reading and writing many user records inside one Kinesis record.
 
 ::
 
     F3 89 9A C2 | protobuf AggregatedRecord | MD5 of the protobuf, 16 bytes
 
-Reading never loses anything: whatever is not a whole, valid aggregate is passed on untouched as one plain record, and
-counted with the reason. The message classes are built here from a descriptor in a pool of their own, so they clash
-with no other user of protobuf in the process, and with no protobuf version.
+Reading never loses anything: what is not a whole, valid aggregate is passed on untouched as one plain record, and
+counted with the reason. The message classes are built here from a descriptor, in a pool of their own, so they clash
+with no other user of protobuf in the process and with no version of protobuf.
 
 A reshard may leave an aggregate in a shard that does not own all of its user records. The KCL drops such an aggregate
-whole, so its producer has to send all of them again. Our producer does, and says so with a mark in the aggregate: a
-field that readers of the KPL's format do not know and skip. Our readers drop a misplaced aggregate that bears the mark.
-Without the mark nobody has promised to send it again, and it is delivered, unless the KCL's rule is asked for.
+as a whole, so its producer has to send all of them again. Our producer does, and promises so with a mark in the
+aggregate: a field that other readers of the format skip. Our readers drop a misplaced aggregate that has the mark.
+Without the mark nobody promised to send it again, and it is delivered, unless the KCL's rule is chosen.
 
 Source:
     The aggregation format of the Kinesis Producer Library; the reading rules of the KCL's deaggregator, except that
@@ -39,11 +39,11 @@ MAGIC: Final = b"\xf3\x89\x9a\xc2"
 DIGEST_BYTES: Final = 16
 OVERHEAD_BYTES: Final = len(MAGIC) + DIGEST_BYTES
 OUTER_KEY: Final = "a"
-"""Partition key of an aggregate of two or more records, as the KPL writes it; the explicit hash key places it."""
+"""Partition key of an aggregate of two or more records, as the KPL writes it. The explicit hash key places it."""
 
 MARK: Final = b"\xf8\x7f\x01"
-"""Field 2047 with the value true, the last bytes of a marked aggregate's protobuf: who wrote it sends all of its records
-again when it lands in a shard that does not own them all. 2047 is the highest number whose tag takes two bytes, far
+"""Field 2047 with the value true, the last bytes of a marked aggregate's protobuf: its producer sends all of its records
+again when it lands in a shard that does not own them all. 2047 is the highest number whose tag has two bytes, far
 from any that the format may come to use."""
 
 _HASH_KEY_INDEX: Final = "explicit_hash_key_index"
@@ -90,7 +90,7 @@ _AggregatedRecord, _Record = _message_classes()
 
 
 class Undecodable(Enum):
-    """Why something that begins like an aggregate is passed on as a plain record."""
+    """Why a record that begins like an aggregate is passed on as a plain one."""
 
     TOO_SHORT = "nothing between the magic number and the digest"
     DIGEST = "the digest does not match"
@@ -101,13 +101,13 @@ class Undecodable(Enum):
 
 @dataclass(slots=True)
 class DecodeCounts:
-    """What reading met; sums up over a task, a batch or a shard. Not thread-safe.
+    """Counts of what was read, for a task, a batch or a shard. Not thread-safe.
 
     Args:
         aggregates: Whole, valid aggregates.
-        user_records: User records given out of aggregates.
+        user_records: User records delivered out of aggregates.
         plain_records: Records that do not look like an aggregate.
-        undecodable: Records that do and are not, by reason; each was passed on untouched.
+        undecodable: Records that do and are none, by reason; each was passed on untouched.
         misplaced_aggregates: Aggregates dropped because they landed in a shard that does not own all their records.
         misplaced_records: The user records in them.
     """
@@ -129,9 +129,9 @@ class UserRecord(NamedTuple):
 
     Args:
         partition_key: None only for a plain record of a stream with service-managed keys.
-        explicit_hash_key: As the producer gave it inside an aggregate; None otherwise.
+        explicit_hash_key: As the producer set it inside an aggregate; None otherwise.
         data: The payload.
-        sub_sequence_number: Place inside the aggregate; 0 for a plain record.
+        sub_sequence_number: Its place inside the aggregate; 0 for a plain record.
     """
 
     partition_key: str | None
@@ -141,7 +141,7 @@ class UserRecord(NamedTuple):
 
 
 class Aggregate(NamedTuple):
-    """A whole, valid aggregate, taken apart.
+    """The content of a whole, valid aggregate.
 
     Args:
         records: The user records in order; at least one.
@@ -153,10 +153,10 @@ class Aggregate(NamedTuple):
 
 
 def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - one return per answer
-    """Take one blob apart.
+    """Decode one blob.
 
     Returns:
-        The aggregate; None when the blob does not look like one; the reason when it looks like one and is not.
+        The aggregate; None when the blob does not look like one; the reason when it looks like one and is none.
     """
     if data[:4] != MAGIC:
         return None
@@ -172,8 +172,8 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
         hash_keys = list(message.explicit_hash_key_table)
     except (DecodeError, UnicodeDecodeError):
         return Undecodable.PROTOBUF
-    # The C implementation accepts a missing required field and gives an empty value for it, and gives bytes for a text
-    # that is no UTF-8.
+    # The C implementation accepts a missing required field and returns an empty value for it, and returns bytes for a
+    # text that is no UTF-8.
     if not message.IsInitialized() or bytes in map(type, keys) or bytes in map(type, hash_keys):
         return Undecodable.PROTOBUF
     try:
@@ -184,9 +184,9 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
 
 
 def _resolve(records: list[Any], keys: list[str], hash_keys: list[str]) -> list[UserRecord]:
-    """Look the keys up; IndexError where a record points outside the tables."""
-    # One user record costs half a microsecond here: `tuple.__new__` saves a third of what UserRecord(...) costs, and
-    # most aggregates have no explicit hash keys to ask for.
+    """Look up the keys; raise IndexError where a record points outside the tables."""
+    # One user record costs half a microsecond here: `tuple.__new__` saves a third of the time of UserRecord(...), and
+    # most aggregates have no explicit hash keys to look up.
     new = tuple.__new__
     if True not in map(_Record.HasField, records, repeat(_HASH_KEY_INDEX)):
         return [
@@ -208,19 +208,19 @@ def _resolve(records: list[Any], keys: list[str], hash_keys: list[str]) -> list[
 
 
 def deaggregate(data: bytes) -> list[UserRecord] | None:
-    """Take one blob apart; None for everything that is not a whole, valid aggregate."""
+    """Return the user records of an aggregate; None for a blob that is not a whole, valid one."""
     found = decode(data)
     return found.records if isinstance(found, Aggregate) else None
 
 
 class ShardHashKeys(Protocol):
-    """What a reader can find out about the hash keys that its shard owns; None where it cannot."""
+    """How a reader finds out which hash keys its shard owns. The answer is None where it cannot."""
 
     def fetch(self) -> HashRange | None:
-        """Return the range as it is known; asked once for each aggregate that may have to be dropped."""
+        """Return the range that is known; called once for each aggregate that may have to be dropped."""
 
     def fetch_again(self) -> HashRange | None:
-        """Return the range as the service tells it now: no record is dropped on an old word alone."""
+        """Return the range as the service lists it now: an old listing alone is no reason to drop a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +229,9 @@ class MisplacedRule:
 
     Args:
         hash_keys: Of the shard.
-        drops_unmarked: Drop also those of producers that do not promise to send them again, as the KCL does.
-        told: The shard's range as its lease or its plan has it. It saves asking, and counts where the service's listing
-            does not name the shard, as one that lags behind a reshard.
+        drops_unmarked: Drop also aggregates whose producers do not promise to send them again, as the KCL does.
+        told: The shard's range as its lease or its plan has it. It saves a listing, and is used where the listing does
+            not name the shard, because it lags behind a reshard.
     """
 
     hash_keys: ShardHashKeys
@@ -239,7 +239,7 @@ class MisplacedRule:
     told: HashRange | None = None
 
     def drops(self, aggregate: Aggregate) -> bool:
-        """Whether an aggregate is to be dropped: one of its records belongs elsewhere, and the rule is for it."""
+        """Whether the rule applies to an aggregate and one of its records belongs to another shard."""
         if not (aggregate.is_marked or self.drops_unmarked):
             return False
         hash_range = self.told or self.hash_keys.fetch()
@@ -250,11 +250,11 @@ class MisplacedRule:
 
 
 class Taken(NamedTuple):
-    """What one Kinesis record holds.
+    """The user records of one Kinesis record.
 
     Args:
-        records: Its user records; itself where it is no aggregate.
-        is_misplaced: Whether they are to be left out, as records that come again elsewhere.
+        records: Its user records; the record itself where it is no aggregate.
+        is_misplaced: Whether they must be left out, because they are sent again to other shards.
     """
 
     records: list[UserRecord]
@@ -264,12 +264,12 @@ class Taken(NamedTuple):
 def take_apart(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
 ) -> Taken:
-    """Return the user records of one Kinesis record, itself where it is no aggregate.
+    """Return the user records of one Kinesis record, or the record itself where it is no aggregate.
 
     Args:
         data: The blob.
         partition_key: The Kinesis record's own key.
-        counts: Added to.
+        counts: Increased.
         rule: Which misplaced aggregates are dropped; None drops none.
     """
     found = decode(data)
@@ -300,7 +300,7 @@ _keys_of: Final = itemgetter(0, 1)
 
 
 def _lies_in(records: list[UserRecord], hash_range: HashRange) -> bool:
-    """Whether a range holds the hash keys of all records, as far as they have one."""
+    """Whether a range holds the hash keys of all records that have one."""
     if hash_range == FULL_RANGE:
         return True
     # Hash keys are compared as 16 bytes, which sorts them as numbers. Nearly all records of an aggregate share a few
@@ -316,7 +316,7 @@ def _lies_in(records: list[UserRecord], hash_range: HashRange) -> bool:
             if parse_hash_key(explicit_hash_key) not in hash_range:
                 return False
         except RecordError:
-            continue  # another producer's mistake: where the record belongs is not known
+            continue  # another producer's mistake: nobody knows where the record belongs
     return True
 
 
@@ -339,15 +339,15 @@ def _varint_bytes(value: int) -> int:
 
 
 class AggregateBuilder:
-    """Packs user records in order; its size is exact before anything is added. Not thread-safe.
+    """Packs user records in order, and knows the exact size before a record is added. Not thread-safe.
 
-    The wire bytes are put together here rather than by protobuf: they are known as soon as a record is, which makes
-    the size exact for nothing. The order is that of every protobuf writer, field by field. What a builder does not do:
-    it does not ask whether its records go to one shard, nor how large it may grow; both are its owner's.
+    The wire bytes are put together here rather than by protobuf: they are known as soon as a record is added, so the
+    exact size costs nothing. Their order is that of every protobuf writer, field by field. A builder checks neither
+    that its records belong to one shard nor how large it grows; both are up to its owner.
 
     Args:
-        is_marked: Promise that all records are sent again when the aggregate is misplaced; a single record bears no
-            mark, since it goes as it is and no reader drops it.
+        is_marked: Promise that all records are sent again when the aggregate is misplaced. A single record has no mark,
+            since it is sent as it is and no reader drops it.
     """
 
     def __init__(self, *, is_marked: bool = False) -> None:

@@ -1,8 +1,8 @@
-"""How long to wait before trying again, and when to stop trying: full jitter inside bounds, without clock or chance.
+"""How long to wait before the next attempt, and when to stop: full jitter inside bounds. Pure.
 
 Source:
-    "Exponential Backoff And Jitter" (AWS Architecture Blog): a delay drawn evenly from 0 to a bound that doubles lets
-    many clients that failed together come back apart.
+    "Exponential Backoff And Jitter" (AWS Architecture Blog): delays drawn evenly from 0 to a bound that doubles spread
+    out the retries of clients that failed together.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class RetryPlan:
     Args:
         backoff: The delays.
         attempts_max: Attempts in all, the first one included; at least 1.
-        deadline_s: Seconds from the beginning of the first attempt in which the last one must have begun; more than 0.
+        deadline_s: The last attempt begins at most this many seconds after the first one; more than 0.
 
     Raises:
         OptionError: A value is out of its range.
@@ -121,8 +121,8 @@ class RetryPlan:
             u: Drawn evenly from [0, 1).
 
         Returns:
-            `RetryAfter`, whose delay never reaches beyond the deadline: the last attempt begins there at the latest.
-            Or `GiveUp` with the reason; the deadline is named where both bounds are reached.
+            `RetryAfter` with a delay that ends at the deadline at the latest, or `GiveUp` with the reason: the deadline
+            where both bounds are reached.
         """
         if elapsed_s >= self.deadline_s:
             return GiveUp(Exhausted.DEADLINE)

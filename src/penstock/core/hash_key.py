@@ -30,7 +30,7 @@ def hash_partition_key(partition_key: str) -> int:
 
 
 def parse_hash_key(text: str) -> int:
-    """Read an explicit hash key.
+    """Parse an explicit hash key.
 
     Raises:
         RecordError: Not a decimal number from 0 to 2^128-1, or one with superfluous leading zeros.

@@ -1,7 +1,7 @@
-"""What the service's error codes mean, wherever they stand: as the answer to a call, or beside one entry of PutRecords.
+"""What the service's error codes mean, as the answer to a call or to one entry of PutRecords.
 
-A code that is named here means the same in both places. One that is not is judged by its name where that says enough;
-else nothing is known of it, and whoever met it decides how long to go on trying.
+A code means the same in both places. Codes that are not listed here are judged by their name where it is telling. Of
+all others nothing is known, and the caller decides how long to go on trying.
 
 Source:
     The API references' common errors, and those of the operations used; botocore's lists of throttling and transient
@@ -62,14 +62,14 @@ _KINDS: Final[Mapping[str, type[ServiceError]]] = {
 STALE_CREDENTIALS: Final = frozenset(
     {"ExpiredTokenException", "ExpiredToken", "UnrecognizedClientException", "InvalidClientTokenId"}
 )
-"""The service does not take these credentials, or takes them no more; others may have been issued since."""
+"""The service does not accept these credentials, or no longer; others may have been issued since."""
 
 
 def kind_of(code: str) -> type[ServiceError] | None:
-    """Return what a code means; None where nothing is known of it.
+    """Return the error that a code means; None for an unknown code.
 
     Args:
-        code: As the service gives it, without the namespace before `#`.
+        code: As in the service's answer, without the namespace before `#`.
     """
     kind = _KINDS.get(code)
     if kind is not None:

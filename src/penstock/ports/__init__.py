@@ -1,1 +1,1 @@
-"""What Penstock needs from the outside, as protocols without a word of any SDK."""
+"""What Penstock needs from outside, as protocols that know no SDK."""

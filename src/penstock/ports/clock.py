@@ -1,4 +1,4 @@
-"""Time and chance, as Penstock needs them: injected, so that a simulator can own both."""
+"""Time and jitter: passed in, so that a simulator can own both."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ class Clock(Protocol):
     """Implemented by `penstock.wiring.SystemClock` and by the simulator's virtual clock."""
 
     def monotonic_s(self) -> float:
-        """Seconds that only go forward; for ages and deadlines."""
+        """Return seconds that never go back; for ages and deadlines."""
 
     def wall_ms(self) -> int:
-        """Milliseconds since the epoch, UTC; for showing and for AT_TIMESTAMP, never for ages."""
+        """Return milliseconds since the epoch, UTC; for display and for AT_TIMESTAMP, never for ages."""
 
     def sleep(self, duration_s: float) -> None:
-        """Wait; a virtual clock moves instead."""
+        """Wait; a virtual clock moves forward instead."""
 
 
 class Chance(Protocol):
-    """Where jitter comes from."""
+    """A source of random numbers, for jitter."""
 
     def random(self) -> float:
-        """A number in [0, 1)."""
+        """Return a number in [0, 1)."""

@@ -1,7 +1,7 @@
-"""The stream service, as Penstock needs it.
+"""The stream service that Penstock needs.
 
-Implemented by `penstock.aws.kinesis`, which reaches the service or the embedded server over HTTP. The simulator has a world
-of its own. tests/contract asks the implementation over a server that misbehaves.
+Implemented by `penstock.aws.kinesis`, for the service and the embedded server over HTTP. The simulator has its own.
+tests/contract checks the implementation with a server that misbehaves.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ __all__ = [
 
 
 class RawRecord(Protocol):
-    """A Kinesis record as it lies in the stream: perhaps an aggregate of many user records."""
+    """A Kinesis record as it is in the stream: perhaps an aggregate of many user records."""
 
     @property
     def sequence_number(self) -> str:
-        """The service's text."""
+        """As the service's text."""
 
     @property
     def data(self) -> bytes:
@@ -54,9 +54,9 @@ class RecordPage:
 
     Args:
         records: In sequence order; may be empty although more records follow.
-        next_iterator: None when the closed shard is read to its end.
+        next_iterator: None when a closed shard is read to its end.
         millis_behind_latest: Milliseconds from now to the oldest unread record; 0 at the tip.
-        child_shards: Given with the last page of a closed shard.
+        child_shards: Set on the last page of a closed shard.
         server_ms: The service's time at the answer, from its Date header (whole seconds), or None.
     """
 
@@ -69,7 +69,7 @@ class RecordPage:
 
 @dataclass(frozen=True, slots=True)
 class ShardFilter:
-    """Which shards ListShards gives: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP (with a moment), ..."""
+    """Which shards ListShards returns: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP (with a moment), ..."""
 
     type: str
     timestamp_ms: int | None = None
@@ -78,7 +78,7 @@ class ShardFilter:
 
 @dataclass(frozen=True, slots=True)
 class ShardListing:
-    """Every page of one ListShards, with the service's own clock.
+    """All pages of one ListShards, with the time of the service.
 
     Args:
         server_ms: The service's time at the answer, from its Date header (whole seconds), or None.
@@ -89,40 +89,40 @@ class ShardListing:
 
 
 class Kinesis(Protocol):
-    """One stream service.
+    """The stream service.
 
-    `stream` is a name or an ARN everywhere. Every method is safe to call from several threads, has a deadline,
-    and retries throttling and 5xx with full jitter inside a bound where nothing can have happened twice.
+    `stream` is always a name or an ARN. Every method is safe to call from several threads and has a deadline. Reads retry
+    throttling and 5xx, with full jitter and a bound.
 
     Raises (every method):
-        Throttled, Unavailable: After the bound of retries; nothing happened.
-        UnknownOutcome: Only `put_records`: sent, no answer.
+        Throttled, Unavailable: After the last retry; nothing happened.
+        UnknownOutcome: Only `put_records`: it was sent, and no answer came.
         NotFound, AccessDenied, Rejected, ResourceBusy: At once.
     """
 
     def without_retries(self) -> Kinesis:
-        """Return the same service; each call is sent once, for those who decide themselves when to try again."""
+        """Return the same service without retries, for callers that retry by themselves."""
 
     def fetch_summary(self, stream: str) -> StreamSummary:
-        """DescribeStreamSummary."""
+        """Call DescribeStreamSummary."""
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """ListShards, every page."""
+        """Call ListShards for every page."""
 
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
-        """GetShardIterator. The answer is good for five minutes."""
+        """Call GetShardIterator. The answer is valid for five minutes."""
 
     def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
-        """GetRecords.
+        """Call GetRecords.
 
-        Throttling is not retried here but raised at once: the reader paces itself.
+        Throttling is not retried but raised at once: the reader sets its own pace.
 
         Raises:
-            ExpiredIterator: Take a new iterator from the last position.
+            ExpiredIterator: Fetch a new iterator at the last position.
         """
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        """PutRecords, once: no retry of any kind, since only the caller knows what order allows.
+        """Call PutRecords once, without any retry: only the caller knows which order it has to keep.
 
         Args:
             stream: Name or ARN.

@@ -1,8 +1,7 @@
-"""The lease table, as Penstock needs it.
+"""The lease table that Penstock needs.
 
-Implemented by `penstock.aws.lease_table` (DynamoDB); the simulator's table runs the same rules in memory, with faults.
-The rules of every write are `penstock.core.leases.lease_rules.apply_write`; a contract suite asks each implementation the
-same questions.
+Implemented by `penstock.aws.lease_table` (DynamoDB), and by the simulator in memory, with faults. The rule of every
+write is in `penstock.core.leases.lease_rules.apply_write`; one contract suite checks every implementation against it.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 
 @dataclass(frozen=True, slots=True)
 class SkippedRow:
-    """A row that is no lease, or a broken one: left alone, reported."""
+    """A row that is no lease, or a damaged one: it is left alone and reported."""
 
     key: str
     reason: str
@@ -25,7 +24,7 @@ class SkippedRow:
 
 @dataclass(frozen=True, slots=True)
 class LeaseScan:
-    """Every row that was asked for, read consistently per row, not as one snapshot."""
+    """The rows that were read; each is consistent in itself, but together they are no snapshot."""
 
     leases: tuple[Lease, ...]
     skipped: tuple[SkippedRow, ...] = ()
@@ -35,7 +34,7 @@ class LeaseTable(Protocol):
     """One application's lease table. Safe to call from several threads.
 
     Raises (every method):
-        Throttled, Unavailable: After the bound of retries; nothing happened.
+        Throttled, Unavailable: After the last retry; nothing happened.
         NotFound: The table does not exist.
         AccessDenied, Rejected: At once.
     """
@@ -45,34 +44,34 @@ class LeaseTable(Protocol):
         """The table's name, for messages."""
 
     def ensure_exists(self) -> bool:
-        """Create the table where it is missing and wait until it is usable; True when this call created it.
+        """Create the table if it is missing and wait until it is usable; return True when this call created it.
 
-        Several workers may do this at once. Bounded by a deadline.
+        Several workers may do this at once. The wait has a deadline.
         """
 
     def scan(self) -> LeaseScan:
-        """Read every row, strongly consistent, all pages."""
+        """Read every row of all pages, strongly consistent."""
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row, strongly consistent; None when it does not exist.
+        """Read one row, strongly consistent; return None when it does not exist.
 
         Raises:
             Rejected: The row exists and is no readable lease.
         """
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
-        """Read the rows of these keys, strongly consistent; a key without a row is left out.
+        """Read the rows with these keys, strongly consistent; keys without a row are left out.
 
-        Costs a read unit for each key, and none for the rest of the table.
+        This costs one read unit for each key.
         """
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Do one conditional write.
+        """Make one conditional write.
 
         Returns:
-            `Applied` or `Refused`. An answer that was lost is read back: a write that is seen to stand is
-            `Applied`, one that is seen not to stand is tried again inside the bound.
+            `Applied` or `Refused`. When the answer is lost, the row is read back: if it shows the write, that is
+            `Applied`; if not, the write is tried again within the bound.
 
         Raises:
-            UnknownOutcome: Sent, no answer, and reading back could not settle it.
+            UnknownOutcome: No answer came, and reading back could not tell whether the write was applied.
         """

@@ -1,6 +1,6 @@
-"""Where measurements go. Implemented by adapters for logging, Prometheus text and CloudWatch.
+"""Where measurements go: to the log, to Prometheus or to CloudWatch.
 
-A measurement is never worth a failure: implementations must not raise.
+Implementations must not raise: no measurement is worth a failure.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 
 
 class Metrics(Protocol):
-    """Three kinds of measurement; names carry their unit last, labels are few and bounded (shard, reason)."""
+    """Three kinds of measurement. Names end in their unit; labels are few and bounded (shard, reason)."""
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
@@ -24,14 +24,14 @@ class Metrics(Protocol):
 
 @runtime_checkable
 class ForgettingMetrics(Protocol):
-    """Metrics that go on showing a gauge's last value until they are told that there is none any more."""
+    """Metrics that show a gauge's last value until it is forgotten."""
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Stop showing a gauge: what it measured is gone, or another worker measures it now."""
 
 
 class NoMetrics:
-    """Measures nothing: the default."""
+    """Measures nothing; the default."""
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         """Drop it."""

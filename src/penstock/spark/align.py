@@ -1,9 +1,9 @@
 """`penstock.spark.align_to_shards`: one Spark task per shard, so that a task owns a shard's write rate.
 
-Rows are placed as the service will place them: by the explicit hash key, else by the MD5 of the partition key. Only
-Spark's own expressions are used, so it works in this process, on a cluster and through Spark Connect, and no row goes
-through Python for it. Hash keys are compared as texts of one length: 32 hexadecimal digits as `md5` gives them, and 39
-decimal digits, since Spark's decimals end at 38.
+Rows are partitioned as the service will place them: by the explicit hash key, else by the MD5 of the partition key. It
+takes only Spark's own expressions, so it works in this process, on a cluster and through Spark Connect, and no row
+passes through Python. Hash keys are compared as texts of equal length: 32 hexadecimal digits, as `md5` returns them, and
+39 decimal digits, since Spark's decimals end at 38.
 """
 
 from __future__ import annotations
@@ -33,26 +33,26 @@ def align_to_shards(
     order_by: Order | None = None,
     **options: str,
 ) -> DataFrame:
-    """Repartition rows by the shard that will take them: one partition for each open shard.
+    """Repartition rows by the shard that will hold them: one partition for each open shard.
 
-    A shard's rows are then written by one task at a time, which knows its rate exactly and packs dense aggregates.
+    One task at a time then writes a shard's rows. It knows the shard's rate exactly and packs dense aggregates.
 
-    The shards are looked up once, now. When the stream is resharded later the rows still go where they belong, only no
-    longer one task per shard; in `foreachBatch` the shards are looked up for every batch.
+    The shards are listed once, now. When the stream is resharded later, all rows still reach the right shards, but not
+    with one task per shard; in `foreachBatch` the shards are listed for every batch.
 
     Args:
-        df: Rows for the sink: with `partitionKey` and, if wanted, `explicitHashKey`.
+        df: Rows for the sink, with `partitionKey` and optionally `explicitHashKey`.
         stream: Name or ARN of the stream that they will be written to.
-        order_by: Column or columns by which each shard's rows are ordered, so that every key keeps that order. Not for a
-            streaming DataFrame, which Spark cannot sort: use it in `foreachBatch`.
+        order_by: Column or columns by which each shard's rows are sorted, so that every key keeps that order. Spark cannot
+            sort a streaming DataFrame: use it in `foreachBatch`.
         options: How to reach the service, as the sink's options: `region="eu-west-1"`, `endpointUrl=...`.
 
     Returns:
         The same rows and columns, in as many partitions as the stream has open shards.
 
     Raises:
-        OptionError: A column is missing, an option is unknown, or a streaming DataFrame is to be ordered.
-        NotFound, AccessDenied: The stream cannot be looked at (ListShards).
+        OptionError: A column is missing, an option is unknown, or a streaming DataFrame would have to be sorted.
+        NotFound, AccessDenied: The shards cannot be listed.
     """
     from pyspark.sql import functions as f
 
@@ -72,7 +72,7 @@ def align_to_shards(
         decimal_starts = f.array(*[f.lit(f"{start:0{_DECIMAL_DIGITS}d}") for start in starts])
         by_hash_key = _count_up_to(decimal_starts, f.lpad(given, _DECIMAL_DIGITS, "0"))
         shard = f.when(given.isNotNull(), by_hash_key).otherwise(shard)
-    # A row without a key is refused by the sink, which names it; here it only needs some place.
+    # The sink refuses a row without a key and names it; here it only needs some partition.
     place = f.greatest(f.coalesce(shard, f.lit(1)) - 1, f.lit(0)).cast("int")
     aligned = df.repartitionById(len(starts), place)
     if order_by is None:
@@ -82,7 +82,7 @@ def align_to_shards(
 
 
 def _count_up_to(starts: Column, key: Column) -> Column:
-    """Count the ranges that begin at or before a key: the ordinal, from 1, of the range that holds it."""
+    """Count the ranges that begin at or before a key: the number, from 1, of the range that holds it."""
     from pyspark.sql import functions as f
 
     return f.size(f.filter(starts, lambda start: start <= key))

@@ -1,12 +1,13 @@
-"""Where rows go that the service can never accept, with `onError=deadLetter`: a folder, or another stream.
+"""Dead letters, `onError=deadLetter`: rows that the service can never accept go to a folder or to another stream.
 
-Such a row (too large, a key that is none, null data) would fail its task however often Spark repeats it. Errors of the
-service are no matter for dead letters: they fail the task, which Spark repeats.
+Such a row (too large, with a bad key, without data) would fail its task however often Spark repeats it. Errors of the
+service make no dead letters: they fail the task, which Spark repeats.
 
-A folder gets one file of JSON lines per task, named by query, batch, write and partition: a task that is tried again
-replaces what it wrote before, and the writes of one `foreachBatch` keep apart. A batch that a restarted query repeats in
-`foreachBatch` is another write; its letters are there twice, as its records are. Each line holds all that is needed to put the record by hand: `{"stream", "partitionKey",
-"explicitHashKey", "data" (base64), "row", "reason"}`. A stream gets the same JSON as the record's data.
+In a folder, each task writes one file of JSON lines, named by query, batch, write and partition: a repeated task
+replaces its earlier file, and the writes of one `foreachBatch` have files of their own. When a restarted query repeats a
+batch in `foreachBatch`, that is another write; its letters are there twice, as its records are. Each line holds all
+that is needed to put the record by hand: `{"stream", "partitionKey", "explicitHashKey", "data" (base64), "row",
+"reason"}`. In a stream, the same JSON is the data of a record.
 """
 
 from __future__ import annotations
@@ -24,15 +25,15 @@ from penstock.wiring import open_kinesis
 
 _KEY_CHARACTERS_MAX: Final = 256
 _SPOOL_BYTES: Final = 2**20
-"""Letters beyond this wait on disk for the end of their task."""
+"""Beyond this size, letters are kept on disk until the end of their task."""
 
 
 class DeadLetters:
-    """One task's dead letters. They stand when `finish` has returned.
+    """The dead letters of one task. They are written when `finish` has returned.
 
     Args:
-        options: The sink's, with a target.
-        write_id: Of the batch write; None for a streaming query's sink, which writes each of its batches once.
+        options: The sink's options, with a folder or a stream for dead letters.
+        write_id: Of the batch write; None in a streaming query's sink, which writes each of its batches once.
         memory: Of the task, for letters to another stream.
     """
 
@@ -45,16 +46,16 @@ class DeadLetters:
         self.count = 0
 
     def add(self, stream: str, row_number: int, row: tuple[Any, Any, Any], reason: str) -> None:
-        """Take a row.
+        """Add a row.
 
         Args:
-            stream: Where it was to go.
+            stream: The stream that it was meant for.
             row_number: Its place in the task, from 0.
             row: Data, partition key, explicit hash key, as the columns have them.
             reason: Why the service can never accept it.
 
         Raises:
-            RecordError: The other stream cannot take it either.
+            RecordError: The other stream cannot accept it either.
         """
         data, key, hash_key = row
         payload = data.encode() if isinstance(data, str) else data
@@ -94,11 +95,11 @@ class DeadLetters:
             ) from None
 
     def finish(self) -> None:
-        """Write what was taken; every letter stands afterwards.
+        """Write every letter that was added.
 
         Raises:
             PenstockError: The folder cannot be written.
-            DeliveryFailed: The other stream did not take them.
+            DeliveryFailed: The other stream did not accept them.
         """
         if self._writer is not None:
             self._writer.finish()
@@ -106,7 +107,7 @@ class DeadLetters:
             self._write_file(self._lines)
 
     def close(self) -> None:
-        """Let go of what was not written, after a failure."""
+        """Discard what was not written, after a failure."""
         if self._lines is not None:
             self._lines.close()
 

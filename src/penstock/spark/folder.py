@@ -1,8 +1,8 @@
 """Small files in a folder that the user names: a local one, or a URI that pyarrow opens.
 
-A file is whole or not there: it is written beside its place and moved. Object stores show an object only when all of it
-is uploaded, so nothing is moved there. Locally a file is for its owner alone, as are the folders that are made for it, since
-it may hold what a stream holds. A name that somebody else planted as a symbolic link is replaced, not followed.
+A file appears whole or not at all: it is written under another name and renamed. Object stores show an object only when
+all of it is uploaded, so nothing is renamed there. A local file, and every folder made for it, is readable by its owner
+only, since it may hold records of a stream. A symbolic link that somebody else planted is replaced, not followed.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _FOLDER: Final = 0o700
 
 
 class Folder:
-    """A place for files.
+    """A folder of files.
 
     Args:
-        location: A path, or a URI; Hadoop's names of S3 are understood.
+        location: A path or a URI; Hadoop's schemes for S3 are accepted.
 
     Raises:
         OSError, pyarrow.ArrowException: The URI cannot be opened.
@@ -48,7 +48,7 @@ class Folder:
         """Return a file's content.
 
         Raises:
-            FileNotFoundError: There is none.
+            FileNotFoundError: There is no such file.
             OSError, pyarrow.ArrowException: It cannot be read.
         """
         if self._system is None:
@@ -57,10 +57,10 @@ class Folder:
             return bytes(file.read())
 
     def replace(self, name: str, content: IO[bytes]) -> None:
-        """Write a file whole, in place of one that has the name already.
+        """Write a file as a whole; it replaces one of the same name.
 
         Raises:
-            OSError, pyarrow.ArrowException: It cannot be written; what was there stands.
+            OSError, pyarrow.ArrowException: It cannot be written; the old file is unchanged.
         """
         if self._system is None:
             self._replace_local(name, content)
@@ -71,7 +71,8 @@ class Folder:
         path = Path(self._path)
         _make_folders(path)
         _refuse_planted(path)
-        # By the folder's own descriptor: whoever moves the folder away meanwhile does not move the file elsewhere.
+        # The folder was checked and is opened; then somebody puts a link in its place: by the folder's descriptor the file
+        # still goes where it was checked.
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         draft = f".{name}.{secrets.token_hex(8)}.draft"
         try:
@@ -117,17 +118,17 @@ def _chunks(content: IO[bytes]) -> Iterator[bytes]:
 
 
 def _make_folders(path: Path) -> None:
-    """Make a folder and those above it, for their owner alone; those that exist stay as they are."""
+    """Make a folder and those above it, for their owner only; existing ones are left unchanged."""
     missing = [each for each in (path, *path.parents) if not each.is_dir()]
     for each in reversed(missing):
         each.mkdir(_FOLDER, exist_ok=True)  # another task may be first
 
 
 def _refuse_planted(path: Path) -> None:
-    """Refuse a folder that is a symbolic link of another user: it may lead anywhere.
+    """Refuse a folder that is another user's symbolic link: it may lead anywhere.
 
     Raises:
-        PermissionError: It is one.
+        PermissionError: It is such a link.
     """
     found = path.lstat()
     if stat.S_ISLNK(found.st_mode) and found.st_uid not in (0, os.geteuid()):
@@ -138,7 +139,7 @@ def _refuse_planted(path: Path) -> None:
 
 
 def _move_over(system: Any, draft: str, final: str) -> None:
-    """Move a file over another one, also where a file system (HDFS) moves only to a free name."""
+    """Move a file over another one, also on a file system (HDFS) that moves only to a free name."""
     try:
         system.move(draft, final)
     except OSError:

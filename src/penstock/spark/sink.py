@@ -1,8 +1,8 @@
-"""`write.format("kinesis")`, batch and streaming: rows become records, and a task ends when all are acknowledged.
+"""The sink, `write.format("kinesis")`, batch and streaming: a task ends when all of its records are acknowledged.
 
-The sending itself (requests within every limit, order, flow control, retries of refused entries only) is
-`penstock.producer.task_writer`. Here rows are taken from Arrow, routed by stream, and counted. Delivery is
-at-least-once: a task that Spark repeats sends its rows again.
+`penstock.producer.task_writer` does the sending: requests within every limit, order, flow control, retries of refused
+entries only. Here rows are read from Arrow, routed by stream, and counted. Delivery is at least once: a task that Spark
+repeats sends its rows again.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _REQUIRED: Final = ("data", "partitionKey")
 
 
 def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> tuple[str, ...]:
-    """Check the rows' columns before anything runs.
+    """Check the columns of the rows before anything runs.
 
     Returns:
-        The names as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an empty
-        text for one that is not there.
+        Their names as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an empty text
+        for a missing one.
 
     Raises:
-        OptionError: A column is missing, unknown or of another type, or the mode would replace what is there.
+        OptionError: A column is missing, unknown or of a wrong type, or the mode would replace the stream.
     """
     if overwrite:
         raise OptionError(
@@ -93,19 +93,19 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
 
 @dataclass
 class KinesisCommitMessage(WriterCommitMessage):
-    """What one task tells the driver: a report for each stream that it wrote to, and how many rows it put aside."""
+    """What one task reports to the driver: its writes by stream, and how many rows became dead letters."""
 
     reports: dict[str, WriteReport] = field(default_factory=dict)
     dead_letter_count: int = 0
 
 
 class RowWriter:
-    """Writes one task's rows; used by both writers.
+    """Writes the rows of one task, batch or streaming.
 
     Args:
         options: The sink's options.
-        columns: What `check_columns` gave.
-        write_id: Tells this write from others of the same micro-batch; None where there can be no other.
+        columns: As `check_columns` returned them.
+        write_id: Distinguishes this write from others of the same micro-batch; None where there is no other.
     """
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> None:
@@ -115,10 +115,10 @@ class RowWriter:
 
     @explained
     def write(self, batches: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
-        """Send every row and wait until every one is acknowledged.
+        """Send every row and wait until each is acknowledged.
 
         Raises:
-            RecordError: A row can never be accepted; names the row and the way out.
+            RecordError: The service can never accept a row; names it and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
         memory = TaskMemory(self._options.buffer_bytes_max)
@@ -194,7 +194,7 @@ class RowWriter:
 
 
 def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches into pieces of a few megabytes: as Python objects a piece is there a second time."""
+    """Cut batches into slices of a few megabytes, since a slice is copied to Python objects."""
     for batch in batches:
         row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
         rows = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
@@ -207,7 +207,7 @@ def _values(batch: pa.RecordBatch, names: list[str], column: str) -> list[Any]:
 
 
 def _sum_up(messages: list[WriterCommitMessage | None], what: str) -> tuple[dict[str, WriteReport], int]:
-    """Add up what the tasks tell, say it in the log, and give it: by stream, and the rows that were put aside."""
+    """Add up and log the reports of the tasks; return them by stream, and the number of dead letters."""
     told = [message for message in messages if isinstance(message, KinesisCommitMessage)]
     by_stream: dict[str, list[WriteReport]] = {}
     for message in told:
@@ -239,7 +239,7 @@ class KinesisBatchWriter(DataSourceArrowWriter):
         _sum_up(messages, "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Log what stays written although the job failed: a stream takes nothing back."""
+        """Log what was written although the job failed: nothing is removed from a stream."""
         _sum_up(messages, "failed batch write, acknowledged before the failure")
 
 
@@ -255,11 +255,11 @@ class KinesisStreamWriter(DataSourceStreamArrowWriter):
         return self._rows.write(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Report what the micro-batch wrote, in the log and for `sink_report`; Spark may call it again for a batch after a restart."""
+        """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
         totals, dead_letters = _sum_up(messages, f"micro-batch {batchId}")
         if self._checkpoint_location is not None:
             record_commit(self._checkpoint_location, batchId, totals, dead_letters)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Log what stays written; the batch will be written again (at-least-once)."""
+        """Log what was written; the batch will be written again (at least once)."""
         _sum_up(messages, f"failed micro-batch {batchId}, acknowledged before the failure")

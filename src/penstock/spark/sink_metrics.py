@@ -1,9 +1,9 @@
 """`penstock.spark.sink_report(query)`: what the sink has written, by stream and shard.
 
-Spark ends the sink's Python process after each commit and lets nothing through to its progress, so the commit leaves its
-figures in a small file in the query's checkpoint location, which outlives the query and is reachable from wherever the
-checkpoint is. The file is for people, never read by the query: when it cannot be written, the log says so once per
-batch and the query goes on.
+Spark ends the sink's Python process after each commit, and a sink cannot add to the query's progress. So the commit
+writes its counts to a small file in the query's checkpoint location, which outlives the query and is readable wherever
+the checkpoint is. The query itself never reads it: when it cannot be written, a warning is logged for the batch and the
+query goes on.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class SinkReport:
     Args:
         batch: Spark's number of the last batch that was committed.
         last: What that batch wrote, by stream.
-        total: What all batches wrote since the checkpoint location was begun, by stream.
-        dead_letters: Rows of the last batch that went to the dead letters.
+        total: What all batches wrote since the checkpoint location was created, by stream.
+        dead_letters: Rows of the last batch that became dead letters.
         dead_letters_total: The same over all batches.
     """
 
@@ -47,9 +47,9 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
     """Return what a streaming query has written to Kinesis.
 
     Args:
-        query: A `StreamingQuery`, running or ended. May be None when the location is given.
-        checkpoint_location: The query's checkpoint location. Needed through Spark Connect, where the query does not tell
-            it, and when this process reaches it under another name.
+        query: A `StreamingQuery`, running or ended. It may be None when the location is given.
+        checkpoint_location: The query's checkpoint location. It is needed with Spark Connect, where the query does not
+            know it, and when this process reaches it under another name.
 
     Returns:
         The report of the last committed batch and of all of them; None before the first.
@@ -74,7 +74,7 @@ def _location_of(query: Any) -> str:
 
 
 def merge(reports: Iterable[WriteReport]) -> WriteReport:
-    """Add up what several writers did to one stream."""
+    """Add up the reports of several writers to one stream."""
     total = WriteReport()
     for report in reports:
         total.add(report)
@@ -82,7 +82,7 @@ def merge(reports: Iterable[WriteReport]) -> WriteReport:
 
 
 def record_commit(location: str, batch: int, reports: Mapping[str, WriteReport], dead_letters: int) -> None:
-    """Add a committed batch to the file; a batch that is committed again replaces itself. Never raises."""
+    """Add a committed batch to the file, unless it was added before. Never raises."""
     try:
         known = _read(location)
         before = SinkReport(-1) if known is None else _from_json(known)
@@ -99,7 +99,8 @@ def record_commit(location: str, batch: int, reports: Mapping[str, WriteReport],
 
 def _add(before: SinkReport, batch: int, reports: Mapping[str, WriteReport], dead_letters: int) -> SinkReport:
     if batch <= before.batch:
-        return before  # Spark commits a batch again after a restart; it was counted
+        # The batch was committed, and the driver failed before Spark noted it: after a restart it is committed again.
+        return before
     total = {
         stream: merge(
             report for report in (before.total.get(stream), reports.get(stream)) if report is not None
