@@ -19,26 +19,12 @@ from penstock.producer import Producer
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.spark_options import parse_batch
-from reader_query import Query
 from spark_support import wait_active, wait_until
 from stream_reading import kcl_reads, raw_records
 
 KEYS = 40
 HALF = 2**127
 _numbers = itertools.count(1)
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
 
 
 @pytest.fixture(scope="module")
@@ -76,27 +62,14 @@ def split(client, stream):
     wait_active(client, stream)
 
 
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(stream, **options):
-        made.append(Query(server, client, stream=stream, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
-
-
 def read_by_query(query, client, stream, **options):
-    q = query(stream, **options)
+    q = query(stream=stream, **options)
     q.drain()
     return [str(row[3]) for row in q.rows]
 
 
 def read_by_batch_reader(query, client, stream, **options):
-    given = {**query(stream).given, **options}
+    given = {**query(stream=stream).given, **options}
     wanted = ("streamName", "endpointUrl", "region", "awsAccessKeyId", "awsSecretKey", "startingPosition")
     reader = KinesisBatchReader(parse_batch({k: v for k, v in given.items() if k in {*wanted, *options}})[0])
     batches = [batch for part in reader.partitions() for batch in reader.read(part)]
@@ -232,7 +205,7 @@ def test_a_misplaced_aggregate_at_the_end_of_a_shard_is_read_once_and_not_looked
 
 
 def test_records_that_follow_a_dropped_aggregate_come_in_the_next_batch(astray, query, client):
-    q = query(astray(is_marked=True))
+    q = query(stream=astray(is_marked=True))
     q.drain()
     client.put_record(StreamName=q.stream, Data=b"3", PartitionKey="k", ExplicitHashKey="0")
     q.drain()
@@ -240,7 +213,7 @@ def test_records_that_follow_a_dropped_aggregate_come_in_the_next_batch(astray, 
 
 
 def test_a_batch_that_ends_with_a_dropped_aggregate_is_repeated_to_the_same_end(astray, query, client):
-    q = query(astray(is_marked=True))
+    q = query(stream=astray(is_marked=True))
     planned = []
     # The parent holds nothing: it may take a plan or two to get to its children.
     wait_until(lambda: planned.append(q.plan()) or planned[-1] is not None, "a batch")

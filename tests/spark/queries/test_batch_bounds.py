@@ -8,36 +8,9 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.aggregation import AggregateBuilder, deaggregate
-from reader_query import Query
 from spark_support import numbered, put
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
-
-
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(**options):
-        made.append(Query(server, client, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
 
 
 def raw(q, end):

@@ -16,36 +16,10 @@ from penstock.core.batches.claims import CLAIMS_MAX
 from penstock.core.leases.lease import BatchClaim
 from penstock.core.position import at_record
 from penstock.errors import ClaimConflict
-from reader_query import Query
 from spark_support import numbered, put, wait_until
 
 HALF = str(2**127)
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
-
-
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(**options):
-        made.append(Query(server, client, **{"shards": 1, "leaseDuration": "60s", **options}))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
+QUERY_OPTIONS = {"shards": 1, "leaseDuration": "60s"}
 
 
 def the_shard(q):

@@ -11,36 +11,10 @@ import pytest
 
 from penstock.core.batches.claims import PAST_CLAIMS_MAX
 from penstock.errors import AnotherDriver
-from reader_query import Query
 from spark_support import numbered, put
 
 FIRST, SECOND = "shardId-000000000000", "shardId-000000000001"
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
-
-
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(**options):
-        made.append(Query(server, client, **{"leaseDuration": "30s", **options}))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
+QUERY_OPTIONS = {"leaseDuration": "30s"}
 
 
 def beside(server, query, first):

@@ -17,38 +17,18 @@ from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
 from penstock.spark.planner import coordinator_options
-from reader_query import Query
 from spark_support import numbered, put
 
 DEADLINE_S = 60.0
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
+QUERY_OPTIONS = {"shards": 6}
 
 
 @pytest.fixture
-def fleet(server, client):
-    made = []
-
+def fleet(query):
     def join(beside=None, **options):
-        if beside is not None:
-            options = {"stream": beside.stream, **options}
-        made.append(Query(server, client, **{"shards": 6, **options}))
-        return made[-1]
+        return query(**({} if beside is None else {"stream": beside.stream}), **options)
 
-    yield join
-    for each in made:
-        each.stop()
+    return join
 
 
 def turn(queries, until, what):

@@ -26,14 +26,6 @@ from stream_reshards import reshard
 STEPS_MAX = 26
 
 
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
 class History:
     """One query and one robber, driven by chance; keeps what must hold."""
 

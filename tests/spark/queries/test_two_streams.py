@@ -13,34 +13,7 @@ import pytest
 
 from lease_hands import put_java_row
 from penstock.errors import OptionError, PenstockError, StreamChanged
-from reader_query import Query
 from spark_support import numbered, put, wait_until
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
-
-
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(**options):
-        made.append(Query(server, client, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
 
 
 def assert_refused(error, q, other):

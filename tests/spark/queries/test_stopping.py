@@ -11,15 +11,8 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.aws.connection import client_for
-from penstock.local import LocalKinesis
 from reader_query import Query
 from spark_support import numbered, put, wait_until
-
-
-@pytest.fixture(scope="module")
-def server():
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ from penstock.spark.spark_options import parse_batch, parse_sink
 from reader_query import Query
 from spark_support import numbered, put, wait_until
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "cluster.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "cluster.md"
 BLOCK = re.compile(
     r"<!-- policy: (?P<role>[a-z ]+) -->\s*(?:<!-- now and then: (?P<rare>[^>]*) -->\s*)?```json\n(?P<json>.*?)```",
     re.DOTALL,
@@ -41,19 +41,6 @@ CHECKED = {
     "leases",
     "lease reset",
 }
-
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
 
 
 def policies():

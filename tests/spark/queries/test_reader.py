@@ -24,32 +24,6 @@ from stream_reshards import reshard
 SPLIT_AT = str(2**126)
 
 
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
-
-
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(**options):
-        made.append(Query(server, client, **options))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
-
-
 def test_the_initial_offset_is_the_same_however_often_it_is_asked(query):
     reader = query().reader
     assert reader.initialOffset() == reader.initialOffset() == {"batch": 0, "shards": {}, "v": 1}

@@ -10,33 +10,12 @@ import pytest
 
 from penstock.aws.connection import client_for
 from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
-from penstock.local import LocalKinesis
-from reader_query import Query
 from spark_support import numbered, put, wait_until
 
 HOUR_S = 3600
 FIRST = "shardId-000000000000"
 QUICK = {"retryInterval": "5ms", "maxRetryInterval": "50ms"}
-
-
-@pytest.fixture
-def server():
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture
-def query(server):
-    made = []
-
-    def make(shards=1, **options):
-        made.append(Query(server, server.client("kinesis"), shards=shards, **options))
-        return made[-1]
-
-    yield make
-    server.faults.clear()
-    for each in made:
-        each.stop()
+QUERY_OPTIONS = {"shards": 1}
 
 
 def split(query, shard=FIRST):

@@ -7,37 +7,10 @@ from __future__ import annotations
 
 import time
 
-import pytest
-
 from lease_hands import put_java_row
-from reader_query import Query
 from spark_support import numbered, put, wait_for_next_second
 
-
-@pytest.fixture(scope="module")
-def server():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False, settle_s=0) as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server):
-    return server.client("kinesis")
-
-
-@pytest.fixture
-def query(server, client):
-    made = []
-
-    def make(**options):
-        made.append(Query(server, client, **{"shards": 1, **options}))
-        return made[-1]
-
-    yield make
-    for each in made:
-        each.stop()
+QUERY_OPTIONS = {"shards": 1}
 
 
 def test_a_row_at_a_moment_that_only_java_knows_starts_at_the_querys_own_moment(server, query, client):
