@@ -9,11 +9,13 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MARKS: dict[str, tuple[str, ...]] = {
-    "demo/test_demo.py": ("spark", "slow"),
     "consumer/test_processes.py": ("slow",),
+    "demo/test_demo.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
     "producer/test_crowd.py": ("slow",),
+    "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
+    "spark/queries": ("slow",),
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),
     "spark_kills/test_kills.py": ("spark", "slow"),

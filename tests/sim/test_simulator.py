@@ -7,14 +7,13 @@ from pathlib import Path
 import pytest
 
 from penstock.cli.main import main
-from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.position import TRIM_HORIZON
-from penstock.core.starting import StartingPosition
+from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.sim.checkers import Suite
-from penstock.sim.faults import FaultPlan, Scenario, draw_scenario
+from penstock.sim.faults import FaultPlan, draw_scenario
 from penstock.sim.history import name_of
 from penstock.sim.run import run_scenario, run_seed
 from penstock.sim.world import World
+from sim.calm import calm
 
 SEEDS = 60  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = [
@@ -76,41 +75,6 @@ def test_every_kind_of_event_happens_within_a_few_seeds(runs):
         "down pause stopping row_deleted ROW_GONE LOST HANDED_OVER READ_BACK HOLE ENDED DELETED ROW_SKIPPED"
     )
     assert [kind for kind in wanted.split() if not kinds[kind]] == []
-
-
-def calm(workers, shard_count, policy, **more):
-    options = CoordinatorOptions(policy=policy, start=StartingPosition(default=TRIM_HORIZON))
-    return Scenario(
-        seed=5,
-        workers=workers,
-        shard_count=shard_count,
-        options=options,
-        faults=FaultPlan(),
-        records_per_s=0.0,
-        **more,
-    )
-
-
-def test_five_hundred_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
-    workers = tuple(f"{zone}/w{number:03}" for number in range(100) for zone in ("east", "west"))
-    scenario = calm(workers, 500, BalancePolicy.BY_ZONE, with_readers=False, start_spread_s=4.0)
-    suite = Suite(scenario.options)
-    world = World(scenario, suite.see)
-    world.chance.randint = lambda low, high: low  # no resharding before the start
-    world.begin()
-    world.run_until(70.0)
-    owners = [row.owner for row in suite.history.rows.values()]
-    assert Counter(owner.partition("/")[0] for owner in owners) == {"east": 250, "west": 250}
-    assert Counter(Counter(owners).values()) == {2: 100, 3: 100}
-    before = len(
-        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
-    )
-    world.run_until(90.0)
-    after = len(
-        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
-    )
-    assert after == before
-    assert suite.violation is None
 
 
 def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once():

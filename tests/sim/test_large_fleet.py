@@ -1,0 +1,30 @@
+"""A fleet of two zones, a hundred workers in each."""
+
+from collections import Counter
+
+from penstock.core.leases.coordinator_options import BalancePolicy
+from penstock.sim.checkers import Suite
+from penstock.sim.world import World
+from sim.calm import calm
+
+
+def test_five_hundred_shards_and_two_zones_of_a_hundred_workers_settle_at_250_and_250():
+    workers = tuple(f"{zone}/w{number:03}" for number in range(100) for zone in ("east", "west"))
+    scenario = calm(workers, 500, BalancePolicy.BY_ZONE, with_readers=False, start_spread_s=4.0)
+    suite = Suite(scenario.options)
+    world = World(scenario, suite.see)
+    world.chance.randint = lambda low, high: low  # no resharding before the start
+    world.begin()
+    world.run_until(70.0)
+    owners = [row.owner for row in suite.history.rows.values()]
+    assert Counter(owner.partition("/")[0] for owner in owners) == {"east": 250, "west": 250}
+    assert Counter(Counter(owners).values()) == {2: 100, 3: 100}
+    before = len(
+        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
+    )
+    world.run_until(90.0)
+    after = len(
+        [entry for entry in world.history if entry[1] == "write" and type(entry[3]).__name__ != "Renew"]
+    )
+    assert after == before
+    assert suite.violation is None
