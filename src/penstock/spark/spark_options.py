@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_of, parse_options, whole_number
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
@@ -31,7 +32,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("leaseTable", TEXT, None, "DynamoDB table of the leases. Default: `applicationName`.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
     Option("leaseDuration", duration(1, 3600), 10.0, "Other workers may take a lease that its owner has not renewed for this long (KCL: failoverTimeMillis).", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
     Option("workerId", TEXT, None, "The query's name in the lease table. Default: a random name, made once and kept in the checkpoint.", _SOURCE),
-    Option("balance", one_of("even", "by_throughput", "by_zone", "kcl2"), "even", "How the workers of an application share its shards: the same number for each; the same kilobytes per second for each; the same number for each zone and then for each worker in it; or by the rule of the Java KCL 2.x taker. All workers must use the same value.", _SOURCE),
+    Option("balance", one_of(*(policy.value for policy in BalancePolicy)), "even", "How the workers of an application share its shards: the same number for each; the same kilobytes per second for each; the same number for each zone and then for each worker in it; or by the rule of the Java KCL 2.x taker. All workers must use the same value.", _SOURCE),
     Option("zone", TEXT, None, "Zone or cluster in which this query runs; for `balance` by_zone.", _SOURCE),
     Option("capacity", whole_number(1, 999_999), 1, "How much this query can do compared with the application's other workers, for instance its number of cores. With `balance` by_throughput it gets shards in proportion. The worker's id contains it.", _SOURCE),
     Option("maxLeases", _COUNT, None, "Maximum number of unfinished leases that this query holds (KCL: maxLeasesForWorker).", _SOURCE, ("maxLeasesForWorker",)),
