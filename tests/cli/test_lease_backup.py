@@ -9,6 +9,7 @@ from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, w
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
+from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Create, Renew
 from penstock.core.position import (
     LATEST,
@@ -133,7 +134,7 @@ def test_watching_tells_live_owners_from_silent_ones():
     ]
     assert live_owners(sightings) == ["live"]
     rows = {s.lease.key: s.lease for s in sightings}
-    assert [state_of(s, rows, 4.0) for s in sightings] == ["read", "owner silent", "unowned"]
+    assert [state_of(s, rows) for s in sightings] == ["read", "owner silent", "unowned"]
 
 
 def test_watching_ends_as_soon_as_everything_was_seen_to_move():
@@ -144,16 +145,17 @@ def test_watching_ends_as_soon_as_everything_was_seen_to_move():
 
 
 @pytest.mark.parametrize(
-    ("row", "state"),
+    ("row", "owner_state", "state"),
     [
-        (lease("c", owner=None, parents=["p"]), "waits for parents"),
-        (lease("c", owner="w", parents=["p"]), "owned, waits"),
-        (lease("c", owner="w", checkpoint_owner="v"), "handing over"),
-        (lease("c", SHARD_END), "ended"),
+        (lease("c", owner=None, parents=["p"]), OwnerState.UNOWNED, "waits for parents"),
+        (lease("c", owner="w", parents=["p"]), OwnerState.ALIVE, "owned, waits"),
+        (lease("c", owner="w", parents=["p"]), OwnerState.EXPIRED, "owner silent"),
+        (lease("c", owner="w", checkpoint_owner="v"), OwnerState.ALIVE, "handing over"),
+        (lease("c", SHARD_END), OwnerState.ENDED, "ended"),
     ],
 )
-def test_states(row, state):
-    assert state_of(Sighting(row, 1.0, has_moved=True), {"p": lease("p"), "c": row}, 4.0) == state
+def test_states(row, owner_state, state):
+    assert state_of(Sighting(row, owner_state), {"p": lease("p"), "c": row}) == state
 
 
 def test_shares_count_unfinished_leases_per_worker_and_zone():
@@ -163,7 +165,7 @@ def test_shares_count_unfinished_leases_per_worker_and_zone():
         lease("3", owner="a/y"),
         lease("4", SHARD_END, owner="q"),
     ]
-    sightings = [Sighting(row, 0.0, has_moved=True) for row in rows]
+    sightings = [Sighting(row, OwnerState.ALIVE) for row in rows]
     assert shares(sightings, str) == {"a/y": 2, "a/x": 1}
     assert shares(sightings, zone_of) == {"a": 3}
     assert zone_of("host:1") == "-"

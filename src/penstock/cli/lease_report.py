@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 
 if TYPE_CHECKING:
     from penstock.ports.clock import Clock
@@ -22,13 +23,15 @@ class Sighting:
 
     Args:
         lease: As seen last.
-        unmoved_s: Seconds in which the counter stood still, up to the end of the watching.
+        owner_state: What the watching showed of the owner: expired when nothing moved all the while.
+        unmoved_s: Seconds in which the row did not change, up to the end of the watching.
         has_moved: Whether the counter was seen to change: its owner lives.
     """
 
     lease: Lease
-    unmoved_s: float
-    has_moved: bool
+    owner_state: OwnerState
+    unmoved_s: float = 0.0
+    has_moved: bool = False
 
 
 def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sighting], LeaseScan]:
@@ -36,48 +39,34 @@ def watch(table: LeaseTable, clock: Clock, observe_s: float) -> tuple[list[Sight
 
     A counter's age cannot be read from one look; it is a difference between two.
     """
+    view = LeaseView(observe_s)
     began_s = clock.monotonic_s()
     scan = table.scan()
-    first = {lease.key: lease for lease in scan.leases}
-    changed_s = dict.fromkeys(first, began_s)
-    moved: set[str] = set()
-    latest = first
-    while True:
-        now_s = clock.monotonic_s()
-        left = [
-            lease
-            for lease in latest.values()
-            if lease.owner and not lease.is_ended and lease.key not in moved
-        ]
-        if not left or now_s - began_s >= observe_s:
-            break
+    view.observe_scan(scan.leases, began_s)
+    while clock.monotonic_s() - began_s < observe_s and any(
+        lease.owner and not lease.is_ended and not view.was_renewed(lease.key) for lease in view
+    ):
         clock.sleep(min(_LOOK_EVERY_S, observe_s))
         scan = table.scan()
-        now_s = clock.monotonic_s()
-        for lease in scan.leases:
-            before = latest.get(lease.key)
-            if before is not None and before.counter != lease.counter:
-                moved.add(lease.key)
-                changed_s[lease.key] = now_s
-            changed_s.setdefault(lease.key, now_s)
-        latest = {lease.key: lease for lease in scan.leases}
-    end_s = clock.monotonic_s()
-    return [
-        Sighting(lease, end_s - changed_s[key], key in moved) for key, lease in sorted(latest.items())
-    ], scan
+        view.observe_scan(scan.leases, clock.monotonic_s())
+    sightings = [
+        Sighting(lease, owner_state, unmoved_s, view.was_renewed(lease.key))
+        for lease, owner_state, unmoved_s in view.judged(clock.monotonic_s())
+    ]
+    return sorted(sightings, key=lambda sighting: sighting.lease.key), scan
 
 
-def state_of(sighting: Sighting, leases: Mapping[str, Lease], observe_s: float) -> str:
-    """Return the state of a lease, in a word or two."""
+def state_of(sighting: Sighting, leases: Mapping[str, Lease]) -> str:
+    """Return where a lease stands, in a word or two."""
     lease = sighting.lease
-    if lease.is_ended:
+    if sighting.owner_state is OwnerState.ENDED:
         return "ended"
     if lease.checkpoint_owner is not None:
         return "handing over"
     waits = any(parent in leases and not leases[parent].is_ended for parent in lease.parents)
-    if lease.owner is None:
+    if sighting.owner_state is OwnerState.UNOWNED:
         return "waits for parents" if waits else "unowned"
-    if not sighting.has_moved and sighting.unmoved_s >= observe_s:
+    if sighting.owner_state is OwnerState.EXPIRED:
         return "owner silent"
     if lease.stopped_reason is not None:
         return "stopped"

@@ -163,7 +163,7 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     rows = [
         {
             "shard": sighting.lease.key,
-            "state": state_of(sighting, leases, args.observe),
+            "state": state_of(sighting, leases),
             "owner": sighting.lease.owner,
             "counter": sighting.lease.counter,
             "counter_age_s": round(sighting.unmoved_s, 1),

@@ -11,6 +11,7 @@ from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import find_passed_over, plan_recreation, plan_rewind
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease
 from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Applied, Create
 from penstock.core.leases.required_leases import find_holes, first_filter
 from penstock.core.leases.starting_per_shard import unknown_names
@@ -65,16 +66,15 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
     if not options.application_is_default:
         return
     deadline_s = clock.monotonic_s() + 1.5 * options.lease_duration_s
-    seen: dict[str, tuple[int, str | None, float]] = {}
+    view = LeaseView(options.lease_duration_s)
     while True:
         rows, now_s = scan_leases(table), clock.monotonic_s()
-        others = set()
-        for key, row in rows.items():
-            mark = (row.counter, row.owner)
-            since_s = seen[key][2] if key in seen and seen[key][:2] == mark else now_s
-            seen[key] = (*mark, since_s)
-            if row.reader not in (None, worker) and now_s - since_s <= options.lease_duration_s:
-                others.add(str(row.reader))
+        view.observe_scan(rows.values(), now_s)
+        others = {
+            str(row.reader)
+            for row, owner_state, _ in view.judged(now_s)
+            if owner_state is OwnerState.ALIVE and row.reader != worker
+        }
         if not others:
             return
         if now_s > deadline_s:
@@ -264,15 +264,15 @@ def refuse_living_driver(
     Raises:
         AnotherDriver: A lease in the query's name was renewed within a lease duration.
     """
-    seen = {key: row.counter for key, row in rows.items() if row.reader == worker}
+    own = {key for key, row in rows.items() if row.reader == worker}
+    view = LeaseView(lease_duration_s)
+    view.observe_scan(rows.values(), clock.monotonic_s())
     deadline_s = clock.monotonic_s() + lease_duration_s
-    while seen and clock.monotonic_s() < deadline_s:
+    while own and clock.monotonic_s() < deadline_s:
         clock.sleep(min(1.0, lease_duration_s / 4))
-        now = scan_leases(table)
+        view.observe_scan(scan_leases(table).values(), clock.monotonic_s())
         moved = [
-            key
-            for key, counter in seen.items()
-            if key in now and now[key].reader == worker and now[key].counter != counter
+            row.key for row in view if row.key in own and row.reader == worker and view.was_renewed(row.key)
         ]
         if moved:
             raise AnotherDriver(

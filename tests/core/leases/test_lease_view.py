@@ -107,3 +107,12 @@ def test_a_child_at_its_start_waits_for_a_parent_whose_row_is_missing_until_the_
 def test_a_child_past_its_start_does_not_wait_for_a_missing_parent():
     view = view_of(Lease("a", checkpoint=SHARD_END))
     assert not view.waits_for_parents(Lease("c", parents=frozenset({"a", "b"}), checkpoint=at_record("4")))
+
+
+def test_a_row_counts_as_renewed_once_its_counter_has_moved():
+    view = view_of(Lease("s", counter=4, owner="x"))
+    view.observe(Lease("s", counter=4, owner="x", checkpoint=at_record("5")), 1.0)
+    assert not view.was_renewed("s")
+    view.observe(Lease("s", counter=5, owner="x", checkpoint=at_record("5")), 2.0)
+    view.observe(Lease("s", counter=5, owner="y", checkpoint=at_record("5")), 3.0)
+    assert view.was_renewed("s")

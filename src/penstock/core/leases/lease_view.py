@@ -37,6 +37,7 @@ class OwnerState(Enum):
 class _Sighting:
     lease: Lease
     changed_s: float
+    was_renewed: bool = False
     unchanged_scans: int = 0
 
 
@@ -140,7 +141,8 @@ class LeaseView:
         if known is not None and _stands_still(known.lease, lease):
             known.lease = lease
             return True
-        self._rows[lease.key] = _Sighting(lease, now_s)
+        was_renewed = known is not None and (known.was_renewed or known.lease.counter != lease.counter)
+        self._rows[lease.key] = _Sighting(lease, now_s, was_renewed)
         return False
 
     def observe(self, lease: Lease, now_s: float) -> None:
@@ -172,6 +174,14 @@ class LeaseView:
         """
         sighting = self._rows[key]
         return self._owner_state(sighting, now_s)
+
+    def was_renewed(self, key: str) -> bool:
+        """Whether the counter was seen to change: somebody who reads the shard was alive then.
+
+        Raises:
+            KeyError: No such row is known.
+        """
+        return self._rows[key].was_renewed
 
     def unchanged_s(self, key: str, now_s: float) -> float:
         """Return how long the row has stood unchanged, as seen from here; seconds.
