@@ -23,6 +23,7 @@ from penstock.core.leases.required_leases import plan_deletions
 from penstock.core.position import at_record
 from penstock.errors import AnotherDriver, DataLossError
 from penstock.ports.lease_table import LeaseScan
+from penstock.runtime.system_clock import SystemClock
 from penstock.spark.startup_checks import refuse_living_driver
 from spark_support import numbered, put, wait_until
 
@@ -328,7 +329,7 @@ class TakenMeanwhile:
 
 def test_a_worker_that_takes_an_expired_lease_is_no_living_driver():
     row = Lease("s", 5, "query", at_record("10"))
-    refuse_living_driver(TakenMeanwhile(row), "query", {"s": row}, 0.2)
+    refuse_living_driver(TakenMeanwhile(row), "query", {"s": row}, 0.2, SystemClock())
 
 
 def test_a_lease_that_is_renewed_shows_a_living_driver():
@@ -336,4 +337,4 @@ def test_a_lease_that_is_renewed_shows_a_living_driver():
     table = TakenMeanwhile(row)
     table.rows = iter([replace(row, counter=6)])
     with pytest.raises(AnotherDriver, match="is being renewed"):
-        refuse_living_driver(table, "query", {"s": row}, 5.0)
+        refuse_living_driver(table, "query", {"s": row}, 5.0, SystemClock())
