@@ -38,7 +38,7 @@ from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForChildOf
 from penstock.core.position import Position, Sentinel
-from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.reading.reader_steps import ListPage
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimReader, SimWorker
 
@@ -240,9 +240,9 @@ def _checkpoint_before_done(self: SimReader, batch: Any, sequences: tuple[int, .
     self.worker.later(self.worker.world.handling_s(), self._on_handled, batch, sequences)
 
 
-def _repeat_the_first(self: ShardReader[Any], records: Any) -> Any:
-    del self
-    return records
+def _repeat_the_first(self: ListPage[Any], done: Position | None) -> Any:
+    del done
+    return self.records
 
 
 def _renew_at_expiry(self: CoordinatorOptions) -> float:
@@ -408,8 +408,8 @@ MUTANTS = (
         "the first record again",
         "a Rust KCL (D13): the resume filter",
         0,
-        ShardReader,
-        "_drop_done",
+        ListPage,
+        "rows_after",
         _repeat_the_first,
     ),
     Mutant(
