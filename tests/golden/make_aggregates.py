@@ -62,13 +62,13 @@ def cases():
 
 
 def pack_as_peer(records):
-    """Return the blob and the outer keys."""
+    """Return the peer's aggregate."""
     whole = AggRecord()
     for partition_key, explicit_hash_key, data in records:
         if not whole.add_user_record(partition_key, data, explicit_hash_key):
             raise AssertionError("the peer found the record too large")
-    partition_key, explicit_hash_key, blob = whole.get_contents()
-    return blob, partition_key, explicit_hash_key
+    _, _, blob = whole.get_contents()
+    return blob
 
 
 def read_as_peer(blob):
@@ -97,7 +97,7 @@ def main():
         for partition_key, explicit_hash_key, data in records:
             builder.add(data, partition_key, explicit_hash_key)
         packed = builder.build()
-        peer_blob, peer_key, peer_hash_key = pack_as_peer(records)
+        peer_blob = pack_as_peer(records)
         expected = [(key, hash_key, data, place) for place, (key, hash_key, data) in enumerate(records)]
         if peer_blob != packed.data:
             raise AssertionError(f"{name}: the two pack different bytes")
@@ -112,16 +112,12 @@ def main():
                 "blob": packed.data.hex(),
                 "partition_key": packed.partition_key,
                 "explicit_hash_key": packed.explicit_hash_key,
-                "peer_partition_key": peer_key,
-                "peer_explicit_hash_key": peer_hash_key,
             }
         )
-    document = {
-        "made_by": f"make_aggregates.py with aws-kinesis-agg 1.2.3 and protobuf {google.protobuf.__version__}",
-        "cases": written,
-    }
+    made_by = f"make_aggregates.py with aws-kinesis-agg 1.2.3 and protobuf {google.protobuf.__version__}"
+    lines = ",\n".join(f"  {json.dumps(case)}" for case in written)
     path = Path(__file__).with_name("aggregates.json")
-    path.write_text(json.dumps(document, ensure_ascii=True, indent=1) + "\n")
+    path.write_text(f'{{\n "made_by": {json.dumps(made_by)},\n "cases": [\n{lines}\n ]\n}}\n')
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ from company import CompanyRun
 from company_checks import Processed, Taken
 from harness import Plan, Run
 
-DEFAULT = Plan(seed=1, records=150_000, kills=46)
+DEFAULT = Plan(seed=1, records=70_000, kills=21, reshards=4, weights=(2, 2, 3, 0))
 CLUSTER = Plan(
     seed=2,
     records=12_000,
@@ -28,7 +28,7 @@ CLUSTER = Plan(
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(DEFAULT, id="forty-six kills"),
+        pytest.param(DEFAULT, id="twenty-one kills"),
         pytest.param(
             Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
             id="long",
@@ -42,7 +42,7 @@ def test_no_kill_loses_repeats_or_reorders_a_record(tmp_path, plan):
     assert everything_wrong(history) == {}
     assert sum(run.killed.values()) >= plan.kills * 0.9
     assert set(run.killed) == {"driver", "planner", "worker"}
-    assert len(history.executions) >= 20
+    assert len(history.executions) >= plan.kills * 0.4
     assert any(
         len(told) > 1 for told in history.executions.values()
     )  # batches were repeated, and held the same
