@@ -25,7 +25,16 @@ from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
-from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.coordinator_events import (
+    CheckpointRequested,
+    Event,
+    ExtendDelivery,
+    ReaderFailed,
+    ReaderStopped,
+    StartReader,
+    StopReader,
+    StopWhy,
+)
 from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
@@ -230,7 +239,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
     # --- what the coordinator says; called from the lease loop's thread ---
 
-    def start_reader(self, effect: c.StartReader) -> None:
+    def start_reader(self, effect: StartReader) -> None:
         """Read a shard and deliver its records."""
         options = self._delivery_options
         run = ShardRun(
@@ -249,7 +258,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.stopped.drop(effect.key)
         self.post(run)
 
-    def _with_moment(self, effect: c.StartReader) -> c.StartReader:
+    def _with_moment(self, effect: StartReader) -> StartReader:
         """Add the moment to an AT_TIMESTAMP: the KCL keeps it in its configuration, not in the lease table."""
         position = with_moment(effect.position, self._start.of(effect.key))
         if position == effect.position:
@@ -262,7 +271,7 @@ class DeliveryLoop(Loop[ShardRun]):
             )
         return dataclasses.replace(effect, position=position)
 
-    def extend_delivery(self, effect: c.ExtendDelivery) -> None:
+    def extend_delivery(self, effect: ExtendDelivery) -> None:
         """Move the moment at which delivery must end."""
         run = self._find(effect.key, effect.epoch)
         if run is not None:
@@ -271,12 +280,12 @@ class DeliveryLoop(Loop[ShardRun]):
             if is_woken:
                 self.post(run)
 
-    def stop_reader(self, effect: c.StopReader) -> None:
+    def stop_reader(self, effect: StopReader) -> None:
         """Stop; the answer is an event."""
         run = self._find(effect.key, effect.epoch)
         if run is None:
             # Stopped before it was known: the answer must come all the same.
-            self._leases.post(c.ReaderStopped(effect.key, effect.epoch, None))
+            self._leases.post(ReaderStopped(effect.key, effect.epoch, None))
             return
         run.stop(effect.why)
         self.post(run)
@@ -297,7 +306,7 @@ class DeliveryLoop(Loop[ShardRun]):
         with self._runs_lock:
             runs = list(self._runs.values())
         for run in runs:
-            run.stop(c.StopWhy.LOST)
+            run.stop(StopWhy.LOST)
 
     def _find(self, key: str, epoch: int) -> ShardRun | None:
         with self._runs_lock:
@@ -364,7 +373,7 @@ class DeliveryLoop(Loop[ShardRun]):
             return True
         queue = self._waiting.setdefault(run.shard_id, [])
         if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
-            self._tell(run, c.ReaderStopped(run.shard_id, run.epoch, None))
+            self._tell(run, ReaderStopped(run.shard_id, run.epoch, None))
             with self._runs_lock:
                 self._runs.pop((run.shard_id, run.epoch), None)
             if run in queue:
@@ -373,12 +382,12 @@ class DeliveryLoop(Loop[ShardRun]):
             queue.append(run)
         return False
 
-    def _tell(self, run: ShardRun, event: c.Event) -> None:
+    def _tell(self, run: ShardRun, event: Event) -> None:
         self._leases.post(event)
-        if isinstance(event, c.CheckpointRequested):
+        if isinstance(event, CheckpointRequested):
             return
         run.is_told = True
-        if isinstance(event, c.ReaderFailed) and run.failure is not None:
+        if isinstance(event, ReaderFailed) and run.failure is not None:
             self._metrics.count("shard_stops", 1, {"shard": run.shard_id})
             self.stopped.add(run)
             now_s = self._clock.monotonic_s()

@@ -20,7 +20,16 @@ from typing import Final, TypeAlias
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record, UnreadRecord
-from penstock.core.leases import coordinator_events as c
+from penstock.core.leases.coordinator_events import (
+    CheckpointRequested,
+    Event,
+    ReaderFailed,
+    ReaderProgress,
+    ReaderStopped,
+    ShardDrained,
+    StartReader,
+    StopWhy,
+)
 from penstock.core.leases.lease import TipMark
 from penstock.core.leases.standstill import describe_stop
 from penstock.core.position import Position, at_record
@@ -87,7 +96,7 @@ class Plan:
 
     fetch: Fetch | None = None
     calls: Sequence[Call[Record]] = ()
-    events: Sequence[c.Event] = ()
+    events: Sequence[Event] = ()
     is_starved: bool = False
     is_over: bool = False
 
@@ -117,7 +126,7 @@ class ShardRun:
     def __init__(
         self,
         stream: str,
-        start: c.StartReader,
+        start: StartReader,
         *,
         reader_options: ReaderOptions,
         delivery_options: DeliveryOptions,
@@ -160,7 +169,7 @@ class ShardRun:
         self._read_error: PenstockError | None = None
         self._service_clock = ServiceClock()
         self._lost_arrival_s: float | None = None  # of the first record behind a loss
-        self._stop_why: c.StopWhy | None = None
+        self._stop_why: StopWhy | None = None
         self._grace_until_s: float | None = None
         self._is_answered = False
         self._tally = _Tally(since_s=clock.monotonic_s())
@@ -275,28 +284,28 @@ class ShardRun:
             calls.append(call)
         return calls
 
-    def _plan_checkpoint(self, now_s: float) -> list[c.Event]:
+    def _plan_checkpoint(self, now_s: float) -> list[Event]:
         if self._is_answered or self._delivery.phase is Phase.LOST:
             return []
         position = self._delivery.plan_checkpoint(now_s)
         if position is None:
             return []
         self._delivery.on_checkpoint_sent(position, now_s)
-        return [c.CheckpointRequested(self.shard_id, self.epoch, position, self._is_checkpoint_urgent)]
+        return [CheckpointRequested(self.shard_id, self.epoch, position, self._is_checkpoint_urgent)]
 
-    def _plan_leaving(self, now_s: float) -> list[c.Event]:
+    def _plan_leaving(self, now_s: float) -> list[Event]:
         if self._is_answered:
             return []
         delivery = self._delivery
         if delivery.is_finished and delivery.children is not None:
-            return self._answer(c.ShardDrained(self.shard_id, self.epoch, delivery.children))
+            return self._answer(ShardDrained(self.shard_id, self.epoch, delivery.children))
         low_water = delivery.low_water if delivery.low_water.is_record else None
         if self._stop_why is not None:
             is_done = delivery.is_quiet
             if self._grace_until_s is not None:
                 is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
             return (
-                self._answer(c.ReaderStopped(self.shard_id, self.epoch, low_water, self._tip()))
+                self._answer(ReaderStopped(self.shard_id, self.epoch, low_water, self._tip()))
                 if is_done
                 else []
             )
@@ -309,10 +318,10 @@ class ShardRun:
         # The lease is kept, parked: the next owner would find the same. A worker that stops altogether frees it then.
         short = describe_stop(self.failure)
         return self._answer(
-            c.ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure), short_reason=short)
+            ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure), short_reason=short)
         )
 
-    def _answer(self, event: c.Event) -> list[c.Event]:
+    def _answer(self, event: Event) -> list[Event]:
         self._is_answered = True
         self._delivery.lose()
         self.durable_changed.notify_all()
@@ -325,11 +334,11 @@ class ShardRun:
         with self.lock:
             self._deliver_until_s = max(self._deliver_until_s, deliver_until_s)
 
-    def stop(self, why: c.StopWhy) -> None:
+    def stop(self, why: StopWhy) -> None:
         """Leave; the coordinator is answered when that is done."""
         with self.lock:
             self._stop_why = why
-            if why in (c.StopWhy.LOST, c.StopWhy.EXPIRED):
+            if why in (StopWhy.LOST, StopWhy.EXPIRED):
                 self._grace_until_s = self._clock.monotonic_s() + LOST_GRACE_S
                 self._delivery.lose()
                 self.durable_changed.notify_all()
@@ -520,7 +529,7 @@ class ShardRun:
         with self.lock:
             self._delivery.acknowledge_through(position, self._clock.monotonic_s(), ordinal)
 
-    def request_checkpoint(self) -> tuple[Position, c.Event | None]:
+    def request_checkpoint(self) -> tuple[Position, Event | None]:
         """Return the position that a caller may wait for, and the event that asks for it (None: it is durable).
 
         Raises:
@@ -537,7 +546,7 @@ class ShardRun:
                     f"{position} was not checkpointed and comes again where the shard is read now"
                 )
             self._delivery.on_checkpoint_sent(position, now_s)
-            return position, c.CheckpointRequested(self.shard_id, self.epoch, position, urgent=True)
+            return position, CheckpointRequested(self.shard_id, self.epoch, position, urgent=True)
 
     # --- figures ---
 
@@ -569,7 +578,7 @@ class ShardRun:
                 return self._reader.lag_ms(now_s)
             return age_ms(arrival_s, self._service_clock.now_ms(self._clock.wall_ms()))
 
-    def beat(self, now_s: float) -> c.ReaderProgress | None:
+    def beat(self, now_s: float) -> ReaderProgress | None:
         """Return the progress since the last call, for the coordinator."""
         with self.lock:
             if self._is_answered:
@@ -582,7 +591,7 @@ class ShardRun:
             if read_through != self._read_through or lag_ms == 0:
                 self._read_through, self._progress_s = read_through, now_s
             tip = self._tip()
-        return c.ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps, tip)
+        return ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
         """Return up to where everything is done, and when nothing was left behind it, while nothing waits to be done."""

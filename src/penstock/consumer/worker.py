@@ -16,8 +16,10 @@ from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.shard_run import ShardRun
-from penstock.core.leases import coordinator_events as c
 from penstock.core.leases.coordinator import Coordinator
+from penstock.core.leases.coordinator_events import (
+    StopRequested,
+)
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
@@ -177,7 +179,7 @@ class Worker:
             self.delivery.stopped.freeze()
             if self.delivery.has_only_stopped:
                 self._note_standstill()
-            self.leases.post(c.StopRequested())
+            self.leases.post(StopRequested())
 
     def _on_standstill(self) -> None:
         self._note_standstill()

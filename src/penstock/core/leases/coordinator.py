@@ -83,9 +83,9 @@ from penstock.core.leases.lease_writes import (
     RequestHandover,
     Take,
 )
+from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.move_planner import MovePlanner
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
-from penstock.core.leases.shard_listing import ShardListing
 from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.table_scans import TableScans
@@ -129,7 +129,7 @@ class Coordinator:
         self._turn = turn = Turn()
         self._writes = writes = PendingWrites(turn, options.writes_in_flight_max)
         self._scans = scans = TableScans(options, turn)
-        self._listing = listing = ShardListing(turn)
+        self._listing = listing = ListingUnderWay(turn)
         self._late_checkpoints = LateCheckpoints(options, view, turn, writes)
         self.held_leases = HeldLeases(worker, options, view, turn, writes, scans, self._late_checkpoints)
         self._stream_check = StreamCheck(options.stream, view)

@@ -13,9 +13,9 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Applied, Refused
+from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.required_leases import Gone, find_vanished, plan_deletions
-from penstock.core.leases.shard_listing import ShardListing
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForCleanup
 from penstock.core.shard import Shard
@@ -43,7 +43,7 @@ class LeaseCleanup:
         view: LeaseView,
         turn: Turn,
         writes: PendingWrites,
-        listing: ShardListing,
+        listing: ListingUnderWay,
     ) -> None:
         self.me = me
         self.options = options

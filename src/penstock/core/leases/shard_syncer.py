@@ -26,6 +26,7 @@ from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Applied, Create, Refused
+from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.required_leases import (
     BadSnapshot,
@@ -39,7 +40,6 @@ from penstock.core.leases.required_leases import (
     plan_first_leases,
     plan_missing,
 )
-from penstock.core.leases.shard_listing import ShardListing
 from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
@@ -72,7 +72,7 @@ class ShardSyncer:
         view: LeaseView,
         turn: Turn,
         writes: PendingWrites,
-        listing: ShardListing,
+        listing: ListingUnderWay,
         scans: TableScans,
     ) -> None:
         self.me = me

@@ -6,7 +6,7 @@ from penstock.core.leases.coordinator_events import ListingPurpose, ListShards
 from penstock.core.leases.turn import Turn
 
 
-class ShardListing:
+class ListingUnderWay:
     """Begins listings, one at a time: every worker of a fleet may want one, and `ListShards` is a scarce call.
 
     Args:
