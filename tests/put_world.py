@@ -113,20 +113,20 @@ class World:
             return Failure.UNAVAILABLE
         if draw() < troubles.call_throttled:
             return Failure.THROTTLED
-        words: list[PutAnswer | None] = [None] * len(request.entries)
-        order = list(range(len(words)))
+        answers: list[PutAnswer | None] = [None] * len(request.entries)
+        order = list(range(len(answers)))
         self.chance.shuffle(order)
         for place in order:
             lot = draw()
             if lot < troubles.throttle:
-                words[place] = PutAnswer(
+                answers[place] = PutAnswer(
                     error_code="ProvisionedThroughputExceededException", error_message="slow"
                 )
             elif lot < troubles.throttle + troubles.internal:
-                words[place] = PutAnswer(error_code="InternalFailure", error_message="oops")
+                answers[place] = PutAnswer(error_code="InternalFailure", error_message="oops")
             else:
-                words[place] = self.accept(request.entries[place])
-        return Failure.UNKNOWN if draw() < troubles.lost_answer else words
+                answers[place] = self.accept(request.entries[place])
+        return Failure.UNKNOWN if draw() < troubles.lost_answer else answers
 
 
 @dataclass
@@ -171,11 +171,13 @@ class Driver:
             return True
         if self.underway:
             self.now_s += 0.01
-            request, words = self.underway.pop(chance.randrange(len(self.underway)))
-            if isinstance(words, Failure):
-                self.note(batcher.on_failed_call(request, words, words.value, self.now_s, chance.random()))
+            request, answers = self.underway.pop(chance.randrange(len(self.underway)))
+            if isinstance(answers, Failure):
+                self.note(
+                    batcher.on_failed_call(request, answers, answers.value, self.now_s, chance.random())
+                )
             else:
-                self.note(batcher.on_answers(request, words, self.now_s, chance.random()))
+                self.note(batcher.on_answers(request, answers, self.now_s, chance.random()))
             return True
         if step.until_s is None:
             return False

@@ -289,6 +289,31 @@ def test_without_permission_to_describe_nothing_is_aggregated_unless_forced(serv
     assert caplog.text.count("DescribeStreamSummary is not permitted") == 1
 
 
+class BrokenOnce:
+    """The service behind a client with a defect that shows once, while the shards are listed."""
+
+    def __init__(self, kinesis):
+        self._kinesis = kinesis
+        self._is_broken = True
+
+    def __getattr__(self, name):
+        return getattr(self._kinesis, name)
+
+    def fetch_shards(self, stream, shard_filter=None):
+        if self._is_broken:
+            self._is_broken = False
+            raise ZeroDivisionError("a defect")
+        return self._kinesis.fetch_shards(stream, shard_filter)
+
+
+def test_after_a_defect_while_the_shards_are_listed_they_are_listed_again(kinesis, stream):
+    producer = Producer(stream, kinesis=BrokenOnce(kinesis), linger_s=0)
+    assert "a defect" in str(producer.put(b"x", "k").exception(20))
+    assert producer.put(b"y", "k").result(20).sequence_number
+    with pytest.raises(DeliveryFailed, match="1 records failed"):
+        producer.close()
+
+
 def test_a_flush_waits_only_for_what_was_put_before(server, kinesis, stream):
     with Producer(stream, kinesis=kinesis, linger_s=30) as producer:
         early = producer.put(b"x", "k")

@@ -91,6 +91,7 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
         return False
     with _lock:
         count, renewed_s = _renewals.get(options, (0, float("-inf")))
+        # Two calls were refused with the same old credentials, and the other one has renewed them since.
         if count != seen:
             return True
         now_s = time.monotonic()

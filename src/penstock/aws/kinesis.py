@@ -62,17 +62,17 @@ class AwsKinesis:
             self._options,
             retried=self._retried,
         )
-        told = answer["StreamDescriptionSummary"]
-        strategy = told.get("RecordDistributionStrategy")
+        summary = answer["StreamDescriptionSummary"]
+        strategy = summary.get("RecordDistributionStrategy")
         return StreamSummary(
-            name=told["StreamName"],
-            arn=told["StreamARN"],
-            status=told["StreamStatus"],
-            created_ms=round(told["StreamCreationTimestamp"].timestamp() * 1000),
-            retention_hours=told["RetentionPeriodHours"],
-            open_shard_count=told.get("OpenShardCount", 0),
-            record_bytes_max=told.get("MaxRecordSizeInKiB", 1024) * 1024,
-            on_demand=told.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
+            name=summary["StreamName"],
+            arn=summary["StreamARN"],
+            status=summary["StreamStatus"],
+            created_ms=round(summary["StreamCreationTimestamp"].timestamp() * 1000),
+            retention_hours=summary["RetentionPeriodHours"],
+            open_shard_count=summary.get("OpenShardCount", 0),
+            record_bytes_max=summary.get("MaxRecordSizeInKiB", 1024) * 1024,
+            on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
             service_managed_keys=None if strategy is None else strategy == _SERVICE_MANAGED,
         )
 
@@ -172,10 +172,10 @@ class AwsKinesis:
             is_write=True,
             retried=(),
         )
-        told = answer.get("Records", [])
-        if len(told) != len(entries):
+        answers = answer.get("Records", [])
+        if len(answers) != len(entries):
             raise UnknownOutcome(
-                f"PutRecords on stream {stream}: {len(entries)} entries sent, {len(told)} answered",
+                f"PutRecords on stream {stream}: {len(entries)} entries sent, {len(answers)} answered",
                 operation="PutRecords",
                 resource=stream,
             )
@@ -186,7 +186,7 @@ class AwsKinesis:
                 error_code=each.get("ErrorCode"),
                 error_message=each.get("ErrorMessage") or "",
             )
-            for each in told
+            for each in answers
         ]
 
 
@@ -203,12 +203,12 @@ def _filter_of(shard_filter: ShardFilter) -> dict[str, Any]:
     return arguments
 
 
-def _shard_of(told: dict[str, Any]) -> Shard:
-    span, numbers = told["HashKeyRange"], told["SequenceNumberRange"]
+def _shard_of(shard: dict[str, Any]) -> Shard:
+    span, numbers = shard["HashKeyRange"], shard["SequenceNumberRange"]
     return Shard(
-        shard_id=told["ShardId"],
+        shard_id=shard["ShardId"],
         hash_range=HashRange(int(span["StartingHashKey"]), int(span["EndingHashKey"])),
-        parents=tuple(told[name] for name in ("ParentShardId", "AdjacentParentShardId") if told.get(name)),
+        parents=tuple(shard[name] for name in ("ParentShardId", "AdjacentParentShardId") if shard.get(name)),
         starting_sequence_number=numbers["StartingSequenceNumber"],
         ending_sequence_number=numbers.get("EndingSequenceNumber"),
     )

@@ -423,6 +423,7 @@ class AggregateBuilder:
             return first
         body = b"".join((*self._key_table, *self._hash_key_table, *self._body, self._end))
         blob = b"".join((MAGIC, body, hashlib.md5(body, usedforsecurity=False).digest()))
+        assert len(blob) == self._body_bytes + len(self._end) + OVERHEAD_BYTES
         placed_by = first.explicit_hash_key or str(hash_partition_key(first.partition_key))
         return PutEntry(blob, OUTER_KEY, placed_by)
 

@@ -149,6 +149,7 @@ class Engine:
         Without a timeout the wait still ends: the batcher gives up when nothing is acknowledged for too long.
         """
         with self._lock:
+            # Other threads go on putting: their later records have higher numbers, and this flush does not wait for them.
             flush = _Flush(self._batcher.last_number, self._open_count)
             self._flushes.append(flush)
             self._work.notify_all()
@@ -198,10 +199,11 @@ class Engine:
 
     def _run(self) -> None:
         while True:
-            step = self._next_step()
-            if step is None:
-                return
+            step: PutRequest | FetchShards | Stuck | _Expired | None = None
             try:
+                step = self._next_step()
+                if step is None:
+                    return
                 self._do(step)
             except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
                 # A defect, not an outcome: no future may stay open with nobody to resolve it.
@@ -220,7 +222,8 @@ class Engine:
                     return expired
                 step = self._batcher.plan_step(now_s, flushes=bool(self._flushes))
                 if not isinstance(step, WaitUntil):
-                    self._work.notify()  # another thread may find more to do
+                    # `put` woke this thread for two records, and it will be busy with the first: another one takes over.
+                    self._work.notify()
                     return step
                 until_s = step.until_s
                 if self._record_ttl_s is not None and self._batcher.waiting_count:
@@ -329,6 +332,7 @@ class Engine:
         # The futures were resolved first and are counted now: whoever returns from a flush finds them all done.
         with self._lock:
             self._open_count -= len(records)
+            assert self._open_count >= 0
             for flush in self._flushes:
                 flush.left -= sum(record.number <= flush.number_max for record in records)
             self._done.notify_all()

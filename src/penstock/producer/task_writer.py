@@ -332,6 +332,7 @@ class TaskWriter:
             return self._carry_out(sender, flushes=flushes)
         finally:
             self._memory.used_bytes += sender.batcher.waiting_bytes - before_bytes
+            assert self._memory.used_bytes >= 0
 
     def _carry_out(self, sender: Sender, *, flushes: bool) -> float:
         now_s = self._ports.clock.monotonic_s()

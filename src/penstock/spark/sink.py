@@ -149,6 +149,7 @@ class RowWriter:
                     dead.add(stream, row_number, row, str(error))
                 row_number += 1
         reports = {stream: writer.finish() for stream, writer in writers.items()}
+        # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
         if dead is not None:
             dead.finish()
         return KinesisCommitMessage(reports, 0 if dead is None else dead.count)
@@ -208,13 +209,13 @@ def _values(batch: pa.RecordBatch, names: list[str], column: str) -> list[Any]:
 
 def _sum_up(messages: list[WriterCommitMessage | None], what: str) -> tuple[dict[str, WriteReport], int]:
     """Add up and log the reports of the tasks; return them by stream, and the number of dead letters."""
-    told = [message for message in messages if isinstance(message, KinesisCommitMessage)]
+    written = [message for message in messages if isinstance(message, KinesisCommitMessage)]
     by_stream: dict[str, list[WriteReport]] = {}
-    for message in told:
+    for message in written:
         for stream, report in message.reports.items():
             by_stream.setdefault(stream, []).append(report)
     totals = {stream: merge(reports) for stream, reports in sorted(by_stream.items())}
-    dead_letters = sum(message.dead_letter_count for message in told)
+    dead_letters = sum(message.dead_letter_count for message in written)
     for stream, report in totals.items():
         _log.info("%s to stream %s: %s", what, stream, report)
     if dead_letters:

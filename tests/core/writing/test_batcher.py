@@ -212,8 +212,8 @@ def test_a_plain_record_in_another_shard_that_the_map_knows_is_delivered_and_ask
     batcher.add(b"low", "k", LOW, 0.0)
     request = batcher.plan_step(0.0)
     assert sent(request) == [[b"first"], [b"low"]]
-    words = [PutAnswer("1", TWO[1].shard_id), PutAnswer("2", TWO[0].shard_id)]
-    result = batcher.on_answers(request, words, 0.0, 0.5)
+    answers = [PutAnswer("1", TWO[1].shard_id), PutAnswer("2", TWO[0].shard_id)]
+    result = batcher.on_answers(request, answers, 0.0, 0.5)
     assert [(each.shard_id, each.sequence_number) for each in result.delivered] == [
         (TWO[1].shard_id, "1"),
         (TWO[0].shard_id, "2"),
