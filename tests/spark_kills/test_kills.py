@@ -24,15 +24,15 @@ CLUSTER = Plan(
 """Executors in processes of their own; the driver lives, since its start is the dear part."""
 
 
-@pytest.mark.timeout(2400)
+# A mark on the function would overrule the one on a case.
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(DEFAULT, id="twenty-one kills"),
+        pytest.param(DEFAULT, id="twenty-one kills", marks=pytest.mark.timeout(2400)),
         pytest.param(
             Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
             id="long",
-            marks=[pytest.mark.soak, pytest.mark.timeout(3600)],
+            marks=[pytest.mark.soak, pytest.mark.timeout(7200)],
         ),
     ],
 )
@@ -68,15 +68,14 @@ COMPANY = Plan(
 )
 
 
-@pytest.mark.timeout(1200)
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(COMPANY, id="fourteen kills"),
+        pytest.param(COMPANY, id="fourteen kills", marks=pytest.mark.timeout(1200)),
         pytest.param(
             replace(COMPANY, seed=5, records=250_000, kills=120, reshards=16, finish_s=900.0),
             id="long",
-            marks=[pytest.mark.soak, pytest.mark.timeout(3600)],
+            marks=[pytest.mark.soak, pytest.mark.timeout(7200)],
         ),
     ],
 )
