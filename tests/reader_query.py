@@ -111,9 +111,9 @@ class Query:
         for _ in range(batches_max):
             if self.batch() is not None:
                 continue
-            fleet, shards = self.reader._planner._joined
+            query_worker, shards = self.reader._planner._joined
             held = shards.held
-            if not fleet.wait_until_at_rest(10) or self.batch() is not None:
+            if not query_worker.wait_until_at_rest(10) or self.batch() is not None:
                 continue  # something came from what was under way
             idle_count += 1
             is_told = all(state.is_answered for state in shards.states.values())

@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from penstock.core.batches import query_shards
-from penstock.core.batches.claims import ReadFreely, Settled, Start, StartReason
+from penstock.core.batches.claims import BatchStart, ReadFreely, RefusedClaim, StartReason
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_rules import apply_write
@@ -120,18 +120,18 @@ def reads_again(lease, execution):
 
 def agrees_with_everything(row, execution, mine):
     """A refused claim that is taken for one's own."""
-    from penstock.core.batches.claims import settle_claim
+    from penstock.core.batches.claims import judge_refused_claim
 
-    meaning, end = settle_claim(row, execution, mine)
-    return (Settled.AGREES if meaning in (Settled.READ_ON, Settled.REPEAT) else meaning, end)
+    meaning, end = judge_refused_claim(row, execution, mine)
+    return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
 
 
 def takes_a_lost_lease_for_agreement(row, execution, mine):
     """What was read before the lease was lost is given out without an end."""
-    from penstock.core.batches.claims import settle_claim
+    from penstock.core.batches.claims import judge_refused_claim
 
-    meaning, end = settle_claim(row, execution, mine)
-    return (Settled.AGREES if meaning is Settled.LOST else meaning, end)
+    meaning, end = judge_refused_claim(row, execution, mine)
+    return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
 
 
 def last_claim_stands(self, before, write):
@@ -152,7 +152,7 @@ def take_clears_claims(self, before, write):
 
 def starts_at_the_checkpoint(lease, worker, batch, planned):
     """A driver that goes by checkpoints alone."""
-    return None if lease is None else Start(lease.checkpoint, StartReason.CHECKPOINT)
+    return None if lease is None else BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
 
 
 def forgets_what_it_gave_back(self, held, effect, now_ms):
@@ -177,10 +177,14 @@ ORIGINAL_BEGIN_AGAIN = QueryShards._begin_again
 
 MUTANTS = (
     Mutant("a replay reads on to the tip", 9, query_task, "plan_read", reads_again),
-    Mutant("a refused claim is taken for one's own", 1, query_task, "settle_claim", agrees_with_everything),
+    Mutant(
+        "a refused claim is taken for one's own", 1, query_task, "judge_refused_claim", agrees_with_everything
+    ),
     Mutant("the last claim stands", 21, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", 1, SimTable, "decide", take_clears_claims),
-    Mutant("rows of a lost lease count", 105, query_task, "settle_claim", takes_a_lost_lease_for_agreement),
+    Mutant(
+        "rows of a lost lease count", 105, query_task, "judge_refused_claim", takes_a_lost_lease_for_agreement
+    ),
     Mutant(
         "the next batch starts at the checkpoint", 0, query_shards, "resolve_start", starts_at_the_checkpoint
     ),

@@ -1,7 +1,7 @@
 """A simulated task of a Spark query: it reads one shard of one batch with the production's reader, and claims the end.
 
 A task is a process of another machine: it goes on when its driver is dead, as a zombie, and may claim. What it decides is the
-production's `plan_read`, `settle_claim` and `ShardReader`; every call takes virtual time and can go wrong.
+production's `plan_read`, `judge_refused_claim` and `ShardReader`; every call takes virtual time and can go wrong.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import Any, Final, Protocol
 
 from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
-    AnotherDriver,
+    ClaimedElsewhere,
     ClaimNote,
     Execution,
-    Forfeit,
     ReadFreely,
+    ReadNothing,
     ReadTo,
-    Settled,
+    RefusedClaim,
+    judge_refused_claim,
     plan_read,
-    settle_claim,
 )
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.leases.coordinator_events import NotDone, Problem
@@ -128,9 +128,9 @@ class SimTask:
         match plan_read(lease, self.execution):
             case ReadTo(end):
                 self._read_to(end)
-            case Forfeit():
+            case ReadNothing():
                 self._claim_nothing(lease)
-            case AnotherDriver():
+            case ClaimedElsewhere():
                 self._fail()
             case ReadFreely():
                 self._read_freely(lease)
@@ -323,14 +323,14 @@ class SimTask:
         self._later(serve)
 
     def _on_refused(self, lease: Lease | None) -> None:
-        meaning, end = settle_claim(lease, self.execution, self.end)
+        meaning, end = judge_refused_claim(lease, self.execution, self.end)
         match meaning:
-            case Settled.AGREES | Settled.GONE:
+            case RefusedClaim.AGREES | RefusedClaim.GONE:
                 self._succeed()
-            case Settled.READ_ON:
+            case RefusedClaim.READ_ON:
                 self._read_to(end)
-            case Settled.REPEAT | Settled.LOST | Settled.ANOTHER_DRIVER:
+            case RefusedClaim.REPEAT | RefusedClaim.LOST | RefusedClaim.ANOTHER_DRIVER:
                 self._fail()
-            case Settled.CLAIM_AGAIN:
+            case RefusedClaim.CLAIM_AGAIN:
                 if lease is not None:
                     self._claim(lease)

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, Final
 from penstock.core.aggregation import deaggregate
 from penstock.core.batches.claims import (
     PAST_CLAIMS_MAX,
+    ClaimedElsewhere,
     ClaimNote,
     Execution,
-    Forfeit,
     ReadFreely,
+    ReadNothing,
     ReadTo,
     ReadUnclaimed,
-    Settled,
+    RefusedClaim,
+    judge_refused_claim,
     plan_dropped_claims,
     plan_read,
-    settle_claim,
 )
-from penstock.core.batches.claims import AnotherDriver as AnotherDriverSeen
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Applied, Claim, Refusal
 from penstock.core.position import SHARD_END, Position, at_record
@@ -76,7 +76,7 @@ class Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class QueryContext:
     """What else an execution knows of its query.
 
     Args:
@@ -129,7 +129,7 @@ class ClaimedRead:
         shard_id: Its id, the lease's key.
         execution: The batch.
         bounds: Where to stop.
-        surroundings: What else is known.
+        context: What else is known.
         clock: Time.
     """
 
@@ -141,7 +141,7 @@ class ClaimedRead:
         shard_id: str,
         execution: Execution,
         bounds: Bounds,
-        surroundings: Surroundings,
+        context: QueryContext,
         clock: Clock,
     ) -> None:
         self._table = table
@@ -151,7 +151,7 @@ class ClaimedRead:
         self._batch = execution.batch
         self._start = execution.start
         self._bounds = bounds
-        self._surroundings = surroundings
+        self._context = context
         self._clock = clock
         self._progress = _Progress(end=execution.start)
         self._pages: Iterator[ShardPage] | None = None
@@ -174,10 +174,10 @@ class ClaimedRead:
                 case ReadTo(end):
                     yield from self._read_to(end)
                     return
-                case Forfeit(reason):
+                case ReadNothing(reason):
                     if lease is not None and self._claim_nothing(lease, reason.value):
                         return
-                case AnotherDriverSeen(claim):
+                case ClaimedElsewhere(claim):
                     raise self._another_driver(claim)
                 case ReadFreely():
                     if lease is not None and self._is_made_anew(lease):
@@ -292,7 +292,7 @@ class ClaimedRead:
         if rows.num_rows == 0:
             return self._progress.end
         last = position_of(rows, rows.num_rows - 1)
-        if self._surroundings.deaggregates or last.sequence_number is None:
+        if self._context.deaggregates or last.sequence_number is None:
             return last
         inner = deaggregate(data_of(rows, rows.num_rows - 1))
         return last if inner is None else at_record(last.sequence_number, max(0, len(inner) - 1))
@@ -361,7 +361,7 @@ class ClaimedRead:
             f"stream (retention): the batch cannot be repeated in full, its records from {self._start} on are lost "
             "as far as they were not processed"
         )
-        if self._surroundings.fail_on_data_loss:
+        if self._context.fail_on_data_loss:
             raise DataLossError(f"{text}. To go on without them set option failOnDataLoss=false")
         _log.warning("%s; going on (failOnDataLoss=false)", text)
 
@@ -379,11 +379,11 @@ class ClaimedRead:
             last_arrival_ms=so_far.last_arrival_ms,
             children=so_far.children,
             kept_iterator=self._shard.began_with_kept_iterator,
-            query=self._surroundings.query,
+            query=self._context.query,
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:
-        execution, known, now_ms = self._execution, self._surroundings, self._clock.wall_ms()
+        execution, known, now_ms = self._execution, self._context, self._clock.wall_ms()
         own = lease.claim_of(execution.worker)
         claim = BatchClaim(
             worker=execution.worker,
@@ -419,7 +419,7 @@ class ClaimedRead:
         if reason is Refusal.STREAM:
             raise StreamChanged(
                 f"shard {self._shard_id}: lease table {self._table.name} belongs to the stream {lease.stream}, and this query "
-                f"reads {self._surroundings.stream}: choose another applicationName"
+                f"reads {self._context.stream}: choose another applicationName"
             )
 
     def _claim(self, lease: Lease | None) -> Iterator[pa.RecordBatch]:
@@ -433,11 +433,11 @@ class ClaimedRead:
                 return
             self._check_stream(outcome.reason, lease)
             lease = self._fetch_lease()
-            meaning, end = settle_claim(lease, self._execution, self._progress.end)
-            if meaning is Settled.READ_ON:
+            meaning, end = judge_refused_claim(lease, self._execution, self._progress.end)
+            if meaning is RefusedClaim.READ_ON:
                 yield from self._read_to(end)
                 return
-            if meaning is Settled.AGREES or (meaning is Settled.LOST and self._lose(lease)):
+            if meaning is RefusedClaim.AGREES or (meaning is RefusedClaim.LOST and self._lose(lease)):
                 return
             self._refuse(meaning, lease, end)
         raise self._too_many_changes()
@@ -448,17 +448,17 @@ class ClaimedRead:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")
 
-    def _refuse(self, meaning: Settled, lease: Lease | None, end: Position) -> None:
+    def _refuse(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
         """Raise what a refused claim means, unless it is to be written again."""
         claim = None if lease is None else lease.claim_of(self._execution.worker)
-        if meaning is Settled.ANOTHER_DRIVER and claim is not None:
+        if meaning is RefusedClaim.ANOTHER_DRIVER and claim is not None:
             raise self._another_driver(claim)
-        if meaning is Settled.REPEAT:
+        if meaning is RefusedClaim.REPEAT:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another execution of the batch fixed its end at {end}, before "
                 f"{self._progress.end} that was read here; the task is repeated and reads up to there"
             )
-        if meaning is Settled.LOST and self._progress.record_count > 0:
+        if meaning is RefusedClaim.LOST and self._progress.record_count > 0:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another worker took the lease before the batch's end could be "
                 "fixed; the task is repeated, and the records come from there"

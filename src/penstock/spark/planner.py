@@ -5,7 +5,7 @@ lets the coordinator have the shards that are read out or wanted elsewhere, look
 batch's offset or, when there is nothing to read, the start offset itself, so that no empty batch runs. While idle it
 lets claims become checkpoints, which is what KCL workers and `penstock leases` see.
 
-What is decided is decided in `penstock.core.batches.query_shards`; who owns which lease, by the coordinator behind `fleet`.
+What is decided is decided in `penstock.core.batches.query_shards`; who owns which lease, by the coordinator behind `query_worker`.
 Every call to the service has its own bounded retries and deadline: an exception here ends the query.
 """
 
@@ -36,7 +36,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.news_polling import Prober
 from penstock.spark.process_resources import ClosableMetrics
-from penstock.spark.query_worker import Fleet
+from penstock.spark.query_worker import QueryWorker
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.startup_checks import (
@@ -116,7 +116,7 @@ class Planner:
         self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")
         self._read = read
         self._run = uuid.uuid4().hex[:12]
-        self._joined: tuple[Fleet, QueryShards] | None = None
+        self._joined: tuple[QueryWorker, QueryShards] | None = None
         self._stream = StreamIdentity("", 0)
         self._under_way: _UnderWay | None = None
         self._rewound_from = (
@@ -152,29 +152,29 @@ class Planner:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
         self._done = start
-        fleet, shards = self._join(start)
+        query_worker, shards = self._join(start)
         wait_s = self._options.probe_interval_s if self._until_ms is None else self._available_now_wait_s
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
-            self._listen(fleet, shards)
+            self._listen(query_worker, shards)
             if not shards.is_settled_for(start.batch):
-                self._settle(start, fleet, shards)
+                self._settle(start, query_worker, shards)
             self._prober.probe_due(shards.states.items())
-            fleet.tell([*shards.drained(), *shards.hand_back()])
+            query_worker.tell([*shards.drained(), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted:
                 return self._next_offset(start, shards, wanted, with_limits=with_limits)
             self._promote(shards)
-            self._tell_tips(fleet, shards)
-            if self._until_ms is not None and self._is_all_read(fleet, shards):
+            self._tell_tips(query_worker, shards)
+            if self._until_ms is not None and self._is_all_read(query_worker, shards):
                 return start
             now_s = self._clock.monotonic_s()
             if now_s >= deadline_s:
                 if self._until_ms is not None:
-                    raise Unavailable(self._say_unread(fleet, shards, wait_s))
+                    raise Unavailable(self._say_unread(query_worker, shards, wait_s))
                 return start
             wake_s = min(deadline_s, self._prober.next_due_s(shards.states.values()))
-            fleet.wait(max(0.005, wake_s - now_s))
+            query_worker.wait(max(0.005, wake_s - now_s))
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
         """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
@@ -214,8 +214,8 @@ class Planner:
         """
         if self._joined is None or self._settlement is None:
             return None
-        fleet, shards = self._joined
-        stats, done = fleet.stats, self._settlement
+        query_worker, shards = self._joined
+        stats, done = query_worker.stats, self._settlement
         behind = {key: state.millis_behind_latest for key, state in sorted(shards.states.items())}
         lag = {key: millis for key, millis in behind.items() if millis is not None}
         return {
@@ -245,22 +245,22 @@ class Planner:
         self._pool.shutdown(wait=False, cancel_futures=True)
         if self._joined is None:
             return
-        (fleet, shards), self._joined = self._joined, None
-        if not self._is_settled_at_last(fleet, shards):
-            fleet.abandon()
+        (query_worker, shards), self._joined = self._joined, None
+        if not self._is_settled_at_last(query_worker, shards):
+            query_worker.abandon()
             return
-        fleet.tell([*shards.drained(), *shards.hand_back_all()])
+        query_worker.tell([*shards.drained(), *shards.hand_back_all()])
         if self._metrics is not None:
             self._metrics.close()
-        if not fleet.stop(_STOP_S):
+        if not query_worker.stop(_STOP_S):
             _log.warning("not all leases could be released within %g s; they expire by themselves", _STOP_S)
 
-    def _is_settled_at_last(self, fleet: Fleet, shards: QueryShards) -> bool:
+    def _is_settled_at_last(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
         """Settle a batch that is done and was not settled yet; False when a batch is under way or the service fails."""
         try:
-            self._listen(fleet, shards)
+            self._listen(query_worker, shards)
             if self._done is not None and not shards.is_settled_for(self._done.batch):
-                self._settle(self._done, fleet, shards, is_last=True)
+                self._settle(self._done, query_worker, shards, is_last=True)
         except PenstockError as error:
             _log.warning(
                 "leases are kept until they expire, since the last batch could not be settled: %s", error
@@ -270,7 +270,7 @@ class Planner:
 
     # --- joining the application ----------------------------------------------------------------------------
 
-    def _join(self, known: StreamOffset) -> tuple[Fleet, QueryShards]:
+    def _join(self, known: StreamOffset) -> tuple[QueryWorker, QueryShards]:
         if self._joined is not None:
             return self._joined
         options = self._options
@@ -291,7 +291,7 @@ class Planner:
         warn_of_passed_over(options, self._table, rows, known)
         recreate_missing(self._kinesis, self._table, options, rows, known, self._stream)
         self._metrics = self._open_metrics(options, worker)
-        fleet = Fleet(
+        query_worker = QueryWorker(
             worker,
             replace(coordinator_options(options, is_new=not known.shards), stream=self._stream),
             stream=options.stream,
@@ -303,9 +303,9 @@ class Planner:
         shards = QueryShards(worker, self._rewound_from)
         for row in rows.values():
             shards.see(row)
-        self._joined = (fleet, shards)
+        self._joined = (query_worker, shards)
         wait_s = max(10.0, 2 * options.lease_duration_s)
-        if not fleet.wait_until_at_rest(wait_s):
+        if not query_worker.wait_until_at_rest(wait_s):
             _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
         self._listen(*self._joined)
         return self._joined
@@ -342,8 +342,8 @@ class Planner:
         self._rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
         return scan_leases(self._table)
 
-    def _listen(self, fleet: Fleet, shards: QueryShards) -> None:
-        for word in fleet.take_words():
+    def _listen(self, query_worker: QueryWorker, shards: QueryShards) -> None:
+        for word in query_worker.take_commands():
             if isinstance(word, StartReader):
                 begin = with_moment(word.position, self._options.starting.of(word.key))
                 shards.start(replace(word, position=begin), self._clock.wall_ms())
@@ -353,7 +353,7 @@ class Planner:
     # --- settling the batch before --------------------------------------------------------------------------
 
     def _settle(
-        self, start: StreamOffset, fleet: Fleet, shards: QueryShards, *, is_last: bool = False
+        self, start: StreamOffset, query_worker: QueryWorker, shards: QueryShards, *, is_last: bool = False
     ) -> None:
         asked = None if self._full_looks_left > 0 else shards.to_look_at(start)
         rows = self._look(asked)
@@ -383,7 +383,7 @@ class Planner:
         self._settlement = settlement
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
         self._measure(settlement, shards)
-        fleet.tell(settlement.progress)
+        query_worker.tell(settlement.progress)
 
     def _look(self, keys: Collection[str] | None) -> dict[str, Lease]:
         if keys is None:
@@ -468,25 +468,25 @@ class Planner:
             return False
         return self._until_ms is None or state.arrival_ms is None or state.arrival_ms < self._until_ms
 
-    def _is_all_read(self, fleet: Fleet, shards: QueryShards) -> bool:
+    def _is_all_read(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
         """Whether nothing of what had arrived by the fixed moment is left, in children that come just now neither."""
         if _unknown(shards):
             return False
         before = set(shards.states)
-        fleet.wait_until_at_rest(self._options.probe_interval_s)
-        self._listen(fleet, shards)
-        return before == set(shards.states) and fleet.is_at_rest
+        query_worker.wait_until_at_rest(self._options.probe_interval_s)
+        self._listen(query_worker, shards)
+        return before == set(shards.states) and query_worker.is_at_rest
 
     @property
     def _available_now_wait_s(self) -> float:
         return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
 
-    def _say_unread(self, fleet: Fleet, shards: QueryShards, wait_s: float) -> str:
+    def _say_unread(self, query_worker: QueryWorker, shards: QueryShards, wait_s: float) -> str:
         unknown = _unknown(shards)
         why = f"no answer from {', '.join(unknown[:5])}" if unknown else "its leases did not come to rest"
         return (
             f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
-            f"({why}; {fleet.stats.held_leases} leases held): what was read is done, start the query again for the rest"
+            f"({why}; {query_worker.stats.held_leases} leases held): what was read is done, start the query again for the rest"
         )
 
     def _next_offset(
@@ -508,12 +508,12 @@ class Planner:
         self._under_way = _UnderWay(end, planned_ms)
         return end
 
-    def _tell_tips(self, fleet: Fleet, shards: QueryShards) -> None:
+    def _tell_tips(self, query_worker: QueryWorker, shards: QueryShards) -> None:
         """Let the next heartbeats note how long nothing has been left to read; not more often than they come."""
         now_s = self._clock.monotonic_s()
         if now_s >= self._tips_due_s:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6
-            fleet.tell(shards.progress())
+            query_worker.tell(shards.progress())
 
     def _promote(self, shards: QueryShards) -> None:
         """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""

@@ -38,7 +38,7 @@ _HEARTBEAT_THREADS: Final = 4
 _CALL_THREADS: Final = 8
 
 
-class Fleet:
+class QueryWorker:
     """One query among the workers of its application.
 
     Args:
@@ -65,7 +65,7 @@ class Fleet:
         self.worker = worker
         self._clock = clock
         self._changed = threading.Condition()
-        self._words: deque[StartReader | StopReader] = deque()
+        self._commands: deque[StartReader | StopReader] = deque()
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
@@ -94,7 +94,7 @@ class Fleet:
 
     # --- the planner's side -----------------------------------------------------------------------------
 
-    def take_words(self) -> Iterator[StartReader | StopReader]:
+    def take_commands(self) -> Iterator[StartReader | StopReader]:
         """Yield what the coordinator has said since the last time; a word is gone when the next one is asked for.
 
         So a word that was not heard to its end, because the process was told to exit meanwhile, is said again to whoever
@@ -106,12 +106,12 @@ class Fleet:
         while True:
             with self._changed:
                 self._raise_failure()
-                if not self._words:
+                if not self._commands:
                     return
-                word = self._words[0]
+                word = self._commands[0]
             yield word
             with self._changed:
-                self._words.popleft()
+                self._commands.popleft()
 
     def tell(self, events: Sequence[Event]) -> None:
         """Give the coordinator the readers' words."""
@@ -124,7 +124,7 @@ class Fleet:
 
     def wait(self, timeout_s: float) -> None:
         """Wait until the coordinator says something, or the time is over."""
-        self._wait_for(lambda: bool(self._words), timeout_s)
+        self._wait_for(lambda: bool(self._commands), timeout_s)
 
     @property
     def stats(self) -> CoordinatorStats:
@@ -178,13 +178,13 @@ class Fleet:
         """Keep the word for the planner."""
         with self._changed:
             self._alive.add((effect.key, effect.epoch))
-            self._words.append(effect)
+            self._commands.append(effect)
             self._changed.notify_all()
 
     def stop_reader(self, effect: StopReader) -> None:
         """Keep the word for the planner."""
         with self._changed:
-            self._words.append(effect)
+            self._commands.append(effect)
             self._changed.notify_all()
 
     def extend_delivery(self, effect: ExtendDelivery) -> None:

@@ -14,7 +14,7 @@ from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import Share
 from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.arrow_records import delivered
-from penstock.spark.claimed_read import Bounds, ClaimedRead, Surroundings
+from penstock.spark.claimed_read import Bounds, ClaimedRead, QueryContext
 from penstock.spark.process_resources import open_shard, shard_iterators
 from penstock.spark.spark_options import SourceOptions
 from penstock.wiring import SystemClock, open_lease_table
@@ -90,7 +90,7 @@ def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None
             planned_ms=task.planned_ms,
             duration_max_s=options.batch_duration_max_s,
         ),
-        surroundings=Surroundings(
+        context=QueryContext(
             stream=task.stream,
             query=query,
             deaggregates=task.deaggregates,

@@ -9,23 +9,23 @@ import pytest
 from penstock.core.batches.claims import (
     CLAIMS_MAX,
     PAST_CLAIMS_MAX,
-    AnotherDriver,
+    ClaimedElsewhere,
     ClaimNote,
     Execution,
-    Forfeit,
-    Idle,
+    NothingReason,
     ReadFreely,
+    ReadNothing,
     ReadTo,
     ReadUnclaimed,
-    Settled,
+    RefusedClaim,
     StartReason,
     find_later_claims,
+    judge_refused_claim,
     may_promote,
     parse_note,
     plan_dropped_claims,
     plan_read,
     resolve_start,
-    settle_claim,
 )
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import BatchClaim, Lease
@@ -116,17 +116,17 @@ def test_a_paused_driver_finishes_its_batch_with_the_same_records_after_its_succ
 
 def test_a_paused_driver_fails_when_nothing_is_known_of_its_batch_any_more():
     row = after(CLAIM, PAST_CLAIMS_MAX + 1)
-    assert plan_read(row, FIRST) == AnotherDriver(row.claims[0])
+    assert plan_read(row, FIRST) == ClaimedElsewhere(row.claims[0])
 
 
 @pytest.mark.parametrize("seen", [None, (2, "r1")])
 def test_a_claim_of_a_later_batch_that_the_driver_did_not_see_is_another_drivers(seen):
     later = claimed(batch=6, run="r2", start=END, end=FURTHER)
-    assert plan_read(later, replace(FIRST, seen=seen)) == AnotherDriver(later.claims[0])
+    assert plan_read(later, replace(FIRST, seen=seen)) == ClaimedElsewhere(later.claims[0])
 
 
 def test_a_claim_of_the_same_number_and_another_start_is_another_drivers():
-    assert plan_read(CLAIMED, replace(FIRST, start=at_record("150"))) == AnotherDriver(CLAIM)
+    assert plan_read(CLAIMED, replace(FIRST, start=at_record("150"))) == ClaimedElsewhere(CLAIM)
 
 
 def test_a_row_that_was_made_anew_under_the_driver_is_read_from_the_batchs_start():
@@ -135,11 +135,11 @@ def test_a_row_that_was_made_anew_under_the_driver_is_read_from_the_batchs_start
 
 def test_a_row_that_was_made_anew_and_is_another_workers_gives_nothing():
     row = replace(MINE, owner="other")
-    assert plan_read(row, replace(FIRST, seen=(3, "r1"))) == Forfeit(Idle.LEASE_LOST)
+    assert plan_read(row, replace(FIRST, seen=(3, "r1"))) == ReadNothing(NothingReason.LEASE_LOST)
 
 
 def test_an_earlier_claim_that_the_driver_did_not_see_is_another_drivers():
-    assert isinstance(plan_read(claimed(batch=3, run="r9"), replace(FIRST, seen=(3, "r1"))), AnotherDriver)
+    assert isinstance(plan_read(claimed(batch=3, run="r9"), replace(FIRST, seen=(3, "r1"))), ClaimedElsewhere)
 
 
 def test_another_querys_claim_says_nothing():
@@ -147,11 +147,13 @@ def test_another_querys_claim_says_nothing():
 
 
 def test_a_batch_gives_up_a_shard_that_another_worker_has():
-    assert plan_read(replace(MINE, owner=OTHER), FIRST) == Forfeit(Idle.LEASE_LOST)
+    assert plan_read(replace(MINE, owner=OTHER), FIRST) == ReadNothing(NothingReason.LEASE_LOST)
 
 
 def test_a_batch_gives_up_a_shard_that_another_worker_has_read_further():
-    assert plan_read(replace(MINE, checkpoint=at_record("101")), FIRST) == Forfeit(Idle.DONE_ELSEWHERE)
+    assert plan_read(replace(MINE, checkpoint=at_record("101")), FIRST) == ReadNothing(
+        NothingReason.DONE_ELSEWHERE
+    )
 
 
 @pytest.mark.parametrize("row", [LATEST, Position(sentinel=Sentinel.LATEST, timestamp_ms=9)])
@@ -178,18 +180,18 @@ def test_a_task_without_a_lease_reads_unclaimed():
 @pytest.mark.parametrize(
     ("row", "mine", "expected"),
     [
-        (CLAIMED, END, (Settled.AGREES, END)),
-        (CLAIMED, at_record("150"), (Settled.READ_ON, END)),
-        (CLAIMED, FURTHER, (Settled.REPEAT, END)),
-        (CLAIMED, SHARD_END, (Settled.REPEAT, END)),
-        (replace(MINE, checkpoint=TRIM_HORIZON), END, (Settled.CLAIM_AGAIN, END)),
-        (replace(MINE, owner=OTHER), END, (Settled.LOST, END)),
-        (claimed(batch=9), END, (Settled.ANOTHER_DRIVER, END)),
-        (None, END, (Settled.GONE, END)),
+        (CLAIMED, END, (RefusedClaim.AGREES, END)),
+        (CLAIMED, at_record("150"), (RefusedClaim.READ_ON, END)),
+        (CLAIMED, FURTHER, (RefusedClaim.REPEAT, END)),
+        (CLAIMED, SHARD_END, (RefusedClaim.REPEAT, END)),
+        (replace(MINE, checkpoint=TRIM_HORIZON), END, (RefusedClaim.CLAIM_AGAIN, END)),
+        (replace(MINE, owner=OTHER), END, (RefusedClaim.LOST, END)),
+        (claimed(batch=9), END, (RefusedClaim.ANOTHER_DRIVER, END)),
+        (None, END, (RefusedClaim.GONE, END)),
     ],
 )
 def test_a_refused_claim_means(row, mine, expected):
-    assert settle_claim(row, FIRST, mine) == expected
+    assert judge_refused_claim(row, FIRST, mine) == expected
 
 
 # --- claims that are not needed any more ----------------------------------------------------------------------
@@ -283,5 +285,5 @@ def test_two_executions_race_and_the_first_claim_stands():
     assert isinstance(first, Applied)
     second = apply_write(first.lease, claim(FURTHER))
     assert second == Refused(Refusal.CLAIMED, first.lease)
-    assert settle_claim(first.lease, FIRST, FURTHER) == (Settled.REPEAT, END)
+    assert judge_refused_claim(first.lease, FIRST, FURTHER) == (RefusedClaim.REPEAT, END)
     assert plan_read(first.lease, FIRST) == ReadTo(END)

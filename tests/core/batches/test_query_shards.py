@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from penstock.core.batches.claims import ClaimNote, Start, StartReason
+from penstock.core.batches.claims import BatchStart, ClaimNote, StartReason
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import (
     QueryShards,
@@ -307,7 +307,7 @@ def test_a_batch_is_settled_until_the_next_one_begins():
 
 def test_a_state_without_a_note_knows_what_the_lease_says():
     def state(position, **changes):
-        return state_after(Start(position, StartReason.CHECKPOINT), lease(**changes), 5)
+        return state_after(BatchStart(position, StartReason.CHECKPOINT), lease(**changes), 5)
 
     assert state(AT5).is_whole is False
     assert state(TRIM_HORIZON).is_whole is True
@@ -319,7 +319,7 @@ def test_a_state_without_a_note_knows_what_the_lease_says():
 
 def test_a_state_with_a_note_knows_what_its_task_told():
     note = ClaimNote(has_more=True, millis_behind_latest=70)
-    behind = state_after(Start(AT5, StartReason.CLAIMED, note), lease(), 5)
+    behind = state_after(BatchStart(AT5, StartReason.CLAIMED, note), lease(), 5)
     assert (behind.has_news, behind.tip_seen_ms, behind.millis_behind_latest) == (True, None, 70)
 
 

@@ -92,12 +92,12 @@ def test_what_the_coordinator_said_and_nobody_heard_to_the_end_is_said_again(que
     fleet = query.reader._planner._joined[0]
     words = ["a", "b", "c"]
     with fleet._changed:
-        fleet._words.extend(words)
-    for word in fleet.take_words():
+        fleet._commands.extend(words)
+    for word in fleet.take_commands():
         if word == "b":
             break
-    assert list(fleet.take_words()) == ["b", "c"]
-    assert list(fleet.take_words()) == []
+    assert list(fleet.take_commands()) == ["b", "c"]
+    assert list(fleet.take_commands()) == []
 
 
 PROGRAM = """

@@ -19,7 +19,7 @@ overwrite what the successor wrote. Nothing is known of an older batch: the task
 Three questions are answered here, each by a pure function:
 
 - `plan_read`: a task looks at its lease: where does it read to?
-- `settle_claim`: a claim was refused: what stands there, and what does that mean for what was read?
+- `judge_refused_claim`: a claim was refused: what stands there, and what does that mean for what was read?
 - `resolve_start`: the driver plans the next batch: where does each shard start?
 """
 
@@ -150,7 +150,7 @@ class ReadTo:
     end: Position
 
 
-class Idle(Enum):
+class NothingReason(Enum):
     """Why a batch holds nothing of a shard."""
 
     LEASE_LOST = "another worker has the lease now and reads on from its checkpoint"
@@ -160,14 +160,14 @@ class Idle(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Forfeit:
+class ReadNothing:
     """The batch holds nothing of the shard: claim that, and return no records."""
 
-    reason: Idle
+    reason: NothingReason
 
 
 @dataclass(frozen=True, slots=True)
-class AnotherDriver:
+class ClaimedElsewhere:
     """Another driver has claimed from the same checkpoint location: fail, so that no sink sees the batch."""
 
     claim: BatchClaim
@@ -178,7 +178,7 @@ class ReadUnclaimed:
     """The lease is gone, so no end can be fixed: read to the tip, at-least-once, and say so loudly."""
 
 
-ReadPlan: TypeAlias = ReadFreely | ReadTo | Forfeit | AnotherDriver | ReadUnclaimed
+ReadPlan: TypeAlias = ReadFreely | ReadTo | ReadNothing | ClaimedElsewhere | ReadUnclaimed
 
 
 def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
@@ -195,12 +195,12 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if end is not None:
         return ReadTo(end)
     if claim is not None and claim.identity != execution.seen:
-        return AnotherDriver(claim)
+        return ClaimedElsewhere(claim)
     if lease.reader != execution.worker:
-        return Forfeit(Idle.LEASE_LOST)
+        return ReadNothing(NothingReason.LEASE_LOST)
     if _is_passed(execution.start, lease):
         # While the lease was this query's, no checkpoint passed the start of its batch.
-        return Forfeit(Idle.DONE_ELSEWHERE)
+        return ReadNothing(NothingReason.DONE_ELSEWHERE)
     return ReadFreely()
 
 
@@ -213,7 +213,7 @@ def _is_passed(position: Position, lease: Lease) -> bool:
 # --- a claim was refused ---------------------------------------------------------------------------------
 
 
-class Settled(Enum):
+class RefusedClaim(Enum):
     """What a refused claim means for the task that wrote it."""
 
     AGREES = "the end that stands is the one that was read to"
@@ -225,7 +225,9 @@ class Settled(Enum):
     GONE = "the lease does not exist any more"
 
 
-def settle_claim(row: Lease | None, execution: Execution, mine: Position) -> tuple[Settled, Position]:
+def judge_refused_claim(
+    row: Lease | None, execution: Execution, mine: Position
+) -> tuple[RefusedClaim, Position]:
     """Decide what to do after a refused claim.
 
     Args:
@@ -239,17 +241,17 @@ def settle_claim(row: Lease | None, execution: Execution, mine: Position) -> tup
     plan = plan_read(row, execution)
     match plan:
         case ReadUnclaimed():
-            return (Settled.GONE, mine)
+            return (RefusedClaim.GONE, mine)
         case ReadFreely():
-            return (Settled.CLAIM_AGAIN, mine)
-        case Forfeit():
-            return (Settled.LOST, mine)
-        case AnotherDriver():
-            return (Settled.ANOTHER_DRIVER, mine)
+            return (RefusedClaim.CLAIM_AGAIN, mine)
+        case ReadNothing():
+            return (RefusedClaim.LOST, mine)
+        case ClaimedElsewhere():
+            return (RefusedClaim.ANOTHER_DRIVER, mine)
         case ReadTo(end):
             if end == mine:
-                return (Settled.AGREES, end)
-            return (Settled.READ_ON if mine < end else Settled.REPEAT, end)
+                return (RefusedClaim.AGREES, end)
+            return (RefusedClaim.READ_ON if mine < end else RefusedClaim.REPEAT, end)
         case _:
             assert_never(plan)
 
@@ -287,7 +289,7 @@ class StartReason(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class BatchStart:
     """Where a shard starts in the next batch, and why."""
 
     position: Position
@@ -295,7 +297,9 @@ class Start:
     note: ClaimNote | None = None
 
 
-def resolve_start(lease: Lease | None, worker: str, batch: int, planned: Position | None) -> Start | None:
+def resolve_start(
+    lease: Lease | None, worker: str, batch: int, planned: Position | None
+) -> BatchStart | None:
     """Decide where the next batch starts in one shard.
 
     Args:
@@ -308,7 +312,7 @@ def resolve_start(lease: Lease | None, worker: str, batch: int, planned: Positio
         The start; None when nothing is known of the shard (no lease, and not in the batch before).
     """
     if lease is None:
-        return None if planned is None else Start(planned, StartReason.LEASE_GONE)
+        return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
     is_done = claim is not None and (
         claim.batch < batch if planned is None else (claim.batch, claim.start) == (batch, planned)
@@ -316,11 +320,11 @@ def resolve_start(lease: Lease | None, worker: str, batch: int, planned: Positio
     if claim is not None and is_done and not _is_passed(claim.end, lease):
         note = parse_note(claim.note)
         if note is not None or claim.end != lease.checkpoint:
-            return Start(claim.end, StartReason.CLAIMED, note)
+            return BatchStart(claim.end, StartReason.CLAIMED, note)
     if planned is None or is_done or _is_passed(planned, lease):
         # Somebody else had it meanwhile and went on: while it was ours, the checkpoint never passed the start.
-        return Start(lease.checkpoint, StartReason.CHECKPOINT)
-    return Start(planned, StartReason.NOT_READ)
+        return BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
+    return BatchStart(planned, StartReason.NOT_READ)
 
 
 def find_later_claims(rows: Iterable[Lease], worker: str, batch: int) -> list[Lease]:

@@ -21,8 +21,8 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.batches.claims import (
+    BatchStart,
     ClaimNote,
-    Start,
     StartReason,
     find_later_claims,
     may_promote,
@@ -99,7 +99,7 @@ class ShardState:
         return TipMark(self.position, self.tip_seen_ms)
 
 
-def state_after(begin: Start, row: Lease | None, now_ms: int) -> ShardState:
+def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState:
     """Return a shard's state where a batch ended, from what its task told or the lease says.
 
     Args:
@@ -325,7 +325,7 @@ class QueryShards:
                 self._promotions[effect.key] = given[1]
             return given[0]
         begin = (
-            Start(held.position, StartReason.CHECKPOINT)
+            BatchStart(held.position, StartReason.CHECKPOINT)
             if given is not None
             else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.batch)
         )
@@ -452,7 +452,9 @@ class QueryShards:
             queries=frozenset(note.query for note in notes if note.query is not None),
         )
 
-    def _begin(self, held: _Held, row: Lease | None, planned: Position | None, batch: int) -> Start | None:
+    def _begin(
+        self, held: _Held, row: Lease | None, planned: Position | None, batch: int
+    ) -> BatchStart | None:
         is_lost = row is not None and row.reader != self.worker
         claim = None if row is None else row.claim_of(self.worker)
         if (
@@ -468,7 +470,7 @@ class QueryShards:
         is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
         if begin is not None and is_ahead and not begin.position < held.position:
             return begin
-        return Start(held.position, StartReason.CHECKPOINT)
+        return BatchStart(held.position, StartReason.CHECKPOINT)
 
     def _plan_promotion(self, row: Lease, state: ShardState) -> None:
         claim = row.claim_of(self.worker)
