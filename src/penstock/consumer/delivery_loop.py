@@ -546,7 +546,7 @@ class DeliveryLoop(Loop[ShardRun]):
 
         Raises:
             LeaseLost: The shard is another worker's now.
-            Unavailable: No word in time; it is stored later.
+            Unavailable: No answer in time; it is stored later.
         """
         position, request = run.request_checkpoint()
         if request is None:
@@ -567,7 +567,7 @@ class DeliveryLoop(Loop[ShardRun]):
         if is_done:
             raise LeaseLost(f"{where} was not confirmed before the lease went to another worker")
         raise Unavailable(
-            f"{where}: the lease table gave no word within {self._checkpoint_timeout_s} s; it is stored with a "
+            f"{where}: the lease table gave no answer within {self._checkpoint_timeout_s} s; it is stored with a "
             "later heartbeat if the lease stays",
             operation="UpdateItem",
             resource=run.shard_id,

@@ -69,7 +69,7 @@ from penstock.ports.metrics import Metrics
 log = logging.getLogger("penstock.consumer")
 
 READ_FAILURES_TOLD: Final = 5
-"""So many failures of reads in a row are worth a word."""
+"""After so many failures of reads in a row a warning is logged."""
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
 
@@ -113,7 +113,7 @@ class ShardRun:
 
     Args:
         stream: For messages.
-        start: The coordinator's word: shard, epoch, position, deadline.
+        start: The coordinator's command: shard, epoch, position, deadline.
         reader_options: How to read.
         delivery_options: How to deliver.
         is_checkpoint_urgent: Whether automatic checkpoints are written at once rather than with a heartbeat.

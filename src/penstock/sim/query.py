@@ -89,7 +89,7 @@ class SimQuery(SimWorker):
         super().__init__(world, name, incarnation, on_gone)
         self.log = log
         self.shards = QueryShards(name)
-        self._words: list[StartReader | StopReader] = []
+        self._commands: list[StartReader | StopReader] = []
         self._epochs: dict[str, int] = {}
         self._began_s = world.now
         self._has_joined = False
@@ -97,8 +97,8 @@ class SimQuery(SimWorker):
         self._failures = 0
         self._running: StreamOffset | None = None
         self._is_stopping = False
-        self._handlers[StartReader] = self._hear
-        self._handlers[StopReader] = self._hear
+        self._handlers[StartReader] = self._keep
+        self._handlers[StopReader] = self._keep
         self._handlers[AuditReaders] = self._tell_alive
         self._handlers[ExtendDelivery] = lambda _: None
 
@@ -123,22 +123,22 @@ class SimQuery(SimWorker):
         self.feed(Tick())
         self.later(0.05, self._turn)
 
-    def _hear(self, word: StartReader | StopReader) -> None:
-        if isinstance(word, StartReader):
-            self.world.note("start", self.who, word.key, word.epoch, word.position)
-            self._epochs[word.key] = word.epoch
-        self._words.append(word)
+    def _keep(self, command: StartReader | StopReader) -> None:
+        if isinstance(command, StartReader):
+            self.world.note("start", self.who, command.key, command.epoch, command.position)
+            self._epochs[command.key] = command.epoch
+        self._commands.append(command)
 
     def _tell_alive(self, _: AuditReaders) -> None:
         self.later(0.0, self.feed, ReadersFound(frozenset(self._epochs.items())))
 
-    def _listen(self) -> None:
-        words, self._words = self._words, []
-        for word in words:
-            if isinstance(word, StartReader):
-                self.shards.start(word, self.world.wall_ms())
+    def _obey(self) -> None:
+        commands, self._commands = self._commands, []
+        for command in commands:
+            if isinstance(command, StartReader):
+                self.shards.start(command, self.world.wall_ms())
             else:
-                self.shards.stop(word)
+                self.shards.stop(command)
 
     def _tell(self, events: list[Any]) -> None:
         told: list[Event] = list(events)
@@ -155,7 +155,7 @@ class SimQuery(SimWorker):
             self.on_gone(self, "stopped in a batch")
             return
         self._is_stopping = True
-        self._listen()
+        self._obey()
         self._tell([*self.shards.drained(), *self.shards.hand_back_all()])
         self.feed(StopRequested())
 
@@ -170,7 +170,7 @@ class SimQuery(SimWorker):
                 self.later(0.2, self._turn)
                 return
             self._has_joined = True
-        self._listen()
+        self._obey()
         if self.log.pending is not None:
             self._run_batch(self.log.pending)
         elif self.shards.is_settled_for(self.log.done.batch):
@@ -222,7 +222,7 @@ class SimQuery(SimWorker):
     def _plan(self) -> None:
         if self._is_stopping:
             return
-        self._listen()
+        self._obey()
         for key, state in self.shards.states.items():
             shard = self.world.stream.shards[key]
             if index_after(shard, state.position) < len(shard.sequences):

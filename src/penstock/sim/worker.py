@@ -397,6 +397,6 @@ class SimReader:
         self.step()
 
     def checkpoint(self, position: Position) -> None:
-        """Tell the coordinator what is done."""
+        """Ask the coordinator to store what is done."""
         urgent = self._world.chance.random() < 0.2
         self.worker.feed(CheckpointRequested(self.key, self.epoch, position, urgent))

@@ -121,7 +121,7 @@ class _Pushdown:
         self._keep = keep
 
     def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Take note of the filters and give all of them back: Spark applies them as well."""
+        """Note the filters and return all of them: Spark applies them as well."""
         self._keep(narrow(filters))
         return filters
 

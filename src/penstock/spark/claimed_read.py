@@ -326,7 +326,7 @@ class ClaimedRead:
         )
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
-        """Give what lies between what was given out and a fixed end."""
+        """Yield the rows from what was given out up to a fixed end."""
         if end <= self._progress.end:
             return
         while True:
@@ -443,7 +443,7 @@ class ClaimedRead:
         raise self._too_many_changes()
 
     def _lose(self, lease: Lease | None) -> bool:
-        """Give the shard up for this batch, if nothing was given out yet; False when that could not be fixed."""
+        """Give up the shard for this batch, if nothing was given out yet; False when that could not be fixed."""
         if lease is None or self._progress.record_count > 0:
             return False
         return self._claim_nothing(lease, "the lease was lost meanwhile")

@@ -5,7 +5,7 @@ lets the coordinator have the shards that are read out or wanted elsewhere, look
 batch's offset or, when there is nothing to read, the start offset itself, so that no empty batch runs. While idle it
 lets claims become checkpoints, which is what KCL workers and `penstock leases` see.
 
-What is decided is decided in `penstock.core.batches.query_shards`; who owns which lease, by the coordinator behind `query_worker`.
+`penstock.core.batches.query_shards` decides; the coordinator behind `query_worker` knows who owns which lease.
 Every call to the service has its own bounded retries and deadline: an exception here ends the query.
 """
 
@@ -13,30 +13,27 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 from penstock.core.batches.claims import Execution, find_later_claims, last_claimed_batch
-from penstock.core.batches.offsets import Share, StreamOffset
-from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState, Surprise
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_events import StartReader
-from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Promote, Refused
-from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.service_clock import service_bound_ms
-from penstock.core.starting import StartingPosition, with_moment
+from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AnotherDriver, ClaimConflict, PenstockError, ServiceError, Unavailable
+from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
+from penstock.spark.batch_settling import BatchSettler, GivenBatch
 from penstock.spark.news_polling import Prober
 from penstock.spark.process_resources import ClosableMetrics
-from penstock.spark.query_worker import QueryWorker
+from penstock.spark.query_worker import STOP_S, QueryWorker, coordinator_options
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.startup_checks import (
@@ -46,7 +43,6 @@ from penstock.spark.startup_checks import (
     refuse_hidden_sharing,
     refuse_living_driver,
     refuse_other_stream,
-    refuse_sharing_in_one_query,
     rewind_leases,
     scan_leases,
     warn_of_leases_that_win,
@@ -54,26 +50,7 @@ from penstock.spark.startup_checks import (
 )
 
 _log: Final = logging.getLogger("penstock.spark")
-_STOP_S: Final = 10.0
 _AVAILABLE_NOW_WAIT_S: Final = 60.0
-_THREADS_MAX: Final = 16
-_FULL_LOOKS: Final = 3
-"""Batches after which the whole lease table is read: what concerns other workers shows there. Later only the batch's rows."""
-_FIX_ATTEMPTS_MAX: Final = 4
-_NOTHING: Final = Share(record_count_max=0)
-
-
-@dataclass(frozen=True, slots=True)
-class _UnderWay:
-    """The batch that Spark was given last, by this driver.
-
-    Args:
-        end: Its offset.
-        planned_ms: When it was planned, by the time of day.
-    """
-
-    end: StreamOffset
-    planned_ms: int
 
 
 class Planner:
@@ -113,17 +90,13 @@ class Planner:
             deadline_s=options.connection.deadline_s,
             check_stream=self._check_stream,
         )
-        self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")
-        self._read = read
+        self._settler = BatchSettler(
+            options, kinesis, table, clock=clock, read=read, tasks_of=self._shard_tasks
+        )
         self._run = uuid.uuid4().hex[:12]
         self._joined: tuple[QueryWorker, QueryShards] | None = None
         self._stream = StreamIdentity("", 0)
-        self._under_way: _UnderWay | None = None
-        self._rewound_from = (
-            -1
-        )  # the last batch that was claimed and that the checkpoint location does not know
-        self._full_looks_left = _FULL_LOOKS
-        self._has_warned_of_unread = False
+        self._given: GivenBatch | None = None
         self._tips_due_s = float("-inf")
         self._retention_ms = 24 * 3_600_000
         self._until_ms: int | None = None
@@ -139,7 +112,7 @@ class Planner:
         self._until_ms = service_bound_ms(self._clock.wall_ms(), listing.server_ms)
 
     def latest(self, start: StreamOffset, *, with_limits: bool = True) -> StreamOffset:
-        """Give the next batch's offset, or `start` itself when there is nothing to read.
+        """Return the next batch's offset, or `start` itself when there is nothing to read.
 
         Waits up to one probe interval for news. With AvailableNow nothing to read ends the query, so there it waits
         until all shards are known to be read.
@@ -156,7 +129,7 @@ class Planner:
         wait_s = self._options.probe_interval_s if self._until_ms is None else self._available_now_wait_s
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
-            self._listen(query_worker, shards)
+            self._obey(query_worker, shards)
             if not shards.is_settled_for(start.batch):
                 self._settle(start, query_worker, shards)
             self._prober.probe_due(shards.states.items())
@@ -164,14 +137,14 @@ class Planner:
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted:
                 return self._next_offset(start, shards, wanted, with_limits=with_limits)
-            self._promote(shards)
+            self._settler.promote(shards)
             self._tell_tips(query_worker, shards)
             if self._until_ms is not None and self._is_all_read(query_worker, shards):
                 return start
             now_s = self._clock.monotonic_s()
             if now_s >= deadline_s:
                 if self._until_ms is not None:
-                    raise Unavailable(self._say_unread(query_worker, shards, wait_s))
+                    raise Unavailable(self._describe_unread(query_worker, shards, wait_s))
                 return start
             wake_s = min(deadline_s, self._prober.next_due_s(shards.states.values()))
             query_worker.wait(max(0.005, wake_s - now_s))
@@ -180,15 +153,15 @@ class Planner:
         """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
         self._done = None
         _, shards = self._join(end)
-        if self._under_way is None or self._under_way.end.batch != end.batch:
-            self._under_way = _UnderWay(end, self._prober.service_now_ms())
-        by_shard = {task.shard_id: task for task in self._shard_tasks(self._under_way, shards)}
+        if self._given is None or self._given.end.batch != end.batch:
+            self._given = GivenBatch(end, self._prober.service_now_ms())
+        by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
         split = plan_tasks(weights, self._options.shards_per_task, self._options.partitions_max)
         return [[by_shard[shard_id] for shard_id in task] for task in split]
 
-    def _shard_tasks(self, batch: _UnderWay, shards: QueryShards) -> Iterator[ShardTask]:
+    def _shard_tasks(self, batch: GivenBatch, shards: QueryShards) -> Iterator[ShardTask]:
         end = batch.end
         for shard_id, share in end.shares().items():
             state = shards.states.get(shard_id)
@@ -208,7 +181,7 @@ class Planner:
             )
 
     def report(self) -> dict[str, Any] | None:
-        """Say what the last batch read, how far behind the query is, and what its leases did.
+        """Return what the last batch read, how far behind the query is, and what its leases did.
 
         Shown as `latestOffset` in the query's progress; `penstock.spark.lag` reads it.
         """
@@ -242,7 +215,7 @@ class Planner:
         may be ended at any point of the calls above; a batch that is done is settled here then.
         """
         self._prober.close()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._settler.close()
         if self._joined is None:
             return
         (query_worker, shards), self._joined = self._joined, None
@@ -252,13 +225,13 @@ class Planner:
         query_worker.tell([*shards.drained(), *shards.hand_back_all()])
         if self._metrics is not None:
             self._metrics.close()
-        if not query_worker.stop(_STOP_S):
-            _log.warning("not all leases could be released within %g s; they expire by themselves", _STOP_S)
+        if not query_worker.stop(STOP_S):
+            _log.warning("not all leases could be released within %g s; they expire by themselves", STOP_S)
 
     def _is_settled_at_last(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
         """Settle a batch that is done and was not settled yet; False when a batch is under way or the service fails."""
         try:
-            self._listen(query_worker, shards)
+            self._obey(query_worker, shards)
             if self._done is not None and not shards.is_settled_for(self._done.batch):
                 self._settle(self._done, query_worker, shards, is_last=True)
         except PenstockError as error:
@@ -300,14 +273,14 @@ class Planner:
             clock=self._clock,
             metrics=self._metrics,
         )
-        shards = QueryShards(worker, self._rewound_from)
+        shards = QueryShards(worker, self._settler.rewound_from)
         for row in rows.values():
             shards.see(row)
         self._joined = (query_worker, shards)
         wait_s = max(10.0, 2 * options.lease_duration_s)
         if not query_worker.wait_until_at_rest(wait_s):
             _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
-        self._listen(*self._joined)
+        self._obey(*self._joined)
         return self._joined
 
     def _check_stream(self) -> None:
@@ -334,119 +307,32 @@ class Planner:
         """Let leases go back to a checkpoint location that was restored from an older copy; return them as they are then."""
         if not known.worker:
             # A new checkpoint location under the workerId of an earlier one: its batches are numbered behind that one's.
-            self._rewound_from = last_claimed_batch(rows.values(), worker)
+            self._settler.rewound_from = last_claimed_batch(rows.values(), worker)
             return rows
         if not find_later_claims(rows.values(), worker, known.batch):
             return rows
         refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s, self._clock)
-        self._rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
+        self._settler.rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
         return scan_leases(self._table)
 
-    def _listen(self, query_worker: QueryWorker, shards: QueryShards) -> None:
-        for word in query_worker.take_commands():
-            if isinstance(word, StartReader):
-                begin = with_moment(word.position, self._options.starting.of(word.key))
-                shards.start(replace(word, position=begin), self._clock.wall_ms())
+    def _obey(self, query_worker: QueryWorker, shards: QueryShards) -> None:
+        for command in query_worker.take_commands():
+            if isinstance(command, StartReader):
+                begin = with_moment(command.position, self._options.starting.of(command.key))
+                shards.start(replace(command, position=begin), self._clock.wall_ms())
             else:
-                shards.stop(word)
+                shards.stop(command)
 
     # --- settling the batch before --------------------------------------------------------------------------
 
     def _settle(
         self, start: StreamOffset, query_worker: QueryWorker, shards: QueryShards, *, is_last: bool = False
     ) -> None:
-        asked = None if self._full_looks_left > 0 else shards.to_look_at(start)
-        rows = self._look(asked)
-        if asked is not None and not rows.keys() >= set(asked):
-            asked, rows = (
-                None,
-                self._look(None),
-            )  # some are gone: which ones must come back, only the whole table tells
-        if asked is None:
-            self._full_looks_left -= 1
-            if recreate_missing(self._kinesis, self._table, self._options, rows, start, self._stream):
-                rows = self._look(None)
-        self._refuse_another_driver(start, shards, rows)
-        unclaimed = shards.unclaimed(start, rows)
-        if unclaimed and is_last:
-            raise Unavailable(
-                f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
-            )
-        shards.see_exactly(unclaimed, rows)
-        if unclaimed:
-            self._fix_ends(start, shards, unclaimed)
-            rows |= self._look(unclaimed)
-        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
-        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), settlement.queries)
-        for shard_id, surprise in settlement.surprises:
-            _explain(shard_id, surprise, start.batch)
+        settlement = self._settler.settle(start, self._given, shards, self._stream, is_last=is_last)
         self._settlement = settlement
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
         self._measure(settlement, shards)
         query_worker.tell(settlement.progress)
-
-    def _look(self, keys: Collection[str] | None) -> dict[str, Lease]:
-        if keys is None:
-            return scan_leases(self._table)
-        return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
-
-    def _refuse_another_driver(
-        self, start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]
-    ) -> None:
-        later = find_later_claims(rows.values(), shards.worker, max(start.batch, self._rewound_from))
-        if later:
-            claim = later[0].claim_of(shards.worker)
-            raise AnotherDriver(
-                f"shard {later[0].key}: batch {None if claim is None else claim.batch} of {shards.worker} was claimed, and this "
-                f"query is at batch {start.batch}: another query works from the same checkpoint location. Make sure that "
-                "one query at a time uses it"
-            )
-
-    def _fix_ends(self, start: StreamOffset, shards: QueryShards, unclaimed: Collection[str]) -> None:
-        """Fix where a done batch ended in shards that no action of the query read to their end.
-
-        A batch that this driver gave out and Spark went on from is done, so it is read to the end that it has, and its
-        rows are dropped. Of a batch that ended under an earlier driver nobody knows whether anything saw it: it is fixed to
-        hold nothing, and offered again.
-        """
-        given = self._under_way
-        if given is None or given.end.batch != start.batch:
-            _log.warning(
-                "batch %d ended under an earlier driver, and nothing shows that its rows of %s were read: they are offered again",
-                start.batch,
-                ", ".join(sorted(unclaimed)[:5]),
-            )
-            batch = _UnderWay(start, self._clock.wall_ms())
-            tasks = [replace(task, share=_NOTHING) for task in self._shard_tasks(batch, shards)]
-        else:
-            self._warn_of_unread(start, unclaimed)
-            # What came later was in no batch: it is for the next one.
-            tasks = [_up_to(task, given.planned_ms) for task in self._shard_tasks(given, shards)]
-        tasks = [task for task in tasks if task.shard_id in unclaimed]
-        for _ in self._pool.map(self._fix_end, tasks):
-            pass
-
-    def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
-        if self._has_warned_of_unread:
-            return
-        self._has_warned_of_unread = True
-        _log.warning(
-            "batch %d: no action of the query read the rows of %s to their end; the query goes on behind what the batch "
-            "had, as it does with other sources (said once)",
-            start.batch,
-            ", ".join(sorted(unclaimed)[:5]),
-        )
-
-    def _fix_end(self, task: ShardTask) -> None:
-        for attempt in range(_FIX_ATTEMPTS_MAX):
-            try:
-                for _ in self._read(task):
-                    pass
-            except ClaimConflict:
-                if attempt == _FIX_ATTEMPTS_MAX - 1:
-                    raise
-            else:
-                return
 
     def _measure(self, done: Settlement, shards: QueryShards) -> None:
         metrics = self._metrics
@@ -474,14 +360,14 @@ class Planner:
             return False
         before = set(shards.states)
         query_worker.wait_until_at_rest(self._options.probe_interval_s)
-        self._listen(query_worker, shards)
+        self._obey(query_worker, shards)
         return before == set(shards.states) and query_worker.is_at_rest
 
     @property
     def _available_now_wait_s(self) -> float:
         return max(_AVAILABLE_NOW_WAIT_S, 4 * self._options.lease_duration_s)
 
-    def _say_unread(self, query_worker: QueryWorker, shards: QueryShards, wait_s: float) -> str:
+    def _describe_unread(self, query_worker: QueryWorker, shards: QueryShards, wait_s: float) -> str:
         unknown = _unknown(shards)
         why = f"no answer from {', '.join(unknown[:5])}" if unknown else "its leases did not come to rest"
         return (
@@ -495,7 +381,7 @@ class Planner:
         planned_ms = self._prober.service_now_ms()
         doubtful = shards.doubtful.intersection(wanted := list(wanted))
         if doubtful:
-            shards.see_exactly(doubtful, self._look(doubtful))
+            shards.see_exactly(doubtful, self._settler.look(doubtful))
         end = shards.next_offset(
             start,
             wanted,
@@ -505,7 +391,7 @@ class Planner:
             until_ms=self._until_ms,
             deaggregates=self._options.deaggregate,
         )
-        self._under_way = _UnderWay(end, planned_ms)
+        self._given = GivenBatch(end, planned_ms)
         return end
 
     def _tell_tips(self, query_worker: QueryWorker, shards: QueryShards) -> None:
@@ -515,66 +401,7 @@ class Planner:
             self._tips_due_s = now_s + self._options.lease_duration_s / 6
             query_worker.tell(shards.progress())
 
-    def _promote(self, shards: QueryShards) -> None:
-        """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""
-        shards.note_promoted(self._pool.map(self._promote_one, shards.promotions()))
-
-    def _promote_one(self, write: Promote) -> str:
-        """Give the key when there is nothing more to do, an empty text when it is to be tried again."""
-        try:
-            outcome = self._table.write(write)
-        except ServiceError as error:
-            _log.warning("the checkpoint of shard %s could not be written yet: %s", write.key, error)
-            return ""
-        if isinstance(outcome, Refused):
-            _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
-        return write.key
-
-
-def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
-    until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
-    return replace(task, until_ms=until_ms)
-
 
 def _unknown(shards: QueryShards) -> list[str]:
-    """Give the shards of which nobody knows yet whether they have more to read."""
+    """Return the shards of which nobody knows yet whether they have more to read."""
     return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_answered)
-
-
-def coordinator_options(options: SourceOptions, *, is_new: bool) -> CoordinatorOptions:
-    """Return how a query coordinates: as a plain consumer does, with what only Spark knows.
-
-    Args:
-        options: The query's.
-        is_new: It has never read anything. One that has starts what it does not know yet at its beginning, also where
-            the whole lease table is gone.
-    """
-    return CoordinatorOptions(
-        lease_duration_s=options.lease_duration_s,
-        policy=BalancePolicy(options.balance),
-        max_leases=options.leases_max,
-        leases_to_acquire=options.leases_to_acquire,
-        keeps_claims=True,
-        start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
-        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
-        cold_start_jitter_s=min(1.0, options.lease_duration_s / 10),
-        shutdown_timeout_s=_STOP_S / 2,
-        # A batch may last for hours, and a query that stands still shows in Spark itself.
-        stall_after_s=86_400.0,
-    )
-
-
-def _explain(shard_id: str, surprise: Surprise, batch: int) -> None:
-    match surprise:
-        case Surprise.NOT_READ:
-            _log.warning(
-                "shard %s: batch %d did not read it to its end, so its records are offered again",
-                shard_id,
-                batch,
-            )
-        case Surprise.LEASE_GONE:
-            _log.warning(
-                "shard %s: its lease is gone; reading goes on where batch %d began, and gives its records once more",
-                shard_id,
-                batch,
-            )

@@ -1,7 +1,7 @@
 """The query's place in the fleet: the consumer's lease loop, run in the process beside the driver.
 
 The loop and its threads are the plain consumer's (`penstock.runtime.lease_loop`), so renewals go on however long a
-batch takes. Instead of reading shards, this end keeps the coordinator's words about them until the planner, on Spark's
+batch takes. Instead of reading shards, this end keeps the coordinator's commands about them until the planner, on Spark's
 thread, asks for them between two batches.
 """
 
@@ -24,8 +24,9 @@ from penstock.core.leases.coordinator_events import (
     StopReader,
     StopRequested,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.position import Position
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
@@ -33,7 +34,10 @@ from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import LoopThread, ThreadPool
+from penstock.spark.spark_options import SourceOptions
 
+STOP_S: Final = 10.0
+"""How long a query that ends may take to release its leases."""
 _HEARTBEAT_THREADS: Final = 4
 _CALL_THREADS: Final = 8
 
@@ -95,10 +99,10 @@ class QueryWorker:
     # --- the planner's side -----------------------------------------------------------------------------
 
     def take_commands(self) -> Iterator[StartReader | StopReader]:
-        """Yield what the coordinator has said since the last time; a word is gone when the next one is asked for.
+        """Yield the coordinator's commands since the last call; a command is gone when the next one is asked for.
 
-        So a word that was not heard to its end, because the process was told to exit meanwhile, is said again to whoever
-        asks on the way out.
+        So a command that was not carried out, because the process was told to exit meanwhile, comes again to whoever asks
+        on the way out.
 
         Raises:
             PenstockError: The coordinator itself failed, which is a defect; the query must not go on without it.
@@ -108,13 +112,13 @@ class QueryWorker:
                 self._raise_failure()
                 if not self._commands:
                     return
-                word = self._commands[0]
-            yield word
+                command = self._commands[0]
+            yield command
             with self._changed:
                 self._commands.popleft()
 
     def tell(self, events: Sequence[Event]) -> None:
-        """Give the coordinator the readers' words."""
+        """Post the readers' events to the coordinator."""
         with self._changed:
             for event in events:
                 self._is_at_rest = False
@@ -123,7 +127,7 @@ class QueryWorker:
                 self._loop.post(event)
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until the coordinator says something, or the time is over."""
+        """Wait until the coordinator has a command, or the time is over."""
         self._wait_for(lambda: bool(self._commands), timeout_s)
 
     @property
@@ -150,7 +154,7 @@ class QueryWorker:
         return is_done
 
     def abandon(self) -> None:
-        """End without a word: the leases stay in this worker's name until they expire or it comes back."""
+        """End at once: the leases stay in this worker's name until they expire or it comes back."""
         self._loop.finish()
         for pool in self._pools:
             pool.close()
@@ -175,14 +179,14 @@ class QueryWorker:
     # --- the coordinator's side (`penstock.runtime.lease_loop.Readers`), on its thread -------------------
 
     def start_reader(self, effect: StartReader) -> None:
-        """Keep the word for the planner."""
+        """Keep the command for the planner."""
         with self._changed:
             self._alive.add((effect.key, effect.epoch))
             self._commands.append(effect)
             self._changed.notify_all()
 
     def stop_reader(self, effect: StopReader) -> None:
-        """Keep the word for the planner."""
+        """Keep the command for the planner."""
         with self._changed:
             self._commands.append(effect)
             self._changed.notify_all()
@@ -194,7 +198,7 @@ class QueryWorker:
         """Nothing to do: promotions are the planner's own writes."""
 
     def alive(self) -> frozenset[tuple[str, int]]:
-        """Give the shards that the planner has not given back."""
+        """Return the shards that the planner has not given back."""
         with self._changed:
             return frozenset(self._alive)
 
@@ -228,3 +232,26 @@ class _WatchedLoop(LeaseLoop):
     def handle_events(self, events: list[Event], now_s: float) -> None:
         super().handle_events(events, now_s)
         self.after_turn(is_at_rest=self._coordinator.is_at_rest)
+
+
+def coordinator_options(options: SourceOptions, *, is_new: bool) -> CoordinatorOptions:
+    """Return how a query coordinates: as a plain consumer does, with what only Spark knows.
+
+    Args:
+        options: The query's.
+        is_new: It has never read anything. One that has starts what it does not know yet at its beginning, also where
+            the whole lease table is gone.
+    """
+    return CoordinatorOptions(
+        lease_duration_s=options.lease_duration_s,
+        policy=BalancePolicy(options.balance),
+        max_leases=options.leases_max,
+        leases_to_acquire=options.leases_to_acquire,
+        keeps_claims=True,
+        start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
+        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
+        cold_start_jitter_s=min(1.0, options.lease_duration_s / 10),
+        shutdown_timeout_s=STOP_S / 2,
+        # A batch may last for hours, and a query that stands still shows in Spark itself.
+        stall_after_s=86_400.0,
+    )

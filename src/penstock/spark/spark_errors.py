@@ -1,7 +1,7 @@
-"""The border to Spark: errors leave as their message, not as a wall of frames.
+"""Errors as Spark shows them: as their message, not as a wall of frames.
 
 Spark shows the whole Python traceback, with every cause, in front of the message. An error of ours explains itself, so
-it leaves without the frames of its way through the SDK; the whole story goes to the log.
+it leaves without the frames of its way through the SDK; the whole traceback goes to the log.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ def explained(call: Callable[_Args, _Result]) -> Callable[_Args, _Result]:
     """Let errors of ours leave a call without the frames and causes that led to them."""
 
     @functools.wraps(call)
-    def at_border(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
+    def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> _Result:
         try:
             return call(*args, **kwargs)
         except PenstockError as error:
             raise _bare(error) from None
 
-    return at_border
+    return with_plain_errors
 
 
 def explained_rows(call: Callable[_Args, Iterator[_Item]]) -> Callable[_Args, Iterator[_Item]]:
-    """Do what `explained` does for a call that gives its result bit by bit."""
+    """Do what `explained` does for a call that yields its result bit by bit."""
 
     @functools.wraps(call)
-    def at_border(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:
+    def with_plain_errors(*args: _Args.args, **kwargs: _Args.kwargs) -> Iterator[_Item]:
         try:
             yield from call(*args, **kwargs)
         except PenstockError as error:
             raise _bare(error) from None
 
-    return at_border
+    return with_plain_errors
 
 
 def _bare(error: PenstockError) -> PenstockError:
-    _log.debug("the whole story of the error that follows", exc_info=error)
+    _log.debug("the whole traceback of the error that follows", exc_info=error)
     cause = error.__cause__
     if cause is not None and str(cause) not in str(error):
         error.add_note(f"Cause: {type(cause).__name__}: {cause}")
@@ -61,7 +61,7 @@ def exit_on_termination() -> None:
     """Turn SIGTERM into an orderly end of this process, so that Spark's `stop` reaches the reader.
 
     Spark ends the process beside the driver with SIGTERM; Python's default would die on the spot, with leases held
-    and threads running. Only where nobody else has a say, and only from the main thread, as Python demands.
+    and threads running. Only where nobody else handles the signal, and only from the main thread, as Python demands.
     """
     if (
         threading.current_thread() is threading.main_thread()
@@ -71,6 +71,6 @@ def exit_on_termination() -> None:
 
 
 def _exit(number: int, _frame: FrameType | None) -> None:
-    # Once is enough: another one must not break off the farewell that this one begins.
+    # Once is enough: another one must not interrupt the orderly end that this one begins.
     signal.signal(number, signal.SIG_IGN)
     sys.exit(0)

@@ -87,7 +87,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
 
 
 def warn_of_leases_that_win(table: LeaseTable, rows: Mapping[str, Lease], options: SourceOptions) -> None:
-    """Say that a starting position counts for no shard that the application has read already."""
+    """Warn that a starting position counts for no shard that the application has read already."""
     read = sorted(key for key, row in rows.items() if row.checkpoint.is_in_shard)
     if not read or not options.starting_is_given:
         return

@@ -302,7 +302,7 @@ class QueryShards:
         """The shards that are the query's now, those on their way out included."""
         return frozenset(self._held)
 
-    # --- the coordinator's word -----------------------------------------------------------------------
+    # --- the coordinator's commands -----------------------------------------------------------------------
 
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Add a shard. It is read from the next batch on."""
@@ -320,7 +320,7 @@ class QueryShards:
     def _begin_again(self, held: _Held, effect: StartReader, now_ms: int) -> ShardState | None:
         given = self._given_back.pop(effect.key, None)
         if given is not None and not (held.position.is_record and given[0].position < held.position):
-            # It was this query's a moment ago. The row that came with the word can be older than its last claim.
+            # It was this query's a moment ago. The row that came with the command can be older than its last claim.
             if given[1] is not None:
                 self._promotions[effect.key] = given[1]
             return given[0]
@@ -466,7 +466,7 @@ class QueryShards:
         begin = resolve_start(row, self.worker, batch, planned)
         if planned is not None:
             return begin
-        # What the coordinator says can be ahead of the row (an earlier reader's last word) or be another beginning.
+        # What the coordinator says can be ahead of the row (an earlier reader's late checkpoint) or be another beginning.
         is_ahead = begin is not None and (begin.position.is_record or begin.position.is_shard_end)
         if begin is not None and is_ahead and not begin.position < held.position:
             return begin

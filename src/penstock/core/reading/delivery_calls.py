@@ -1,4 +1,4 @@
-"""The words of delivery: its options, the calls of user code, and what follows a call that failed.
+"""What delivery is told and answers: its options, the calls of user code, and what follows a call that failed.
 
 The machine that uses them is `penstock.core.reading.delivery`.
 """

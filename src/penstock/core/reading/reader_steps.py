@@ -1,4 +1,4 @@
-"""What a shard's reader asks for, and what it is answered: the words between the machine and whoever drives it."""
+"""What a shard's reader asks for, and what it is answered: the steps and events of the machine."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ class IteratorStart:
 
 
 def plan_iterator(position: Position) -> IteratorStart:
-    """Say where the iterator begins that resumes a shard from a position.
+    """Return where the iterator begins that resumes a shard from a position.
 
     Args:
         position: A checkpoint or a starting position. A LATEST that is pinned to a moment begins at the moment, so that
@@ -69,7 +69,7 @@ def plan_iterator(position: Position) -> IteratorStart:
 
 
 def count_done(position: Position, sequence_number: str, user_record_count: int) -> int:
-    """Say how many user records of one Kinesis record are done, and are skipped when reading from a position.
+    """Return how many user records of one Kinesis record are done, and are skipped when reading from a position.
 
     Args:
         position: Everything up to and including it is done.

@@ -1,0 +1,242 @@
+"""Settle a batch that is done: fix its end where nobody has, and resolve where every shard goes on.
+
+Spark asks for the next batch when the one before is done. Its claims on the leases are where the next one starts. A shard
+without a claim was read by no action of the query; the driver then fixes its end. While nothing is to be read, claims
+become checkpoints.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from penstock.core.batches.claims import find_later_claims
+from penstock.core.batches.offsets import Share, StreamOffset
+from penstock.core.batches.query_shards import QueryShards, Settlement, Surprise
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Promote, Refused
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import AnotherDriver, ClaimConflict, ServiceError, Unavailable
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.lease_table import LeaseTable
+from penstock.spark.shard_task import ShardTask
+from penstock.spark.spark_options import SourceOptions
+from penstock.spark.startup_checks import recreate_missing, refuse_sharing_in_one_query, scan_leases
+
+_log: Final = logging.getLogger("penstock.spark")
+_THREADS_MAX: Final = 16
+_FULL_LOOKS: Final = 3
+"""Batches after which the whole lease table is read: what concerns other workers shows there. Later only the batch's rows."""
+_FIX_ATTEMPTS_MAX: Final = 4
+_NOTHING: Final = Share(record_count_max=0)
+
+
+@dataclass(frozen=True, slots=True)
+class GivenBatch:
+    """A batch that this driver gave to Spark.
+
+    Args:
+        end: Its offset.
+        planned_ms: When it was planned, by the time of day.
+    """
+
+    end: StreamOffset
+    planned_ms: int
+
+
+class BatchSettler:
+    """Settles one query's batches. Called by one thread.
+
+    Args:
+        options: The source's options.
+        kinesis: The service.
+        table: The application's lease table.
+        clock: Time.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here.
+        tasks_of: The tasks of a batch.
+    """
+
+    def __init__(
+        self,
+        options: SourceOptions,
+        kinesis: Kinesis,
+        table: LeaseTable,
+        *,
+        clock: Clock,
+        read: Callable[[ShardTask], Iterable[Any]],
+        tasks_of: Callable[[GivenBatch, QueryShards], Iterator[ShardTask]],
+    ) -> None:
+        self._options = options
+        self._kinesis = kinesis
+        self._table = table
+        self._clock = clock
+        self._read = read
+        self._tasks_of = tasks_of
+        self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")
+        self._full_looks_left = _FULL_LOOKS
+        self._has_warned_of_unread = False
+        self.rewound_from = -1
+        """The last batch that was claimed and that the checkpoint location does not know."""
+
+    def settle(
+        self,
+        start: StreamOffset,
+        given: GivenBatch | None,
+        shards: QueryShards,
+        stream: StreamIdentity,
+        *,
+        is_last: bool = False,
+    ) -> Settlement:
+        """Resolve where every shard goes on, now that a batch is done.
+
+        Args:
+            start: The done batch's offset.
+            given: The batch that this driver gave out last, or None.
+            shards: The query's.
+            stream: The stream that is read.
+            is_last: The query ends: no shard is read any more.
+
+        Raises:
+            AnotherDriver: A later batch than this driver knows was claimed.
+            OptionError: Two sources of the query share the stream's shards.
+            Unavailable: With `is_last`: a shard's end is not fixed.
+        """
+        asked = None if self._full_looks_left > 0 else shards.to_look_at(start)
+        rows = self.look(asked)
+        if asked is not None and not rows.keys() >= set(asked):
+            asked, rows = (
+                None,
+                self.look(None),
+            )  # some are gone: which ones must come back, only the whole table tells
+        if asked is None:
+            self._full_looks_left -= 1
+            if recreate_missing(self._kinesis, self._table, self._options, rows, start, stream):
+                rows = self.look(None)
+        self._refuse_another_driver(start, shards, rows)
+        unclaimed = shards.unclaimed(start, rows)
+        if unclaimed and is_last:
+            raise Unavailable(
+                f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
+            )
+        shards.see_exactly(unclaimed, rows)
+        if unclaimed:
+            self._fix_ends(start, given, shards, unclaimed)
+            rows |= self.look(unclaimed)
+        settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
+        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), settlement.queries)
+        for shard_id, surprise in settlement.surprises:
+            _explain(shard_id, surprise, start.batch)
+        return settlement
+
+    def look(self, keys: Collection[str] | None) -> dict[str, Lease]:
+        """Return leases as they are now: of these shards, or all."""
+        if keys is None:
+            return scan_leases(self._table)
+        return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
+
+    def _refuse_another_driver(
+        self, start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]
+    ) -> None:
+        later = find_later_claims(rows.values(), shards.worker, max(start.batch, self.rewound_from))
+        if later:
+            claim = later[0].claim_of(shards.worker)
+            raise AnotherDriver(
+                f"shard {later[0].key}: batch {None if claim is None else claim.batch} of {shards.worker} was claimed, and this "
+                f"query is at batch {start.batch}: another query works from the same checkpoint location. Make sure that "
+                "one query at a time uses it"
+            )
+
+    def _fix_ends(
+        self,
+        start: StreamOffset,
+        given: GivenBatch | None,
+        shards: QueryShards,
+        unclaimed: Collection[str],
+    ) -> None:
+        """Fix where a done batch ended in shards that no action of the query read to their end.
+
+        A batch that this driver gave out and Spark went on from is done, so it is read to the end that it has, and its
+        rows are dropped. Of a batch that ended under an earlier driver nobody knows whether anything saw it: it is fixed to
+        hold nothing, and offered again.
+        """
+        if given is None or given.end.batch != start.batch:
+            _log.warning(
+                "batch %d ended under an earlier driver, and nothing shows that its rows of %s were read: they are offered again",
+                start.batch,
+                ", ".join(sorted(unclaimed)[:5]),
+            )
+            batch = GivenBatch(start, self._clock.wall_ms())
+            tasks = [replace(task, share=_NOTHING) for task in self._tasks_of(batch, shards)]
+        else:
+            self._warn_of_unread(start, unclaimed)
+            # What came later was in no batch: it is for the next one.
+            tasks = [_up_to(task, given.planned_ms) for task in self._tasks_of(given, shards)]
+        tasks = [task for task in tasks if task.shard_id in unclaimed]
+        for _ in self._pool.map(self._fix_end, tasks):
+            pass
+
+    def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
+        if self._has_warned_of_unread:
+            return
+        self._has_warned_of_unread = True
+        _log.warning(
+            "batch %d: no action of the query read the rows of %s to their end; the query goes on behind what the batch "
+            "had, as it does with other sources (said once)",
+            start.batch,
+            ", ".join(sorted(unclaimed)[:5]),
+        )
+
+    def _fix_end(self, task: ShardTask) -> None:
+        for attempt in range(_FIX_ATTEMPTS_MAX):
+            try:
+                for _ in self._read(task):
+                    pass
+            except ClaimConflict:
+                if attempt == _FIX_ATTEMPTS_MAX - 1:
+                    raise
+            else:
+                return
+
+    def promote(self, shards: QueryShards) -> None:
+        """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""
+        shards.note_promoted(self._pool.map(self._promote_one, shards.promotions()))
+
+    def _promote_one(self, write: Promote) -> str:
+        """Write one promotion; returns its key when there is nothing more to do, and an empty text when it must be tried again."""
+        try:
+            outcome = self._table.write(write)
+        except ServiceError as error:
+            _log.warning("the checkpoint of shard %s could not be written yet: %s", write.key, error)
+            return ""
+        if isinstance(outcome, Refused):
+            _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
+        return write.key
+
+    def close(self) -> None:
+        """End the threads, each after its call."""
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:
+    until_ms = moment_ms if task.until_ms is None else min(task.until_ms, moment_ms)
+    return replace(task, until_ms=until_ms)
+
+
+def _explain(shard_id: str, surprise: Surprise, batch: int) -> None:
+    match surprise:
+        case Surprise.NOT_READ:
+            _log.warning(
+                "shard %s: batch %d did not read it to its end, so its records are offered again",
+                shard_id,
+                batch,
+            )
+        case Surprise.LEASE_GONE:
+            _log.warning(
+                "shard %s: its lease is gone; reading goes on where batch %d began, and gives its records once more",
+                shard_id,
+                batch,
+            )
