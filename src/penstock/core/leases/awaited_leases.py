@@ -98,15 +98,21 @@ class AwaitedLeases:
         elif row.checkpoint_owner is None:
             self._on_given(row)
         elif not self._is_stopping and self._is_overdue(row, ask, now_s):
-            take = self.stream_check.prepared(Take(key, row.counter, self.me), now_s)
+            # The reader: Release or a renewal, just now. This worker: a take with the counter as read before it, which is
+            # refused; the next look shows what came of it.
+            take = self.stream_check.for_this_stream(Take(key, row.counter, self.me), now_s)
             self._writes.enqueue(take, ForGain(Reason.HANDOVER_OVERDUE))
 
     def _on_given(self, row: Lease) -> None:
         if self._is_stopping:
+            # This worker: RequestHandover, then it is told to stop. The reader: Release for this worker. Nobody else takes
+            # the lease before it expires in this worker's name, so it is freed at once.
             self._writes.enqueue(Release(row.key, row.counter, self.me), ForGain(Reason.HANDED_OVER))
             del self._asks[row.key]
         else:
-            write = Renew(row.key, row.counter, self.me, stream=self.stream_check.unsaid(row))
+            # The reader: Release for this worker. This worker: a renewal with the counter of that release, which is refused
+            # where another worker has taken the lease in between.
+            write = Renew(row.key, row.counter, self.me, stream=self.stream_check.stream_to_note(row))
             self._writes.enqueue(write, ForGain(Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, ask: _Ask, now_s: float) -> bool:

@@ -369,8 +369,8 @@ class Coordinator:
         if is_leaving and not self.options.keeps_claims:
             return Release(key, lease.counter, self.worker, self._late_checkpoints.take(key), lease.owner)
         if lease.checkpoint == LATEST and not is_leaving:
-            return self._stream_check.prepared(Take(key, lease.counter, self.worker), now_s)
-        stream = self._stream_check.unsaid(lease)
+            return self._stream_check.for_this_stream(Take(key, lease.counter, self.worker), now_s)
+        stream = self._stream_check.stream_to_note(lease)
         return Renew(key, lease.counter, self.worker, during_handover=is_leaving, stream=stream)
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
@@ -397,7 +397,7 @@ class Coordinator:
         if key in self.held_leases or key in self._awaited or self._shunned.get(key, -math.inf) > now_s:
             return
         if isinstance(write, Take):
-            write = self._stream_check.prepared(write, now_s)
+            write = self._stream_check.for_this_stream(write, now_s)
         self._writes.enqueue(write, ForGain(move.reason))
 
     def _count(self, fleet: list[FleetLease], workers: set[str]) -> None:

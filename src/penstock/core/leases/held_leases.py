@@ -400,6 +400,8 @@ class HeldLeases:
 
     def audit(self, alive: frozenset[tuple[str, int]], now_s: float) -> None:
         """Compare held leases with living readers: each held and readable lease has exactly one."""
+        # A reader: its last event, posted. The machine: this audit, before that event is handled. The loop counts such a
+        # reader as alive, so what is not among the living has told everything that it will.
         for key, epoch in sorted(alive):
             if self._with_reader(key, epoch) is None and self._leaving.get(key) != epoch:
                 self._leaving[key] = epoch

@@ -109,6 +109,8 @@ def start_reading_at(lease: Lease, has_parent: bool) -> Position:
         this application. Two workers that start an application while its stream splits can leave such a row,
         and starting it later than its beginning would lose records.
     """
+    # One worker: lists the shards before a split, and creates the parent at LATEST. Another one: lists them after the split,
+    # and creates the child at LATEST. Records that were put between the two moments would be nobody's.
     starts_late = lease.checkpoint.sentinel in (Sentinel.LATEST, Sentinel.AT_TIMESTAMP)
     return TRIM_HORIZON if starts_late and has_parent else lease.checkpoint
 

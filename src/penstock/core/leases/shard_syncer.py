@@ -47,7 +47,6 @@ from penstock.core.leases.write_purposes import CreationReason, ForFirstLease, F
 from penstock.core.shard import Shard
 
 _RESTORED_COUNTER_STEP: Final = 1_000_000
-"""Counters fence writes. A row that is made again must never come to a counter that somebody still holds."""
 _MEMORY_ROUNDS: Final = 3
 _RETRIES_MAX: Final = 8  # of one creation; the next round looks at what is missing anew
 
@@ -147,6 +146,8 @@ class ShardSyncer:
             f"{len(leases)} leases are gone with the lease table: they are created again at the "
             "checkpoints that this worker has seen; records after them are delivered again",
         )
+        # One worker: Renew with counter 7, still on its way. Another one: makes the row again. If the new row could count up
+        # to 7, the old renewal would be applied to it: so it begins far above.
         for lease in leases.values():
             bare = replace(
                 lease,
@@ -195,7 +196,8 @@ class ShardSyncer:
         self._create_first()
 
     def _create_first(self) -> None:
-        # The first lease decides who starts the application; the others follow when it stands.
+        # Two workers: list the shards at unlike moments. Each: Create of the first lease, and one of the two is refused. Who
+        # was first creates the others, all at one moment.
         if not self._writes.enqueue(Create(self.options.own(self._first[0])), ForFirstLease()):
             self._first.clear()  # a write for it is under way: the next round shows what stands
 

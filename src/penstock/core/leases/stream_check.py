@@ -63,11 +63,11 @@ class StreamCheck:
         self._compared |= self.view.set_aside
         self.view.set_rows_aside(())
 
-    def unsaid(self, row: Lease) -> StreamIdentity | None:
+    def stream_to_note(self, row: Lease) -> StreamIdentity | None:
         """Return the stream for a row that does not name one, which a renewal may tell; else None."""
         return self.stream if row.stream is None else None
 
-    def prepared(self, write: Take, now_s: float) -> Take:
+    def for_this_stream(self, write: Take, now_s: float) -> Take:
         """Return a take that asks for this stream, and gives a bare LATEST the moment at which it is taken."""
         if self.stream is None:
             return write

@@ -1,0 +1,78 @@
+"""One held lease as a machine: its phases, and what it wants done."""
+
+import pytest
+
+from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped, StopReader, StopWhy
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, Trigger
+from penstock.core.leases.held_lease_wants import Lost, SendWrite
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import Release
+from penstock.core.position import at_record
+
+ROW = Lease("s", counter=4, owner="me", checkpoint=at_record("5"))
+
+
+def held(phase=LeasePhase.WAITING):
+    lease = HeldLease("me", CoordinatorOptions(), 1, ROW, renewed_s=0.0, renew_due_s=3.0)
+    lease.phase = phase
+    return lease
+
+
+def advance(lease, now_s=1.0):
+    return lease.advance(now_s, LeaseView(10.0), is_busy=False, has_earlier_reader=False)
+
+
+def test_the_table_has_every_phase_and_each_can_be_reached():
+    reached, new = set(), {LeasePhase.WAITING}
+    while new:
+        reached |= new
+        new = {after for phase in new for after in TRANSITIONS[phase].values()} - reached
+    assert reached == set(LeasePhase) == set(TRANSITIONS)
+
+
+@pytest.mark.parametrize("phase", [phase for phase in LeasePhase if phase is not LeasePhase.GONE])
+def test_a_lease_can_be_lost_in_every_phase_and_then_nothing_follows(phase):
+    lease = held(phase)
+    wants = advance(lease, now_s=9.0)
+    assert isinstance(wants[-1], Lost)
+    assert wants[-1].leaves_reader is (phase in {LeasePhase.READING, LeasePhase.STOPPING})
+    assert lease.phase is LeasePhase.GONE
+    with pytest.raises(AssertionError):
+        advance(lease, now_s=9.0)
+
+
+@pytest.mark.parametrize("phase", [LeasePhase.WAITING, LeasePhase.STOPPED, LeasePhase.DRAINED])
+def test_a_reader_that_was_never_started_cannot_stop(phase):
+    with pytest.raises(AssertionError, match=f"lease s in phase {phase.name}: READER_STOPPED"):
+        held(phase).on_stopped(ReaderStopped("s", 1, None))
+
+
+def test_giving_up_a_lease_stops_its_reader_once_then_releases_it_at_what_was_done():
+    lease = held()
+    advance(lease)
+    assert lease.stop(StopWhy.SURPLUS) == [StopReader("s", 1, StopWhy.SURPLUS)]
+    assert lease.stop(StopWhy.SHUTDOWN) == []
+    assert advance(lease) == []
+    lease.on_stopped(ReaderStopped("s", 1, at_record("8")))
+    assert advance(lease) == [SendWrite(Release("s", 4, "me", at_record("8")))]
+
+
+@pytest.mark.parametrize(
+    ("before", "release", "after"),
+    [
+        (LeasePhase.READING, False, LeasePhase.PARKED),
+        (LeasePhase.READING, True, LeasePhase.STOPPED),
+        (LeasePhase.STOPPING, False, LeasePhase.STOPPED),
+        (LeasePhase.STOPPING, True, LeasePhase.STOPPED),
+    ],
+)
+def test_a_reader_that_fails_parks_its_lease_unless_it_was_to_be_given_up(before, release, after):
+    lease = held(before)
+    lease.on_failed(ReaderFailed("s", 1, None, "poison", release=release))
+    assert lease.phase is after
+
+
+def test_a_lease_that_waits_for_its_parents_is_read_given_up_or_lost_and_nothing_else():
+    assert set(TRANSITIONS[LeasePhase.WAITING]) == {Trigger.START, Trigger.STOP, Trigger.LOST}
