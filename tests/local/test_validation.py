@@ -258,12 +258,13 @@ def test_a_stream_made_anew_under_its_name_is_another_one(rig):
 
 
 def test_every_type_of_the_models_requests_can_be_checked():
-    names = {request_model.input_shape(operation) for operation in request_model.operations()}
+    shapes = [request_model.input_shape(operation) for operation in request_model.operations()]
     seen = set()
-    while names - seen:
-        name = (names - seen).pop()
-        seen.add(name)
-        shape = request_model.shape(name)
+    while shapes:
+        shape = shapes.pop()
         within = [*shape.members.values(), shape.member, shape.key, shape.value]
-        names |= {reference.shape for reference in within if reference.shape}
-    assert {request_model.shape(name).type for name in seen} <= request_model.CHECKS.keys()
+        names = {reference.shape for reference in within if reference.shape} - seen
+        shapes += map(request_model.shape, names)
+        seen |= names
+        assert shape.type in request_model.CHECKS
+    assert "StreamName" in seen

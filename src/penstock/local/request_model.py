@@ -34,11 +34,11 @@ class ShapeName(msgspec.Struct, frozen=True):
 
 
 class Shape(msgspec.Struct, frozen=True, eq=False):
-    """A type of the model; `min` and `max` are a length, a count or a value, as its type has it."""
+    """A type of the model; `min` and `max` bound its length, its count of members or its value."""
 
     type: str
-    min: int | None = None
-    max: int | None = None
+    min: int | float | None = None
+    max: int | float | None = None
     pattern: str | None = None
     enum: tuple[str, ...] = ()
     required: tuple[str, ...] = ()
@@ -48,8 +48,11 @@ class Shape(msgspec.Struct, frozen=True, eq=False):
     value: ShapeName = ShapeName("")
 
 
+_NO_MEMBERS = Shape("structure")
+
+
 class _Operation(msgspec.Struct, frozen=True):
-    input: ShapeName
+    input: ShapeName | None = None
 
 
 class _Model(msgspec.Struct, frozen=True):
@@ -68,9 +71,10 @@ def operations() -> Collection[str]:
     return _model().operations.keys()
 
 
-def input_shape(operation: str) -> str:
-    """Return the name of the shape of an operation's requests."""
-    return _model().operations[operation].input.shape
+def input_shape(operation: str) -> Shape:
+    """Return the shape of an operation's requests."""
+    named = _model().operations[operation].input
+    return _NO_MEMBERS if named is None else shape(named.shape)
 
 
 def shape(name: str) -> Shape:
@@ -99,7 +103,7 @@ def checked(operation: str, document: Any, *, apart: Collection[str] = ()) -> di
         RequestRefused: `SerializationException` for a wrong type, `ValidationException` for the rest.
     """
     problems: list[str] = []
-    found = _structure(shape(input_shape(operation)), document, "", problems, apart)
+    found = _structure(input_shape(operation), document, "", problems, apart)
     refuse_if(problems)
     return found
 
@@ -110,7 +114,7 @@ def check(expected: Shape | str, value: Any, path: str, problems: list[str]) -> 
     Args:
         expected: A shape, or the name of one of the model.
         value: What the request has; not null.
-        path: Where it stands in the request.
+        path: Its place in the request.
         problems: Receives the sentences.
 
     Raises:
