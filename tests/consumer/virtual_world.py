@@ -259,8 +259,8 @@ class VirtualWorker:
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,
             retention_s=86400.0,
-            waiter=self._wait,
         )
+        self.runtime.delivery._wait_for = self._wait_for
 
     def data(self) -> list[bytes]:
         return [data for _, _, data in self.delivered]
@@ -287,9 +287,9 @@ class VirtualWorker:
         loops = (self.runtime.leases, self.runtime.delivery)
         return min(loop.next_wake_s() or float("inf") for loop in loops if not loop.is_finished)
 
-    def _wait(self, condition, is_done, timeout_s) -> bool:
+    def _wait_for(self, condition, is_done) -> bool:
         """As `batch.checkpoint` waits: only this worker's lease loop moves meanwhile."""
-        end_s = self.world.clock.now_s + timeout_s
+        end_s = self.world.clock.now_s + self.runtime.delivery._checkpoint_timeout_s
         leases = self.runtime.leases
         while not is_done():
             wake_s = leases.next_wake_s()

