@@ -17,7 +17,7 @@ from penstock.core.position import at_record
 class Hands:
     """Another worker of a query's application; each step is repeated when a heartbeat comes in between."""
 
-    def __init__(self, server, query, key, name="robber"):
+    def __init__(self, server, query, key, name="thief"):
         self.query = query
         self.key = key
         self.name = name

@@ -65,11 +65,11 @@ class Query:
             planner._joined[0].abandon()
         self.reader = self.fresh()
 
-    def rob(self, key):
+    def steal(self, key):
         """Let another worker take a lease by force, between two heartbeats; gives its row as it was."""
         while True:
             row = self.table.fetch(key)
-            if isinstance(self.table.write(Take(key, row.counter, "robber")), Applied):
+            if isinstance(self.table.write(Take(key, row.counter, "thief")), Applied):
                 return row
 
     def plan(self):

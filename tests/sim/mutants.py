@@ -365,7 +365,7 @@ MUTANTS = (
     Mutant("held but not read", "vmware-go-kcl 77", 0, HeldLease, "_start", _own_but_not_read),
     Mutant(
         "first sight counts as dead",
-        "cold observers that rob live owners",
+        "cold observers that steal from live owners",
         0,
         LeaseView,
         "_owner_state",

@@ -102,7 +102,7 @@ BROKEN = {
         [*UP, *stream(9, 10), taken(), reading(), *handled(9), checkpoint(10)],
         [*UP, *stream(9, 10), taken(), reading(), *handled(9, 10), checkpoint(10)],
     ),
-    "S2 a robbed owner's checkpoint is accepted": (
+    "S2 the checkpoint of an owner whose lease was stolen is accepted": (
         "S2",
         [
             *UP,

@@ -147,8 +147,8 @@ class Worker:
             if key in self.held:
                 continue  # it is renewed here
             counter, owner = number(item, "leaseCounter"), item.get("leaseOwner", {}).get("S")
-            is_robbed = owner is not None and owner != self.name
-            adds = ("ownerSwitchesSinceCheckpoint",) if is_robbed else ()
+            is_stolen = owner is not None and owner != self.name
+            adds = ("ownerSwitchesSinceCheckpoint",) if is_stolen else ()
             if self.update(key, counter, {"leaseOwner": {"S": self.name}}, adds=adds):
                 self.begin(item, counter + 1, owner)
 

@@ -424,7 +424,7 @@ def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR091
     if isinstance(write, Renew):
         return row.counter == write.counter + 1 and row.reader == write.worker
     if isinstance(write, Checkpoint):
-        # A robber's take bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
+        # A take by another worker bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
         # checkpoint sets back.
         return (row.counter, row.checkpoint, row.owner_switches) == (write.counter + 1, write.position, 0)
     if isinstance(write, LateCheckpoint):

@@ -150,7 +150,7 @@ class OneOwner(Checker):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A worker that says it was robbed must have been."""
+        """A worker that reports a stolen lease must have lost it."""
         if topic == "LOST" and reason in ("taken", "same_name") and key is not None:
             if self.history.is_forgiven(key):
                 return

@@ -391,19 +391,19 @@ def test_a_write_whose_answer_is_lost_is_found_to_stand(dynamo, write):
     ],
     ids=repr,
 )
-def test_a_write_that_was_lost_before_a_robbery_is_refused_and_shows_the_robber(dynamo, write):
+def test_a_write_that_was_lost_before_the_lease_was_stolen_is_refused_and_shows_who_stole_it(dynamo, write):
     server, table = dynamo
     lay(server, table, BASE)
     server.faults.drop_before("dynamodb.UpdateItem")
-    robbed = []
+    stolen = []
 
-    class Robbing(DynamoLeaseTable):
+    class StealingFirst(DynamoLeaseTable):
         def fetch(self, key):
-            if not robbed:
-                robbed.append(table.write(Take(KEY, 7, OTHER)))
+            if not stolen:
+                stolen.append(table.write(Take(KEY, 7, OTHER)))
             return super().fetch(key)
 
-    outcome = Robbing(table.name, table._options).write(write)
+    outcome = StealingFirst(table.name, table._options).write(write)
     assert isinstance(outcome, Refused)
     assert (outcome.row.owner, outcome.row.counter) == (OTHER, 8)
 

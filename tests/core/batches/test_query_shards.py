@@ -221,7 +221,7 @@ def test_what_is_lost_stays_lost_whatever_is_asked_for_later():
     assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP)]
 
 
-def test_a_robbed_shard_is_given_back_with_its_claim_where_the_robber_left_it():
+def test_a_stolen_shard_is_given_back_with_its_claim_where_the_thief_left_it():
     shards = holding("a", "b")
     settle(shards, done(shards=("a", "b")), replace(claimed(), owner=OTHER), replace(lease("b"), owner=OTHER))
     assert shards.hand_back() == [ReaderStopped("a", 1, AT9, TIP), ReaderStopped("b", 2, None)]

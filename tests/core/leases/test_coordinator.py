@@ -535,7 +535,7 @@ def test_a_renewal_whose_answer_does_not_tell_what_stands_is_read_back(is_done, 
     assert bench.reports(Topic.LOST) == []
 
 
-def test_a_robbed_worker_stops_and_writes_its_last_word_forward_only():
+def test_a_stolen_worker_stops_and_writes_its_last_word_forward_only():
     bench = holding()
     bench.run(CheckpointRequested("s", 1, at_record("5"), urgent=True))
     bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
@@ -548,7 +548,7 @@ def test_a_robbed_worker_stops_and_writes_its_last_word_forward_only():
     assert (row.owner, row.checkpoint) == ("thief", at_record("8"))
 
 
-def test_a_robbed_reader_that_fails_instead_of_stopping_has_a_last_word_too():
+def test_a_stolen_reader_that_fails_instead_of_stopping_has_a_last_word_too():
     bench = holding()
     bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
     drive_renewal(bench, bench.table.write)

@@ -27,7 +27,7 @@ STEPS_MAX = 26
 
 
 class History:
-    """One query and one robber, driven by chance; keeps what must hold."""
+    """One query and one thief, driven by chance; keeps what must hold."""
 
     def __init__(self, server, seed):
         self.chance = random.Random(seed)
@@ -47,7 +47,7 @@ class History:
         self.copies = [
             (None, None, 0)
         ]  # the checkpoint location after each batch: committed, planned, rows by then
-        self.done_by_robber = set()
+        self.done_by_thief = set()
         self.log = []
 
     # --- steps ------------------------------------------------------------------------------------------
@@ -112,13 +112,13 @@ class History:
         self.query.reader.stop()
         self.query.reader = self.query.fresh()
 
-    def rob(self):
-        row = self._some_row(lambda row: row.owner != "robber" and not row.is_ended)
+    def steal(self):
+        row = self._some_row(lambda row: row.owner != "thief" and not row.is_ended)
         if row is not None:
-            self.query.table.write(Take(row.key, row.counter, "robber"))
+            self.query.table.write(Take(row.key, row.counter, "thief"))
 
-    def checkpoint_as_robber(self):
-        row = self._some_row(lambda row: row.reader == "robber")
+    def checkpoint_as_thief(self):
+        row = self._some_row(lambda row: row.reader == "thief")
         if row is None:
             return
         records = Hands(self.server, self.query, row.key).records()
@@ -126,14 +126,14 @@ class History:
         if not ahead:
             return
         place = self.chance.choice(ahead)
-        write = Checkpoint(row.key, row.counter, "robber", at_record(place))
+        write = Checkpoint(row.key, row.counter, "thief", at_record(place))
         if isinstance(self.query.table.write(write), Applied):
-            self.done_by_robber |= {(row.key, int(number)) for number in records if int(number) <= int(place)}
+            self.done_by_thief |= {(row.key, int(number)) for number in records if int(number) <= int(place)}
 
-    def release_as_robber(self):
-        row = self._some_row(lambda row: row.reader == "robber")
+    def release_as_thief(self):
+        row = self._some_row(lambda row: row.reader == "thief")
         if row is not None:
-            self.query.table.write(Release(row.key, row.counter, "robber"))
+            self.query.table.write(Release(row.key, row.counter, "thief"))
 
     def reshard(self):
         reshard(self.client, self.query.stream, self.chance)
@@ -145,8 +145,8 @@ class History:
         at = self.chance.randrange(1, len(self.copies))  # a new location would be another worker
         self.query.done, self.planned, count = self.copies[at]
         del self.copies[at + 1 :]
-        theirs = {row.key for row in self.query.table.scan().leases if row.reader == "robber"}
-        # What the robber holds is left as it is, with a warning: those rows are not read again.
+        theirs = {row.key for row in self.query.table.scan().leases if row.reader == "thief"}
+        # What the thief holds is left as it is, with a warning: those rows are not read again.
         after = self.query.rows[count:]
         self.query.rows = self.query.rows[:count] + [row for row in after if row[0] in theirs]
         self.copies[at] = (self.query.done, self.planned, len(self.query.rows))
@@ -185,20 +185,20 @@ class History:
 
     def finish(self):
         for row in self.query.table.scan().leases:
-            if row.reader == "robber":
-                self.query.table.write(Release(row.key, row.counter, "robber"))
+            if row.reader == "thief":
+                self.query.table.write(Release(row.key, row.counter, "thief"))
         self.die()  # whoever starts looks at all leases before it reads
         self.commit()
         wait_until(lambda: not self.lost(), "every record", 60)
 
     def lost(self):
-        """Read what is left, and give what neither the query nor the robber has done."""
+        """Read what is left, and give what neither the query nor the thief has done."""
         self.query.drain(200)
         seen = {row[3] for row in self.query.rows}
         for shard in self.client.list_shards(StreamName=self.query.stream)["Shards"]:
             numbers = read_all(self.client, self.query.stream, shard["ShardId"])
             seen |= {
-                number for number, sequence in numbers if (shard["ShardId"], sequence) in self.done_by_robber
+                number for number, sequence in numbers if (shard["ShardId"], sequence) in self.done_by_thief
             }
         return sorted(set(range(self.sent)) - seen)
 
@@ -220,9 +220,9 @@ STEPS = {
     History.commit: 4,
     History.die: 2,
     History.stop: 1,
-    History.rob: 2,
-    History.checkpoint_as_robber: 2,
-    History.release_as_robber: 1,
+    History.steal: 2,
+    History.checkpoint_as_thief: 2,
+    History.release_as_thief: 1,
     History.reshard: 1,
     History.restore_an_old_copy: 1,
 }

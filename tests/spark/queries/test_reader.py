@@ -241,19 +241,19 @@ def test_a_new_checkpoint_location_under_an_earlier_worker_id_goes_on_at_the_che
 
 
 def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, client):
-    q = query(leaseDuration="60s")  # else the robber, which never renews, would lose it again
+    q = query(leaseDuration="60s")  # else the thief, which never renews, would lose it again
     put(client, q.stream, numbered(0, 40))
     q.drain()
     put(client, q.stream, numbered(40, 80))
     end = q.plan()
     parts = q.reader.partitions(q.done, end)
-    robbed = parts[0].tasks[0].shard_id
-    q.rob(robbed)
+    stolen = parts[0].tasks[0].shard_id
+    q.steal(stolen)
     assert q.read(parts[0]) == []
     q.commit(end, q.read(parts[1]))
-    # The robber reads on from the checkpoint, which is the start of the batch that was robbed.
-    assert q.table.fetch(robbed).owner == "robber"
-    left = {row[3] for row in q.rows if row[0] == robbed}
+    # The thief reads on from the checkpoint, which is the start of the batch that was stolen.
+    assert q.table.fetch(stolen).owner == "thief"
+    left = {row[3] for row in q.rows if row[0] == stolen}
     assert len(left) + len(q.rows) > 40
 
 

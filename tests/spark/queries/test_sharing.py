@@ -183,22 +183,22 @@ def test_a_lease_is_not_handed_over_before_the_batch_that_reads_it_is_done(fleet
     assert sorted(one.numbers() + two.numbers()) == list(range(120))
 
 
-def test_a_lease_that_is_robbed_in_mid_batch_keeps_its_claim_and_the_late_checkpoint_tells_the_robber(
+def test_a_lease_that_is_stolen_in_mid_batch_keeps_its_claim_and_the_late_checkpoint_tells_the_thief(
     fleet, client
 ):
-    one = fleet(shards=1, leaseDuration="60s")  # else the robber, which never renews, would lose it again
+    one = fleet(shards=1, leaseDuration="60s")  # else the thief, which never renews, would lose it again
     put(client, one.stream, numbered(0, 40))
     one.drain()
     put(client, one.stream, numbered(40, 80))
     end = one.plan()
     rows = one.execute(end)
-    row = one.rob(one.table.scan().leases[0].key)
+    row = one.steal(one.table.scan().leases[0].key)
     one.commit(end, rows)
     deadline_s = time.monotonic() + DEADLINE_S
     while one.table.fetch(row.key).checkpoint != row.pending and time.monotonic() < deadline_s:
         assert one.plan() is None
     after = one.table.fetch(row.key)
-    assert (after.owner, after.checkpoint) == ("robber", row.pending)
+    assert (after.owner, after.checkpoint) == ("thief", row.pending)
     assert [number for *_, number in one.rows] == list(range(80))
 
 
