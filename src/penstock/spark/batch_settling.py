@@ -122,6 +122,7 @@ class BatchSettler:
             raise Unavailable(
                 f"no execution of batch {start.batch} has fixed its end in shard {unclaimed[0]}"
             )
+        # See first, then fix: the driver's own tasks must know which claim they find, as an executor's do.
         shards.see_exactly(unclaimed, rows)
         if unclaimed:
             self._fix_ends(start, given, shards, unclaimed)

@@ -182,6 +182,8 @@ class ClaimedRead:
                 case ReadFreely():
                     if lease is not None and self._is_made_anew(lease):
                         self._warn_made_anew()
+                    # The claim comes last. An attempt that claimed first and died in the middle would have fixed an end
+                    # that nobody had seen; one that reads and dies leaves the batch open for the next attempt.
                     yield from self._read_freely()
                     yield from self._claim(lease)
                     return
@@ -432,6 +434,7 @@ class ClaimedRead:
             if isinstance(outcome, Applied):
                 return
             self._check_stream(outcome.reason, lease)
+            # Another attempt's claim came between our look and our write: the first one is final, so ours gives way.
             lease = self._fetch_lease()
             meaning, end = judge_refused_claim(lease, self._execution, self._progress.end)
             if meaning is RefusedClaim.READ_ON:

@@ -552,6 +552,7 @@ class QueryShards:
         """
         batch = self._last_batch = max(self._last_batch, start.batch) + 1
         ordered = sorted(wanted)
+        assert ordered, "a batch reads at least one shard"
         turn = batch % len(ordered)
         tips = ((key, self.states[key].tip_seen_ms) for key in ordered)
         return StreamOffset(
