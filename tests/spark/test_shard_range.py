@@ -16,7 +16,7 @@ from penstock.aws.kinesis import AwsKinesis
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import TRIM_HORIZON, Position, at_record
 from penstock.core.reading.reader_options import ReaderOptions
-from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled
+from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled, Unavailable
 from penstock.local import LocalKinesis
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.iterator_cache import IteratorCache
@@ -369,3 +369,72 @@ def test_an_iterator_is_kept_for_its_own_service_only(rig):
     assert [cache.take(other, "orders", FIRST, position, 1.0) for other in others] == [None] * 3
     assert cache.take(same, "orders", FIRST, position, 1.0) == "iterator"
     assert cache.take(same, "orders", FIRST, position, 1.0) is None
+
+
+# --- pace and ends ----------------------------------------------------------------------------------------------
+
+
+class VirtualClock(SystemClock):
+    """A clock in which waiting takes no time."""
+
+    def __init__(self):
+        self.now_s = 0.0
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def sleep(self, duration_s):
+        self.now_s += duration_s
+
+
+def test_a_large_page_uses_up_the_bytes_of_the_seconds_to_come(rig):
+    for number in range(4):
+        put(rig.client, rig.stream, [(f"k{number}", "x" * (1024 * 1024 - 2))])
+    shard = rig.read(fetch_count_max=2)
+    shard._options = replace(shard._options, read_bytes_per_s_max=2 * 1024 * 1024, spacing_s=0.2)
+    clock = shard._clock = VirtualClock()
+    read_at_s = []
+    for page in shard.pages():
+        read_at_s.append(clock.now_s)
+        if page.millis_behind_latest == 0:
+            break
+    assert read_at_s == [0.0, 1.0]
+
+
+def test_the_end_of_a_page_tells_nothing_of_the_tip_once_it_is_cut(rig):
+    rig.put(0, 10)
+    page = next(rig.read().pages())
+    assert page.millis_behind_latest == 0
+    rest = page.tail(4)
+    assert ([int(row["data"]) for row in rest.rows.to_pylist()], rest.millis_behind_latest) == (
+        [4, 5, 6, 7, 8, 9],
+        None,
+    )
+
+
+def test_a_last_page_that_names_no_children_is_confirmed_by_the_listing(rig):
+    rig.put(0, 10)
+    rig.split()
+
+    def alter(parsed, **_):
+        parsed["Page"].children = []
+
+    with altered_pages(rig, alter):
+        pages = list(rig.read().pages())
+    assert [int(row["data"]) for page in pages for row in page.rows.to_pylist()] == list(range(10))
+    assert [page.millis_behind_latest for page in pages[:-1]] == [None] * (len(pages) - 1)
+    assert [child.shard_id for child in pages[-1].children] == [
+        "shardId-000000000001",
+        "shardId-000000000002",
+    ]
+    assert [page.is_end for page in pages] == [False] * (len(pages) - 1) + [True]
+
+
+def test_a_shard_that_is_open_and_said_to_have_ended_is_given_up_after_a_while(rig):
+    rig.put(0, 10)
+
+    def alter(parsed, **_):
+        parsed["Page"].next_iterator = None
+
+    with altered_pages(rig, alter), pytest.raises(Unavailable, match=f"{FIRST}: listed, yet"):
+        list(rig.read().pages())
