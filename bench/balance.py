@@ -24,7 +24,7 @@ from penstock.core.leases.balance import BalancePolicy, plan_balance
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import FleetLease
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import Hold
+from penstock.core.leases.lease_view import OwnerState
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.sim.faults import FaultPlan, Scenario
@@ -56,7 +56,7 @@ def measure(lease_count: int, worker_count: int, repeats: int) -> dict[str, Any]
         for number in range(lease_count)
     ]
     items = [write_item(lease) for lease in leases]
-    fleet = [FleetLease(lease, Hold.ALIVE) for lease in leases]
+    fleet = [FleetLease(lease, OwnerState.ALIVE) for lease in leases]
     newcomer = workers[worker_count * 19 // 20]
     return {
         "leases": lease_count,
