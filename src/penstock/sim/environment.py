@@ -12,9 +12,9 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, Unknown
+from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
+from penstock.core.leases.lease_writes import Applied, LeaseWrite
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
 from penstock.core.shard import Shard
@@ -114,7 +114,7 @@ class Environment:
             return Problem.UNAVAILABLE
         return None if self.table.exists else Problem.TABLE_MISSING
 
-    def serve_write(self, who: str, write: LeaseWrite) -> Applied | Refused | NotDone | Unknown:
+    def serve_write(self, who: str, write: LeaseWrite) -> WriteOutcome:
         """Do a write, or fail on the way there or back."""
         problem = self.table_problem()
         if problem is not None:
@@ -127,7 +127,7 @@ class Environment:
             return UNKNOWN
         return self._write(who, write)
 
-    def _write(self, who: str, write: LeaseWrite) -> Applied | Refused | NotDone | Unknown:
+    def _write(self, who: str, write: LeaseWrite) -> WriteOutcome:
         faults = self.faults
         if self._luck(faults.spurious_refusal) and write.key in self.table.rows:
             return self.table.refuse(write)

@@ -64,6 +64,8 @@ from penstock.core.leases.coordinator_events import (
     Topic,
     Unknown,
     WriteDone,
+    WriteOutcome,
+    row_of,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.damaged_rows import DamagedRows
@@ -445,14 +447,8 @@ class Coordinator:
             case _:
                 assert_never(purpose)
 
-    def _observe(
-        self, outcome: Applied | Refused | NotDone | Unknown, key: str, now_s: float
-    ) -> Lease | None:
-        row = None
-        if isinstance(outcome, Applied):
-            row = outcome.lease
-        elif isinstance(outcome, Refused):
-            row = outcome.row
+    def _observe(self, outcome: WriteOutcome, key: str, now_s: float) -> Lease | None:
+        row = row_of(outcome)
         if row is not None and row.key == key:
             self.view.observe(row, now_s)
         return row
@@ -461,7 +457,7 @@ class Coordinator:
         self,
         pending: PendingWrite,
         reason: Reason,
-        outcome: Applied | Refused | NotDone | Unknown,
+        outcome: WriteOutcome,
         now_s: float,
     ) -> None:
         row = self._observe(outcome, pending.write.key, now_s)
@@ -480,9 +476,7 @@ class Coordinator:
             else:
                 self._on_not_gained(row, outcome, now_s)
 
-    def _on_not_gained(
-        self, row: Lease | None, outcome: Applied | Refused | NotDone | Unknown, now_s: float
-    ) -> None:
+    def _on_not_gained(self, row: Lease | None, outcome: WriteOutcome, now_s: float) -> None:
         if row is None or row.reader in (None, self.worker):
             self._scans.note_doubt()  # the lease may be free, or this worker's
         if isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker):

@@ -85,13 +85,23 @@ class NotDone:
     detail: str = ""
 
 
+WriteOutcome: TypeAlias = Applied | Refused | NotDone | Unknown
+
+
+def row_of(outcome: WriteOutcome) -> Lease | None:
+    """Return the row that an answer shows, if it shows one."""
+    if isinstance(outcome, Applied):
+        return outcome.lease
+    return outcome.row if isinstance(outcome, Refused) else None
+
+
 @dataclass(frozen=True, slots=True)
 class WriteDone:
     """The answer to a `WriteLease`."""
 
     write_id: int
     write: LeaseWrite
-    outcome: Applied | Refused | NotDone | Unknown
+    outcome: WriteOutcome
 
 
 @dataclass(frozen=True, slots=True)

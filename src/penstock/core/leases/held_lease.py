@@ -27,7 +27,7 @@ from penstock.core.leases.coordinator_events import (
     StartReader,
     StopReader,
     StopWhy,
-    Unknown,
+    WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease_reports import (
@@ -322,7 +322,7 @@ class HeldLease:
     def on_answer(
         self,
         pending: PendingWrite,
-        outcome: Applied | Refused | NotDone | Unknown,
+        outcome: WriteOutcome,
         now_s: float,
         turn: Turn,
     ) -> list[Want]:

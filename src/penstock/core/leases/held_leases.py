@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
     Level,
-    NotDone,
     ReaderFailed,
     ReaderProgress,
     ReaderStopped,
@@ -23,7 +22,8 @@ from penstock.core.leases.coordinator_events import (
     StopReader,
     StopWhy,
     Topic,
-    Unknown,
+    WriteOutcome,
+    row_of,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
@@ -226,7 +226,7 @@ class HeldLeases:
         self,
         pending: PendingWrite,
         purpose: ForHeldLease,
-        outcome: Applied | Refused | NotDone | Unknown,
+        outcome: WriteOutcome,
         now_s: float,
     ) -> None:
         """Observe the answer to a write of a held lease."""
@@ -234,7 +234,7 @@ class HeldLeases:
         held = self._current(key, purpose.epoch)
         if held is None:
             return
-        row = _row_of(outcome)
+        row = row_of(outcome)
         if row is not None:
             self.view.observe(row, now_s)
         elif isinstance(outcome, Refused) and outcome.reason is Refusal.MISSING:
@@ -278,7 +278,7 @@ class HeldLeases:
         self,
         pending: PendingWrite,
         purpose: ForChildOf,
-        outcome: Applied | Refused | NotDone | Unknown,
+        outcome: WriteOutcome,
         now_s: float,
     ) -> None:
         """Observe the answer to the creation of a child's lease; it counts for both parents of a merged shard."""
@@ -289,7 +289,7 @@ class HeldLeases:
                 held.on_child_not_created(now_s, self._turn)
                 self._advance(held, now_s)
             return
-        row = _row_of(outcome)
+        row = row_of(outcome)
         if row is not None:
             self.view.observe(row, now_s)
         if isinstance(outcome, Applied):
@@ -437,10 +437,3 @@ class HeldLeases:
             elif held.phase is LeasePhase.PARKED:
                 held.progress_s = now_s
                 self._turn.emit(report_still_stopped(held.key))
-
-
-def _row_of(outcome: Applied | Refused | NotDone | Unknown) -> Lease | None:
-    """Return the row that an answer shows, if it shows one."""
-    if isinstance(outcome, Applied):
-        return outcome.lease
-    return outcome.row if isinstance(outcome, Refused) else None

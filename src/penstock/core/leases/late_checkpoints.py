@@ -6,10 +6,10 @@ never loss, so retries are not urgent.
 
 from __future__ import annotations
 
-from penstock.core.leases.coordinator_events import NotDone, Unknown
+from penstock.core.leases.coordinator_events import NotDone, Unknown, WriteOutcome
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.lease_writes import Applied, LateCheckpoint, Refused
+from penstock.core.leases.lease_writes import LateCheckpoint
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForLateCheckpoint
@@ -60,9 +60,7 @@ class LateCheckpoints:
             if position is not None:
                 self._writes.enqueue(LateCheckpoint(key, position), ForLateCheckpoint(position))
 
-    def on_answer(
-        self, key: str, position: Position, outcome: Applied | Refused | NotDone | Unknown, now_s: float
-    ) -> None:
+    def on_answer(self, key: str, position: Position, outcome: WriteOutcome, now_s: float) -> None:
         """Observe the answer to a late checkpoint: one that was not written, or perhaps not, is tried again."""
         if isinstance(outcome, NotDone | Unknown):
             self._due_s = now_s + self.options.renew_interval_s * self._turn.draw()

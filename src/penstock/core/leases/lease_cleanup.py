@@ -8,11 +8,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.core.leases.coordinator_events import Level, ListingPurpose, NotDone, Topic, Unknown
+from penstock.core.leases.coordinator_events import (
+    Level,
+    ListingPurpose,
+    Topic,
+    WriteOutcome,
+)
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease_view import LeaseView
-from penstock.core.leases.lease_writes import Applied, Refused
+from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.required_leases import Gone, find_vanished, plan_deletions
@@ -91,7 +96,7 @@ class LeaseCleanup:
         self._vanished_before, self._vanished = find_vanished(self.view.rows(), shards, self._vanished_before)
         self._listing_due_s = now_s + self.options.garbage_interval_s * (0.8 + 0.4 * self._turn.draw())
 
-    def on_deleted(self, key: str, why: Gone, outcome: Applied | Refused | NotDone | Unknown) -> None:
+    def on_deleted(self, key: str, why: Gone, outcome: WriteOutcome) -> None:
         """Observe the answer to a deletion."""
         if isinstance(outcome, Applied):
             self.view.forget(key)

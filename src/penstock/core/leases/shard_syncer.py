@@ -20,6 +20,7 @@ from penstock.core.leases.coordinator_events import (
     NotDone,
     Topic,
     Unknown,
+    WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
@@ -201,7 +202,7 @@ class ShardSyncer:
         if not self._writes.enqueue(Create(self.options.own(self._first[0])), ForFirstLease()):
             self._first.clear()  # a write for it is under way: the next round shows what stands
 
-    def on_first_created(self, outcome: Applied | Refused | NotDone | Unknown) -> None:
+    def on_first_created(self, outcome: WriteOutcome) -> None:
         """Observe the answer to the creation of the lease that decides who starts the application."""
         if not self._first:
             return
@@ -229,7 +230,7 @@ class ShardSyncer:
         self,
         pending: PendingWrite,
         purpose: ForMissingLease,
-        outcome: Applied | Refused | NotDone | Unknown,
+        outcome: WriteOutcome,
     ) -> None:
         """Observe the answer to another creation."""
         if isinstance(outcome, Applied):
