@@ -17,7 +17,7 @@ from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.errors import AccessDenied, NotFound, Unavailable
 from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
-from penstock.spark.news_polling import Prober
+from penstock.spark.news_polling import NewsPoller
 from spark_support import wait_until
 
 
@@ -48,15 +48,15 @@ def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
         def fetch_records(self, *_):
             return RecordPage((), "next", 0)
 
-    prober = Prober(Slow(), "s", 1.0, clock, deadline_s=20.0)
+    poller = NewsPoller(Slow(), "s", 1.0, clock, deadline_s=20.0)
     states = {f"shardId-{number:012}": ShardState(TRIM_HORIZON) for number in range(200)}
     try:
         wait_until(
-            lambda: prober.probe_due(states.items()) or all(state.is_answered for state in states.values()),
+            lambda: poller.poll_due(states.items()) or all(state.is_answered for state in states.values()),
             "every shard to answer",
         )
     finally:
-        prober.close()
+        poller.close()
 
 
 ONE, TWO = "shardId-000000000000", "shardId-000000000001"
@@ -64,7 +64,7 @@ ONE, TWO = "shardId-000000000000", "shardId-000000000001"
 
 @dataclass
 class Rig:
-    """A prober over two shards, with a clock that a test moves."""
+    """A poller over two shards, with a clock that a test moves."""
 
     server: LocalKinesis
     client: object
@@ -73,13 +73,13 @@ class Rig:
     clock: MovedClock = field(default_factory=lambda: MovedClock(1000.0))
     states: dict[str, ShardState] = field(default_factory=dict)
     checked: int = 0
-    prober: Prober | None = None
+    poller: NewsPoller | None = None
 
     def begin(self, position=TRIM_HORIZON):
         self.states = {key: ShardState(position) for key in (ONE, TWO)}
 
     def probe(self):
-        self.prober.probe_due(self.states.items())
+        self.poller.poll_due(self.states.items())
 
     def probe_at(self, now_s):
         self.clock.now_s = now_s
@@ -99,7 +99,7 @@ class Rig:
 
         def is_settled():
             self.probe()
-            return self.prober._asked.keys() == set(still_asked)
+            return self.poller._asked.keys() == set(still_asked)
 
         wait_until(is_settled, "the answers under way")
 
@@ -126,7 +126,7 @@ def rig():
         made = Rig(server, server.client("kinesis"), options)
         made.clock.wall_ms = server.clock.now_ms
         server.create_stream(made.stream, shards=2)
-        made.prober = Prober(
+        made.poller = NewsPoller(
             AwsKinesis(options),
             made.stream,
             0.2,
@@ -135,7 +135,7 @@ def rig():
         )
         made.begin()
         yield made
-        made.prober.close()
+        made.poller.close()
 
 
 def test_a_failing_shard_is_postponed_alone(rig):
@@ -160,7 +160,7 @@ def test_a_failing_shard_is_postponed_alone(rig):
 def test_a_shard_that_gives_no_answer_is_named_after_the_deadline_and_not_before(rig, fault):
     rig.server.faults.error("GetRecords", shard=ONE, **fault)
     began_s = rig.clock.now_s
-    rig.until(lambda: ONE in rig.prober._failing, "the first failure")
+    rig.until(lambda: ONE in rig.poller._failing, "the first failure")
     for now_s in range(int(rig.clock.now_s), int(began_s) + 59, 5):
         rig.probe_at(float(now_s))
     rig.settle()
@@ -176,15 +176,15 @@ def test_a_shard_that_answers_in_between_begins_anew(rig):
     for _ in range(4):
         rig.server.faults.error("GetRecords", count=1, shard=ONE)
         rig.begin()
-        rig.until(lambda: ONE in rig.prober._failing, "a failure")
-        rig.until(lambda: ONE not in rig.prober._failing, "an answer")
+        rig.until(lambda: ONE in rig.poller._failing, "a failure")
+        rig.until(lambda: ONE not in rig.poller._failing, "an answer")
         rig.settle()
         rig.clock.now_s += 50
 
 
 def test_a_shard_that_has_been_read_meanwhile_is_not_named(rig):
     rig.server.faults.error("GetRecords", count=None, shard=ONE)
-    rig.until(lambda: ONE in rig.prober._failing, "the first failure")
+    rig.until(lambda: ONE in rig.poller._failing, "the first failure")
     rig.settle()
     rig.states = {TWO: rig.states[TWO]}  # it went to another worker
     rig.probe_at(rig.clock.now_s + 100)
@@ -220,7 +220,7 @@ def test_a_shard_whose_answer_takes_long_does_not_hold_up_the_others(rig):
     with held_up(rig, ONE) as let:
         rig.until(lambda: rig.states[TWO].has_news, "news of the shard that answers")
         assert not rig.states[ONE].has_news
-        assert rig.prober.next_due_s(rig.states.values()) > rig.clock.now_s
+        assert rig.poller.next_due_s(rig.states.values()) > rig.clock.now_s
         let.set()
         rig.until(lambda: rig.states[ONE].has_news, "the answer that took long")
 
@@ -239,7 +239,7 @@ def test_an_answer_about_what_was_before_a_batch_is_dropped(rig):
         rig.put(b"1", ONE)
         rig.begin(LATEST)
         let.set()
-        wait_until(lambda: not rig.prober._answers.empty(), "the late answer")
+        wait_until(lambda: not rig.poller._answers.empty(), "the late answer")
         old = rig.states[ONE]
         rig.server.faults.error("GetShardIterator", count=None)
         rig.probe()
@@ -259,7 +259,7 @@ def test_a_stream_that_is_gone_ends_the_query(rig):
     def say():
         raise NotFound("stream x is gone")
 
-    rig.prober._check_stream = say
+    rig.poller._check_stream = say
     rig.client.delete_stream(StreamName=rig.stream)
     with pytest.raises(NotFound, match="stream x is gone"):
         rig.until(lambda: False, "the error")

@@ -60,7 +60,7 @@ class _Failing:
 _States: TypeAlias = dict[str, ShardState]
 
 
-class Prober:
+class NewsPoller:
     """Asks shards for news. Used by one thread; asks several shards at once.
 
     Args:
@@ -99,7 +99,7 @@ class Prober:
         self._service_clock = ServiceClock()
         self.probe_count = 0
 
-    def probe_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
+    def poll_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
         """Probe every shard that is not known to have news and whose time has come.
 
         Returns when all have answered, or after an interval (a second at most): an answer that takes longer counts at the

@@ -31,7 +31,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.batch_settling import BatchSettler, GivenBatch
-from penstock.spark.news_polling import Prober
+from penstock.spark.news_polling import NewsPoller
 from penstock.spark.process_resources import ClosableMetrics
 from penstock.spark.query_worker import STOP_S, QueryWorker, coordinator_options
 from penstock.spark.shard_task import ShardTask
@@ -81,7 +81,7 @@ class Planner:
         self._clock = clock
         self._open_metrics = open_metrics
         self._metrics: ClosableMetrics | None = None
-        self._prober = Prober(
+        self._poller = NewsPoller(
             kinesis,
             options.stream,
             options.probe_interval_s,
@@ -132,7 +132,7 @@ class Planner:
             self._obey(query_worker, shards)
             if not shards.is_settled_for(start.batch):
                 self._settle(start, query_worker, shards)
-            self._prober.probe_due(shards.states.items())
+            self._poller.poll_due(shards.states.items())
             query_worker.tell([*shards.drained(), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted:
@@ -146,7 +146,7 @@ class Planner:
                 if self._until_ms is not None:
                     raise Unavailable(self._describe_unread(query_worker, shards, wait_s))
                 return start
-            wake_s = min(deadline_s, self._prober.next_due_s(shards.states.values()))
+            wake_s = min(deadline_s, self._poller.next_due_s(shards.states.values()))
             query_worker.wait(max(0.005, wake_s - now_s))
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
@@ -154,7 +154,7 @@ class Planner:
         self._done = None
         _, shards = self._join(end)
         if self._given is None or self._given.end.batch != end.batch:
-            self._given = GivenBatch(end, self._prober.service_now_ms())
+            self._given = GivenBatch(end, self._poller.service_now_ms())
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
@@ -214,7 +214,7 @@ class Planner:
         While a batch is under way they stay in the query's name: it may be repeated, and must find its claims. The query
         may be ended at any point of the calls above; a batch that is done is settled here then.
         """
-        self._prober.close()
+        self._poller.close()
         self._settler.close()
         if self._joined is None:
             return
@@ -378,7 +378,7 @@ class Planner:
     def _next_offset(
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
     ) -> StreamOffset:
-        planned_ms = self._prober.service_now_ms()
+        planned_ms = self._poller.service_now_ms()
         doubtful = shards.doubtful.intersection(wanted := list(wanted))
         if doubtful:
             shards.see_exactly(doubtful, self._settler.look(doubtful))
