@@ -21,6 +21,7 @@ from penstock.core.batches.claims import (
     StartReason,
     find_later_claims,
     judge_refused_claim,
+    last_claimed_batch,
     may_promote,
     parse_note,
     plan_dropped_claims,
@@ -253,6 +254,17 @@ def test_a_deleted_lease_starts_where_the_last_batch_did():
 
 def test_nothing_is_known_of_a_shard_without_lease_that_was_not_in_the_batch():
     assert start_of(None, planned=None) is None
+
+
+def test_a_claim_of_nothing_at_the_checkpoint_starts_there():
+    nothing = replace(claimed(end=START, note=b""), checkpoint=START)
+    assert start_of(nothing) == (START, StartReason.CHECKPOINT, None)
+
+
+def test_the_last_claimed_batch_is_the_highest_on_any_lease():
+    rows = [MINE, CLAIMED, claimed(batch=5), claimed(worker=OTHER, batch=9)]
+    assert last_claimed_batch(rows, ME) == 5
+    assert last_claimed_batch([MINE], ME) == -1
 
 
 def test_claims_of_later_batches_are_found():
