@@ -1077,3 +1077,110 @@ def test_a_table_that_another_worker_has_begun_to_fill_again_gets_its_lost_lease
         LeasePhase.READING,
         LeasePhase.WAITING,
     )
+
+
+# --- orders of events that are rare -----------------------------------------------------------------------
+
+
+def test_what_a_stopped_reader_had_done_is_written_although_its_release_came_too_late():
+    bench = holding()
+    bench.slow = (Release,)
+    bench.run(StopRequested())
+    bench.run(ReaderStopped("s", 1, at_record("8")))
+    (release,) = [effect for effect in bench.of(WriteLease) if isinstance(effect.write, Release)]
+    bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
+    bench.run(WriteDone(release.write_id, release.write, UNKNOWN))
+    assert bench.writes(LateCheckpoint) == [LateCheckpoint("s", at_record("8"))]
+    row = bench.table.rows["s"]
+    assert (row.owner, row.checkpoint) == ("thief", at_record("8"))
+
+
+def test_a_shard_that_ends_while_the_worker_stops_leaves_its_children_to_others():
+    bench = holding()
+    bench.run(StopRequested())
+    bench.run(StopRequested())  # a second one changes nothing
+    bench.run(ShardDrained("s", 1, (child("c", "s"),)))
+    assert bench.table.rows["s"].is_ended
+    assert bench.table.rows["c"].owner is None
+    assert bench.of(Stopped) == [Stopped()]
+
+
+def test_a_missing_table_is_reported_and_made_once_however_many_calls_find_it_missing():
+    bench = holding()
+    bench.slow = (Renew,)
+    bench.at(4.0)
+    renewal = bench.of(WriteLease)[-1]
+    bench.feed(ScanFailed(Problem.TABLE_MISSING))
+    bench.feed(WriteDone(renewal.write_id, renewal.write, NotDone(Problem.TABLE_MISSING)))
+    assert len(bench.reports(Topic.TABLE_GONE)) == 1
+    assert bench.of(EnsureTable) == [EnsureTable(), EnsureTable()]
+
+
+def test_a_child_that_another_worker_has_created_counts_for_the_end_of_its_parent():
+    bench = holding()
+    bench.slow = (Create,)
+    bench.run(ShardDrained("s", 1, (child("c", "s"),)))
+    create = bench.of(WriteLease)[-1]
+    bench.table.rows["c"] = Lease("c", owner="other", counter=1, parents=frozenset({"s"}), hash_range=WHOLE)
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    assert bench.table.rows["s"].is_ended
+    assert bench.reports(Topic.CREATED) == []
+    assert bench.writes(Take)[1:] == []  # the first one is of the shard itself
+
+
+def test_a_lease_that_was_lost_before_its_child_was_created_is_not_ended():
+    bench = holding()
+    bench.slow = (Create,)
+    bench.run(ShardDrained("s", 1, (child("c", "s"),)))
+    create = bench.of(WriteLease)[-1]
+    bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
+    bench.at(4.0)
+    assert bench.machine.held() == {}
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    assert bench.reports(Topic.CREATED)[0].key == "c"
+    assert bench.writes(End) == []
+
+
+def test_progress_of_a_reader_whose_lease_is_gone_is_nobodys():
+    bench = holding()
+    assert bench.feed(ReaderProgress("s", 99, "7")) == []
+
+
+@pytest.mark.parametrize("outcome", [UNKNOWN, NotDone(Problem.THROTTLED)])
+def test_a_child_that_was_not_created_for_a_lost_lease_is_left_to_its_next_reader(outcome):
+    bench = holding()
+    bench.slow = (Create,)
+    bench.run(ShardDrained("s", 1, (child("c", "s"),)))
+    create = bench.of(WriteLease)[-1]
+    bench.table.write(Take("s", bench.table.rows["s"].counter, "thief"))
+    bench.at(4.0)
+    assert bench.feed(WriteDone(create.write_id, create.write, outcome)) == []
+
+
+def test_shards_that_were_listed_for_an_empty_table_start_nothing_once_it_has_leases():
+    bench, listing = starting()
+    bench.feed(ScanDone((Lease("a", owner="other", counter=1, hash_range=WHOLE),)))
+    assert bench.feed(ListingDone(listing.purpose, (Shard("a", LEFT), Shard("b", RIGHT)), 2000)) == []
+
+
+def test_a_first_lease_that_cannot_be_created_is_left_to_the_next_round_after_some_tries():
+    bench, listing = starting()
+    effects = bench.feed(ListingDone(listing.purpose, (Shard("a", WHOLE),), 2000))
+    tries = 0
+    while effects:
+        (create,) = effects
+        tries += 1
+        effects = bench.feed(WriteDone(create.write_id, create.write, NotDone(Problem.THROTTLED)))
+    assert tries == 9
+
+
+def test_a_lease_that_is_given_to_a_worker_that_stops_meanwhile_is_freed_at_once():
+    bench = Bench(*[Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(2)])
+    bench.start()
+    (asked,) = bench.writes(RequestHandover)
+    bench.run(StopRequested())
+    bench.table.write(Release(asked.key, 1, "other", at_record("7"), next_owner="me"))
+    bench.at(4.0)
+    row = bench.table.rows[asked.key]
+    assert (row.owner, row.checkpoint) == (None, at_record("7"))
+    assert bench.of(Stopped) == [Stopped()]
