@@ -207,6 +207,12 @@ def test_two_servers_of_one_process_share_no_tables():
         assert next_one.client("dynamodb").list_tables()["TableNames"] == []
 
 
+def test_every_server_of_a_process_has_the_account_of_its_streams():
+    with LocalKinesis() as one, LocalKinesis() as other:
+        for server in (one, other):
+            assert server.client("sts").get_caller_identity()["Account"] == "123456789012"
+
+
 def test_cloudwatch_takes_metrics_and_sts_gives_roles(rig):
     metrics = rig.client("cloudwatch")
     metrics.put_metric_data(Namespace="penstock", MetricData=[{"MetricName": "lag", "Value": 3.0}])

@@ -9,7 +9,7 @@ import pytest
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.sim.checkers import Suite
-from penstock.sim.faults import FaultPlan, draw_scenario
+from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
 from penstock.sim.history import name_of
 from penstock.sim.run import run_scenario, run_seed
 from penstock.sim.world import World
@@ -54,7 +54,7 @@ def test_different_seeds_give_different_histories(runs):
 
 def test_the_seeds_draw_every_fault():
     off = FaultPlan()
-    plans = [draw_scenario(seed).faults for seed in range(300)]
+    plans = [draw(seed).faults for draw in (draw_scenario, draw_query_scenario) for seed in range(300)]
     always = {"latency_max_s", "pause_max_s"}
     for name in set(FaultPlan.__slots__) - always:
         used = sum(getattr(plan, name) != getattr(off, name) for plan in plans)
