@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
+from penstock.core.backoff import Backoff
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
     CheckpointStands,
@@ -357,8 +358,9 @@ class HeldLease:
 
     def _retry_later(self, now_s: float, turn: Turn) -> None:
         self.failures += 1
-        bound_s = min(self.options.renew_interval_s, _RETRY_MIN_S * 2 ** min(self.failures, 10))
-        self.retry_s = now_s + _RETRY_MIN_S / 4 + bound_s * turn.draw()
+        interval_s = self.options.renew_interval_s
+        backoff = Backoff(min(2 * _RETRY_MIN_S, interval_s), interval_s)
+        self.retry_s = now_s + _RETRY_MIN_S / 4 + backoff.delay_s(self.failures, turn.draw())
 
     def _on_applied(self, write: LeaseWrite, sent_s: float, row: Lease, turn: Turn) -> list[Want]:
         self.failures = 0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from enum import Enum
 
+from penstock.core.backoff import Backoff
 from penstock.core.leases.coordinator_events import EnsureTable, Level, Problem, ScanTable, Topic
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.turn import Turn
@@ -127,6 +128,7 @@ class TableScans:
             self._certainty = Certainty.DOUBTFUL
         self._turn.report_failed_call("scanning the lease table", problem, detail)
         is_gone = problem is Problem.TABLE_MISSING and self.on_table_missing()
-        bound_s = min(self.options.interval_s, 0.5 * 2 ** min(self._failures, 8))
-        self._due_s = now_s + 0.1 + bound_s * self._turn.draw()
+        interval_s = self.options.interval_s
+        backoff = Backoff(min(1.0, interval_s), interval_s)
+        self._due_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
         return is_gone
