@@ -503,6 +503,21 @@ def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
     assert (places(kept.rows), kept.loss) == ([(101, 0)], None)
 
 
+def test_an_empty_last_page_without_children_where_the_record_must_be_is_asked_for_again():
+    machine = started(at_record("100"))
+    assert machine.on_page(page(iterator=None), 0.0, 0.1) == Kept(None)
+    assert machine.plan_step(10.0) == FetchIterator(at_record("100"))
+    machine.on_iterator("again", 10.0, 1_000_000)
+    kept = machine.on_page(page(100, 101), 10.0, 10.1)
+    assert (places(kept.rows), kept.loss) == ([(101, 0)], None)
+
+
+def test_empty_last_pages_without_children_are_a_loss_in_the_end():
+    machine = started(at_record("100"))
+    assert empty_until_believed(machine, iterator=None).loss is not None
+    assert isinstance(machine.plan_step(500.0), Failed)
+
+
 def test_a_closed_shard_whose_records_are_all_trimmed_is_a_loss():
     machine = started(at_record("100"))
     assert machine.on_page(page(iterator=None, children=(CHILD,)), 0.0, 0.1).loss is not None
@@ -569,6 +584,15 @@ def test_a_page_that_is_not_believed_tells_nothing_of_the_tip():
     machine = resumed()
     machine.on_page(page(at_s=9_000.0), 0.0, 0.1)
     assert machine.tip_ms is None
+
+
+def test_a_last_page_without_children_tells_nothing_of_the_tip():
+    machine = resumed(tip_s=0.0)
+    assert places(machine.on_page(page(100, 101, iterator=None, at_s=3000.0), 0.0, 0.1).rows) == [(101, 0)]
+    assert machine.tip_ms == EPOCH_MS
+    machine.on_iterator("again", 10.0, 1_000_000)
+    machine.on_page(page(101, 102, behind=3_000_000, at_s=3010.0), 10.0, 10.1)
+    assert machine.tip_ms == EPOCH_MS
 
 
 def vanish(machine, *, children=()) -> PossibleLoss | None:

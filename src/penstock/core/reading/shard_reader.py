@@ -325,7 +325,8 @@ class ShardReader:
             self._skip_through = None
             self._is_foreign = False
             self.position = page.last
-        if page.millis_behind_latest == 0 and page.service_ms is not None:
+        is_believed = page.next_iterator is not None or bool(page.children)
+        if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
         if is_progress or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
             self._stubborn_failures = self._unlisted = 0
@@ -356,8 +357,8 @@ class ShardReader:
 
     def _is_doubtful(self, page: Page[Rows_co]) -> bool:
         # A record that reading is to go on at is seldom missing: an empty answer is asked for again before it counts.
-        is_empty = page.first_sequence_number is None and page.next_iterator is not None
-        return is_empty and self._doubts < _DOUBTS_MAX
+        is_end = page.next_iterator is None and bool(page.children)
+        return page.first_sequence_number is None and not is_end and self._doubts < _DOUBTS_MAX
 
     def _missing(self, page: Page[Rows_co]) -> str:
         found = page.first_sequence_number or "nothing"
