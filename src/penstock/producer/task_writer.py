@@ -187,9 +187,8 @@ class TaskWriter:
         kinesis: The service.
         stream: Name or ARN.
         options: How to write.
-        monotonic_s: Clock.
-        sleep: PendingRecord.
-        chance: Jitter: a number in [0, 1).
+        clock: Time; None for the system's.
+        chance: Jitter; None for the system's.
         memory: Shared with the task's other writers; None for a bound of its own.
     """
 

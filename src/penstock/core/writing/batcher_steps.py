@@ -113,7 +113,7 @@ class PutResult:
 
     Args:
         delivered: Acknowledged; readers see all of their records.
-        refused: RefusedEntry for good; not sent again.
+        refused: Refused for good; not sent again.
         retried: How many entries are sent again, by reason.
         pauses: The pause of each shard that refused, seconds.
         possible_duplicate_count: User records that may be in the stream twice.

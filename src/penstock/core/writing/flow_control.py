@@ -124,7 +124,7 @@ class ShardFlow:
         if present is None:
             # Without a limit there is no rate yet: what was just accepted is the best guess, and at most the whole shard.
             present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
-        # RefusedEntry before it was back where it had been: other writers have come, and this one makes room for them.
+        # Refused before it was back where it had been: other writers have come, and this one makes room for them.
         self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s
