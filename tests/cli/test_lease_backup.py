@@ -158,6 +158,11 @@ def test_states(row, owner_state, state):
     assert state_of(Sighting(row, owner_state), {"p": lease("p"), "c": row}) == state
 
 
+def test_an_owner_that_was_seen_to_renew_is_not_silent_however_long_the_last_scan_took():
+    row = lease("c", owner="w")
+    assert state_of(Sighting(row, OwnerState.EXPIRED, unmoved_s=9.0, has_moved=True), {"c": row}) == "read"
+
+
 def test_shares_count_unfinished_leases_per_worker_and_zone():
     rows = [
         lease("1", owner="a/x"),

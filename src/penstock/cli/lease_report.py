@@ -66,7 +66,7 @@ def state_of(sighting: Sighting, leases: Mapping[str, Lease]) -> str:
     waits = any(parent in leases and not leases[parent].is_ended for parent in lease.parents)
     if sighting.owner_state is OwnerState.UNOWNED:
         return "waits for parents" if waits else "unowned"
-    if sighting.owner_state is OwnerState.EXPIRED:
+    if sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved:
         return "owner silent"
     if lease.stopped_reason is not None:
         return "stopped"
