@@ -55,9 +55,7 @@ from penstock.core.reading.reader_steps import (
     Finished,
     ListedShard,
     ListPage,
-    Pause,
     PossibleLoss,
-    Step,
     Wait,
 )
 from penstock.core.reading.service_clock import ServiceClock
@@ -239,7 +237,7 @@ class ShardRun:
             return None, None, False
         step = self._reader.plan_step(now_s, self.waiting_bytes, has_room)
         if self._unread and not (self._has_failed_apart and isinstance(step, Failed)):
-            return self._plan_taking_apart(step, has_room)
+            return self._plan_taking_apart(now_s, has_room)
         match step:
             case Wait(until_s):
                 return None, until_s, not has_room
@@ -255,9 +253,10 @@ class ShardRun:
                 self._is_fetching = True
                 return step, None, False
 
-    def _plan_taking_apart(self, step: Step, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        if self._has_failed_apart and isinstance(step, Wait) and step.reason is Pause.BACKOFF:
-            return None, step.until_s, False
+    def _plan_taking_apart(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
+        # Not the reader's step: at the shard's end it is the end, and says nothing of the pause after a failure.
+        if self._has_failed_apart and now_s < self._reader.paused_until_s:
+            return None, self._reader.paused_until_s, False
         if self._unread_room_bytes(has_room) <= 0:
             return None, None, not has_room
         self._is_fetching = True

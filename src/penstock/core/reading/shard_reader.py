@@ -132,6 +132,11 @@ class ShardReader:
         return self._failures
 
     @property
+    def paused_until_s(self) -> float:
+        """The moment before which no call is made, also once the reading is final."""
+        return self._not_before_s
+
+    @property
     def iterator(self) -> str | None:
         """The service's iterator right behind `position`, or None."""
         return self._iterator

@@ -1,0 +1,55 @@
+"""One shard's run: what it does next when a record cannot be taken apart just now."""
+
+import random
+
+import pytest
+from virtual_world import VirtualClock
+
+from penstock.consumer.processor import HandlerProcessor
+from penstock.consumer.records import UnreadRecord
+from penstock.consumer.shard_run import ShardRun, TakeApart
+from penstock.core.hash_key import FULL_RANGE
+from penstock.core.leases.coordinator_events import StartReader
+from penstock.core.leases.lease import Lease
+from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.reading.delivery_calls import DeliveryOptions
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import ListPage
+from penstock.core.shard import ChildShard
+from penstock.errors import ResourceBusy
+from penstock.ports.metrics import NoMetrics
+
+SHARD = "shardId-0"
+CHILD = ChildShard("shardId-1", (SHARD,), FULL_RANGE)
+
+
+@pytest.mark.parametrize("children", [(), (CHILD,)], ids=["open", "at its end"])
+def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children):
+    clock = VirtualClock()
+    run = ShardRun(
+        "orders",
+        StartReader(SHARD, 1, TRIM_HORIZON, Lease(SHARD), clock.monotonic_s() + 1e6),
+        reader_options=ReaderOptions(),
+        delivery_options=DeliveryOptions(),
+        is_checkpoint_urgent=False,
+        clock=clock,
+        chance=random.Random(1),
+        metrics=NoMetrics(),
+        processor=HandlerProcessor(lambda _: None),
+    )
+    run.on_iterator("first")
+    page = ListPage(
+        records=[UnreadRecord("1", b"x", "k", 0.0)],
+        first_sequence_number="1",
+        last=at_record("1"),
+        next_iterator=None if children else "next",
+        millis_behind_latest=0,
+        children=children,
+    )
+    run.on_page(page, clock.monotonic_s())
+    run.on_taken_apart([], [], ResourceBusy("the stream is being changed", operation="ListShards"))
+    now_s = clock.monotonic_s()
+    assert run.advance(now_s, True).fetch is None
+    assert run.wake_s is not None
+    assert run.wake_s > now_s
+    assert run.advance(run.wake_s, True).fetch == TakeApart()
