@@ -36,11 +36,13 @@ query = (
     .start()
 )
 deadline_s = time.monotonic() + 180
-report = None
+report = shards_behind = None
 while time.monotonic() < deadline_s and query.isActive:
     report = sink_report(query, checkpoint_location=f"{folder}/checkpoint")
     is_copied = report is not None and report.total[copy].user_record_count >= 200
-    if is_copied and lag(query) and lag(query)[0].max_millis_behind_latest == 0:
+    lags = lag(query)
+    shards_behind = lags[0].max_millis_behind_latest if lags else None
+    if is_copied and shards_behind == 0:
         break
     time.sleep(0.2)
 try:
@@ -48,7 +50,6 @@ try:
     asked = "told"
 except UsageError as error:
     asked = str(error)
-shards_behind = lag(query)[0].max_millis_behind_latest
 query.stop()
 frame = spark.range(300).selectExpr("cast(id as string) as partitionKey", "cast(id as string) as data")
 aligned = align_to_shards(frame, copy, order_by="data", **WHERE)
