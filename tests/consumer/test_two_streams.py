@@ -130,7 +130,9 @@ def as_java_writes(server, table):
 def test_a_latest_of_a_java_worker_gets_its_moment_when_it_is_taken(server):
     server.create_stream("late", shards=1)
     put(server, "late", 3)
+    put_s = time.time()
     consume(server, "late", "late-app", 3)
+    wait(lambda: int(time.time()) > int(put_s), "the next second: the service tells no finer moment")
     (row,) = rows(server, "late-app")
     fresh = {
         name: value

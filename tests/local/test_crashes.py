@@ -529,6 +529,8 @@ class Writers:
                 )
             except (BotoCoreError, ClientError):
                 return
+            if "Attributes" not in answer:
+                return  # the kill cut the answer off behind its headers
             with self._changed:
                 self.counts[key] = int(answer["Attributes"]["n"]["N"])
                 self._done += 1

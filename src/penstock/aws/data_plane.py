@@ -119,6 +119,9 @@ class _PageParser:
         if shape is None or shape.name != _OUTPUT or response["status_code"] != 200:
             if response["status_code"] < 300:
                 _check_whole(response, headers)
+                if shape is not None and shape.members and not response["body"]:
+                    # Even an answer without any member is a document, "{}".
+                    raise ResponseParserError(f"the answer is empty, and {shape.name} has members")
             parsed: dict[str, Any] = self._parser.parse(response, shape)
             return parsed
         return {

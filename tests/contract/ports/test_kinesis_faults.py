@@ -193,8 +193,9 @@ def test_an_answer_that_cannot_be_read_leaves_the_outcome_of_a_put_unknown(answe
     assert handler.count == 1
 
 
-def test_an_answer_of_the_lease_table_that_cannot_be_read_is_an_error_of_ours(answering):
-    _, table, handler = answering((200, b'{"Item": {"leaseKey": {"S": "\xff"}}}'))
+@pytest.mark.parametrize("body", [b'{"Item": {"leaseKey": {"S": "\xff"}}}', b""])
+def test_an_answer_of_the_lease_table_that_cannot_be_read_is_an_error_of_ours(answering, body):
+    _, table, handler = answering((200, body))
     with pytest.raises(Unavailable):
         table.fetch("k")
     assert handler.count == 4
