@@ -12,6 +12,8 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_processes.py": ("slow",),
     "demo/test_demo.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
+    "local/test_crashes.py": ("slow",),
+    "local/test_floods.py": ("slow",),
     "producer/test_crowd.py": ("slow",),
     "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
