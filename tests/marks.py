@@ -1,6 +1,6 @@
 """The marks of the tests, by folder. A test sets none itself, except `soak` on the longer one of its cases.
 
-`spark` starts a JVM, `slow` is left to `make test-all`.
+`spark` starts a JVM, `slow` is left to `make test-slow`.
 """
 
 from __future__ import annotations

@@ -117,10 +117,26 @@ class Job:
     before_batch: Any = None
     running: list[Any] = field(default_factory=list)
 
-    def start(self, *, available_now=False, **options):
+    def load(self, **options):
         reader = self.spark.readStream.format("kinesis").option("streamName", self.stream)
         for key, value in {**self.options, **options}.items():
             reader = reader.option(key, value)
+        return reader.load()
+
+    def copy_to(self, copy, checkpoint):
+        """Start a query that writes the stream's records to another stream."""
+        query = (
+            self.load()
+            .select("partitionKey", "data")
+            .writeStream.format("kinesis")
+            .option("streamName", copy)
+            .option("checkpointLocation", str(checkpoint))
+            .start()
+        )
+        self.running.append(query)
+        return query
+
+    def start(self, *, available_now=False, **options):
 
         def collect(frame, batch_id):
             rows = frame.collect()
@@ -129,7 +145,9 @@ class Job:
                 self.before_batch(batch_id, rows)
 
         writer = (
-            reader.load().writeStream.foreachBatch(collect).option("checkpointLocation", str(self.checkpoint))
+            self.load(**options)
+            .writeStream.foreachBatch(collect)
+            .option("checkpointLocation", str(self.checkpoint))
         )
         writer = (
             writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")

@@ -72,8 +72,8 @@ def decode_page(body: bytes) -> WirePage:
         ) from error
 
 
-def _check_whole(response: dict[str, Any], headers: dict[str, Any]) -> None:
-    """Refuse an answer that was cut off or is no JSON document.
+def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
+    """Refuse an answer that was cut off or is no JSON document. Only an operation without output answers with nothing.
 
     botocore reads the body of such an answer as an empty one, if its status is success: an existing lease would look
     missing, and an open shard would look ended.
@@ -82,7 +82,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any]) -> None:
     length = headers.get("content-length")
     if length is not None and "content-encoding" not in headers and int(length) != len(body):
         raise ResponseParserError(f"the answer was cut off: {len(body)} of {length} bytes came")
-    if body:
+    if body or (shape is not None and shape.members):
         try:
             msgspec.json.decode(body, type=msgspec.Raw)
         except msgspec.MsgspecError as error:
@@ -118,10 +118,7 @@ class _PageParser:
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
         if shape is None or shape.name != _OUTPUT or response["status_code"] != 200:
             if response["status_code"] < 300:
-                _check_whole(response, headers)
-                if shape is not None and shape.members and not response["body"]:
-                    # Even an answer without any member is a document, "{}".
-                    raise ResponseParserError(f"the answer is empty, and {shape.name} has members")
+                _check_whole(response, headers, shape)
             parsed: dict[str, Any] = self._parser.parse(response, shape)
             return parsed
         return {

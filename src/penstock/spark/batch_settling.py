@@ -108,10 +108,8 @@ class BatchSettler:
         asked = None if self._full_looks_left > 0 else shards.to_look_at(start)
         rows = self.look(asked)
         if asked is not None and not rows.keys() >= set(asked):
-            asked, rows = (
-                None,
-                self.look(None),
-            )  # some are gone: which ones must come back, only the whole table tells
+            # Some are gone: which ones must come back, only the whole table tells.
+            asked, rows = None, self.look(None)
         if asked is None:
             self._full_looks_left -= 1
             if recreate_missing(self._kinesis, self._table, self._options, rows, start, stream):

@@ -453,8 +453,11 @@ class ClaimedRead:
 
     def _refuse(self, meaning: RefusedClaim, lease: Lease | None, end: Position) -> None:
         """Raise what a refused claim means, unless it is to be written again."""
-        claim = None if lease is None else lease.claim_of(self._execution.worker)
-        if meaning is RefusedClaim.ANOTHER_DRIVER and claim is not None:
+        if meaning is RefusedClaim.ANOTHER_DRIVER:
+            claim = None if lease is None else lease.claim_of(self._execution.worker)
+            assert claim is not None, (
+                f"shard {self._shard_id}: another driver's claim was seen and is not there"
+            )
             raise self._another_driver(claim)
         if meaning is RefusedClaim.REPEAT:
             raise ClaimConflict(

@@ -20,18 +20,7 @@ def test_a_streaming_query_reports_what_it_wrote_by_stream_and_shard(
     kinesis.create_stream(copy, shards=2)
     kinesis.faults.partial(count=2, stream=copy)
     put(client, stream, numbered(0, 200))
-    reader = spark.readStream.format("kinesis").option("streamName", stream)
-    for key, value in job.options.items():
-        reader = reader.option(key, value)
-    query = (
-        reader.load()
-        .select("partitionKey", "data")
-        .writeStream.format("kinesis")
-        .option("streamName", copy)
-        .option("checkpointLocation", str(tmp_path / "copy"))
-        .start()
-    )
-    job.running.append(query)
+    query = job.copy_to(copy, tmp_path / "copy")
 
     def written():
         report = sink_report(query)

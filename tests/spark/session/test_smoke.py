@@ -143,18 +143,7 @@ def test_a_streaming_write_copies_a_stream(spark, job, stream, client, kinesis, 
     copy = f"copy-of-{stream}"
     kinesis.create_stream(copy, shards=2)
     put(client, stream, numbered(0, 200))
-    reader = spark.readStream.format("kinesis").option("streamName", stream)
-    for key, value in job.options.items():
-        reader = reader.option(key, value)
-    query = (
-        reader.load()
-        .select("partitionKey", "data")
-        .writeStream.format("kinesis")
-        .option("streamName", copy)
-        .option("checkpointLocation", str(tmp_path / "copy"))
-        .start()
-    )
-    job.running.append(query)
+    query = job.copy_to(copy, tmp_path / "copy")
     wait_until(lambda: not query.isActive or len(kcl_reads(client, copy)) >= 200, "the copy")
     assert query.exception() is None
     assert sorted(int(data) for _, data in kcl_reads(client, copy)) == list(range(200))

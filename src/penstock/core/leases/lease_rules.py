@@ -11,7 +11,7 @@ Source:
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TypeAlias, assert_never
+from typing import assert_never
 
 from penstock.core.leases.lease import BatchClaim, Lease, TipMark
 from penstock.core.leases.lease_writes import (
@@ -22,6 +22,7 @@ from penstock.core.leases.lease_writes import (
     Delete,
     End,
     LateCheckpoint,
+    LeaseUpdate,
     LeaseWrite,
     Outcome,
     Promote,
@@ -65,22 +66,7 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
     return Applied(_after(row, write))
 
 
-_Update: TypeAlias = (
-    Take
-    | Renew
-    | Checkpoint
-    | LateCheckpoint
-    | End
-    | Release
-    | RequestHandover
-    | Claim
-    | Promote
-    | Delete
-    | Reset
-)
-
-
-def _refusal(row: Lease, write: _Update) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
+def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
     if (
         isinstance(write, Take | Renew | Checkpoint | End | Release | Delete | Reset)
         and row.counter != write.counter
@@ -155,7 +141,7 @@ def _mark_at(position: Position, tip_ms: int | None) -> TipMark | None:
     return TipMark(position, tip_ms) if position.is_record else None
 
 
-def _after(row: Lease, write: _Update) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
+def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR0911 - one table of effects
     bumped = row.counter + 1
     unpended = replace(row, pending=None, pending_state=None)
     match write:

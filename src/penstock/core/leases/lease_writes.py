@@ -229,9 +229,8 @@ class Reset:
     claim: BatchClaim | None = None
 
 
-LeaseWrite: TypeAlias = (
-    Create
-    | Take
+LeaseUpdate: TypeAlias = (
+    Take
     | Renew
     | Checkpoint
     | LateCheckpoint
@@ -243,6 +242,9 @@ LeaseWrite: TypeAlias = (
     | Delete
     | Reset
 )
+"""A write on a row that must exist."""
+
+LeaseWrite: TypeAlias = Create | LeaseUpdate
 
 
 # --- the outcomes ---------------------------------------------------------------------------------------
