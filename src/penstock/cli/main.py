@@ -38,6 +38,7 @@ _EXTRAS: Final = {
     "py4j": "spark",
     "moto": "local",
     "httptools": "local",
+    "h2": "local",
 }
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2

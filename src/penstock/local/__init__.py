@@ -35,7 +35,7 @@ def __getattr__(name: str) -> Any:
     try:
         return getattr(import_module(f"penstock.local.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
-        if error.name == "httptools":
+        if error.name in ("httptools", "h2"):
             raise ModuleNotFoundError(
                 "the embedded Kinesis needs packages that are not installed: pip install 'penstock[local]'",
                 name=error.name,

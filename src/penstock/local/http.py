@@ -1,23 +1,19 @@
-"""HTTP/1.1 over asyncio: parses requests with httptools, answers one at a time per connection.
+"""Requests and answers, and the open connections of a server; `http1.py` and `http2.py` speak the protocols.
 
 Knows nothing of Kinesis. The application is a function from a request to a response, or to an awaitable
-of one when the answer takes time; meanwhile the connection reads nothing more. Whatever a client sends or
-leaves unsent is bounded: sizes by refusal, time by `Connections.end_overdue`, which the server calls now
-and then.
+of one when the answer takes time. Whatever a client sends or leaves unsent is bounded: sizes by refusal,
+time by `Connections.end_overdue`, which the server calls now and then.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from io import BytesIO
-from typing import Any
-
-import httptools
+from typing import Protocol
 
 log = logging.getLogger("penstock.local")
 
@@ -31,9 +27,8 @@ HEAD_TIMEOUT_S = 60.0
 REQUEST_TIMEOUT_S = 120.0
 IDLE_TIMEOUT_S = 900.0
 SEND_TIMEOUT_S = 60.0
-_LINGER_S = 2.0
-_SEND_PIECE_BYTES = 256 * 1024
-_PIPELINED_MAX = 16
+SEND_PIECE_BYTES = 256 * 1024
+_CLOSE_TIMEOUT_S = 1.0
 
 
 @dataclass(slots=True)
@@ -52,25 +47,84 @@ class Response:
     """One answer.
 
     Attributes:
-        drop: Close the connection and send nothing.
-        cut_at: Send only this many bytes of the body, then close; the head promises all of it.
+        stream: Follows `body` piece by piece; the next piece is asked for when the client has taken the last one.
+            It is closed when the client is gone.
+        drop: Send nothing and break off: HTTP/1.1 closes the connection, HTTP/2 resets the request's stream.
+        cut_at: Send only this many bytes of `body` and nothing of `stream`, then break off; the head promises all.
         is_head: Answers HEAD: its body is announced and not sent.
     """
 
     status: int = 200
     body: bytes = b""
     headers: list[tuple[str, str]] = field(default_factory=list)
+    stream: AsyncGenerator[bytes, None] | None = None
     drop: bool = False
     cut_at: int | None = None
     is_head: bool = False
 
     @property
-    def sent_body(self) -> bytes:
-        """Return what follows the head."""
-        return b"" if self.is_head else self.body
+    def sent_body(self) -> memoryview:
+        """Return what follows the head at once."""
+        return memoryview(b"" if self.is_head else self.body)[: self.cut_at]
+
+    @property
+    def sent_stream(self) -> AsyncGenerator[bytes, None] | None:
+        """Return what follows `sent_body` as it comes."""
+        return None if self.is_head or self.cut_at is not None else self.stream
 
 
 Application = Callable[[Request], Response | Awaitable[Response]]
+
+
+def answer_of(application: Application, request: Request) -> Response | asyncio.Task[Response]:
+    """Return the application's answer, or a task that ends with it; a failure is answered 500.
+
+    The task runs from the start: one that is cancelled before its first step still ends in order.
+    """
+    try:
+        answer = application(request)
+    except Exception:
+        log.exception("%s %s failed", request.method, request.target)
+        return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
+    if isinstance(answer, Response):
+        answer.is_head = request.method == "HEAD"
+        return answer
+    return asyncio.get_running_loop().create_task(_sure(request, answer))
+
+
+async def _sure(request: Request, answer: Awaitable[Response]) -> Response:
+    try:
+        response = await answer
+    except Exception:
+        log.exception("%s %s failed", request.method, request.target)
+        return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
+    response.is_head = request.method == "HEAD"
+    return response
+
+
+class Connection(Protocol):
+    """What `Connections` knows of a connection.
+
+    Attributes:
+        is_new: Whether no request has begun on it yet.
+        since_s: When it last stirred, by the loop's clock: it came, began a request, or was answered.
+    """
+
+    is_new: bool
+    since_s: float
+
+    @property
+    def waits_for_client(self) -> bool:
+        """Return whether the server waits for the client to send a request or the rest of one."""
+
+    def end_if_overdue(self, now_s: float) -> None:
+        """Close the connection when its client has had its time."""
+
+    def close(self) -> None:
+        """End the connection; where the protocol has a farewell, it is sent."""
+
+    def abort(self) -> None:
+        """End the connection now."""
 
 
 class Connections:
@@ -82,15 +136,21 @@ class Connections:
     """
 
     def __init__(self) -> None:
-        self.open: set[HttpProtocol] = set()
+        self.open: set[Connection] = set()
         self.body_bytes = 0
+        self._removed = asyncio.Event()
 
-    def add(self, connection: HttpProtocol) -> None:
+    def add(self, connection: Connection) -> None:
         """Add a connection; if that is one too many, close the one that has waited longest for its client."""
         self.open.add(connection)
         if len(self.open) > CONNECTIONS_MAX:
             waiting = [other for other in self.open if other.waits_for_client]
             min(waiting, key=lambda other: other.since_s).close()
+
+    def remove(self, connection: Connection) -> None:
+        """Forget a connection that is closed, or goes on as another."""
+        self.open.discard(connection)
+        self._removed.set()
 
     def end_overdue(self, now_s: float) -> None:
         """Close the connections whose clients have kept the server waiting too long.
@@ -101,307 +161,14 @@ class Connections:
         for connection in list(self.open):
             connection.end_if_overdue(now_s)
 
-
-class HttpProtocol(asyncio.Protocol):
-    """One connection.
-
-    Args:
-        application: Answers requests.
-        loop: The loop that the connection lives on.
-        connections: Where the connection keeps itself while it is open.
-
-    Attributes:
-        is_new: Whether no request has begun on it yet.
-        since_s: When it came, began its request, or was last answered, by the loop's clock.
-    """
-
-    def __init__(
-        self,
-        application: Application,
-        loop: asyncio.AbstractEventLoop,
-        connections: Connections,
-    ) -> None:
-        self._application = application
-        self._loop = loop
-        self._connections = connections
-        self._transport: asyncio.Transport | None = None
-        self._parser: Any = httptools.HttpRequestParser(self)
-        self._request = Request()
-        self._body = BytesIO()
-        self._body_bytes = 0
-        self._head_bytes = 0
-        self._header_count = 0
-        self._refusal: HTTPStatus | None = None
-        self._is_refused = False
-        self.is_new = True
-        self._in_head = False
-        self._in_request = False
-        self.since_s = loop.time()
-        self._waiting: deque[tuple[Request, bool]] = deque()
-        self._task: asyncio.Task[None] | None = None
-        self._writable = asyncio.Event()
-        self._writable.set()
-
-    # -- asyncio.Protocol -----------------------------------------------------------------------------------
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
-        transport.set_write_buffer_limits(high=_SEND_PIECE_BYTES)
-        self._connections.add(self)
-
-    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
-        """Forget the connection; an answer that is being prepared is cancelled."""
-        self._connections.open.discard(self)
-        self._drop_body()
-        self._transport = None
-        self._writable.set()
-        if self._task is not None:
-            self._task.cancel()
-
-    def data_received(self, data: bytes) -> None:
-        """Feed the parser; refuse what is not HTTP or too large."""
-        if self._is_refused:
-            return
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade:
-            # the request itself was answered as HTTP/1.1; what follows in the other protocol is not read
-            if self._transport is not None:
-                self._transport.close()
-            return
-        except httptools.HttpParserError:
-            self._refuse(self._refusal or HTTPStatus.BAD_REQUEST)
-            return
-        if self._in_head:
-            # the parser shows a header when it is complete: one without an end is counted here
-            self._head_bytes += len(data)
-            if self._head_bytes > HEAD_BYTES_MAX + TARGET_BYTES_MAX:
-                self._refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-
-    def pause_writing(self) -> None:
-        """Stop sending: the client reads more slowly than the server sends."""
-        self._writable.clear()
-
-    def resume_writing(self) -> None:
-        """Send again: the client has caught up."""
-        self._writable.set()
-
-    def close(self) -> None:
-        """End the connection now."""
-        if self._transport is not None:
-            self._transport.abort()
-
-    # -- deadlines ------------------------------------------------------------------------------------------
-
-    @property
-    def waits_for_client(self) -> bool:
-        """Return whether the server waits for the client to send a request or the rest of one."""
-        return self._task is None
-
-    def end_if_overdue(self, now_s: float) -> None:
-        """Close the connection when its client has had its time to send."""
-        if not self.waits_for_client:
-            return
-        waited_s = now_s - self.since_s
-        if self._in_request:
-            if waited_s > (HEAD_TIMEOUT_S if self._in_head else REQUEST_TIMEOUT_S):
-                self._refuse(HTTPStatus.REQUEST_TIMEOUT)
-        elif waited_s > (HEAD_TIMEOUT_S if self.is_new else IDLE_TIMEOUT_S):
-            self.close()
-
-    # -- httptools ------------------------------------------------------------------------------------------
-
-    def on_message_begin(self) -> None:
-        """Start a request."""
-        self._request = Request()
-        self._head_bytes = self._header_count = 0
-        self.is_new = False
-        self._in_head = self._in_request = True
-        self.since_s = self._loop.time()
-
-    def on_url(self, url: bytes) -> None:
-        """Add a piece of the target."""
-        if len(self._request.target) + len(url) > TARGET_BYTES_MAX:
-            self._stop(HTTPStatus.REQUEST_URI_TOO_LONG)
-        self._request.target += url.decode("latin-1")
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Add one header; those after a body are ignored."""
-        self._header_count += 1
-        self._request.header_bytes += len(name) + len(value)
-        if self._header_count > HEADERS_MAX or self._request.header_bytes > HEAD_BYTES_MAX:
-            self._stop(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-        if not self._in_head:
-            return
-        key = name.decode("latin-1").lower()
-        if key == "host" and key in self._request.headers:
-            self._stop(HTTPStatus.BAD_REQUEST)
-        self._request.headers[key] = value.decode("latin-1")
-
-    def on_headers_complete(self) -> None:
-        """Refuse a body that is announced as too large; answer a client that waits for `100 Continue`."""
-        self._in_head = False
-        self._request.method = self._parser.get_method().decode("latin-1")
-        announced = self._request.headers.get("content-length", "")
-        if announced.isdecimal() and (len(announced) > 18 or int(announced) > BODY_BYTES_MAX):
-            self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if self._request.headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
-            self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-
-    def on_body(self, data: bytes) -> None:
-        """Add a piece of the body."""
-        self._body_bytes += len(data)
-        self._connections.body_bytes += len(data)
-        if self._body_bytes > BODY_BYTES_MAX:
-            self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
-        if self._connections.body_bytes > ALL_BODIES_BYTES_MAX:
-            self._stop(HTTPStatus.SERVICE_UNAVAILABLE)
-        self._body.write(data)
-
-    def on_message_complete(self) -> None:
-        """Answer the request, after those before it."""
-        self._in_request = False
-        request = self._request
-        request.body = self._body.getvalue()
-        self._drop_body()
-        if self._transport is None or self._transport.is_closing():
-            return
-        self._waiting.append((request, self._parser.should_keep_alive()))
-        if len(self._waiting) > _PIPELINED_MAX:
-            self._stop(HTTPStatus.TOO_MANY_REQUESTS)
-        elif self._task is None:
-            self._work()
-
-    def _drop_body(self) -> None:
-        self._connections.body_bytes -= self._body_bytes
-        self._body_bytes = 0
-        self._body = BytesIO()
-
-    def _stop(self, status: HTTPStatus) -> None:
-        """Stop the parser: the request is refused."""
-        self._refusal = status
-        raise ValueError(status.phrase)
-
-    # -- answering ------------------------------------------------------------------------------------------
-
-    def _work(self) -> None:
-        """Answer what can be answered at once; go on in a task for the rest."""
-        while self._waiting and self._transport is not None:
-            request, keep_alive = self._waiting.popleft()
-            try:
-                response = self._application(request)
-            except Exception:
-                log.exception("%s %s failed", request.method, request.target)
-                response = Response(HTTPStatus.INTERNAL_SERVER_ERROR)
-            self.since_s = self._loop.time()
-            if request.method == "HEAD" and isinstance(response, Response):
-                response.is_head = True
-            if isinstance(response, Response) and self._send_at_once(response, keep_alive):
-                continue
-            if not isinstance(response, Response):
-                # a task from the start: one that is cancelled before its first step still ends in order
-                response = self._loop.create_task(_sure(request, response))
-            self._task = self._loop.create_task(self._finish(request, response, keep_alive))
-            return
-
-    async def _finish(
-        self, request: Request, response: Response | Awaitable[Response], keep_alive: bool
-    ) -> None:
-        if self._transport is not None:
-            self._transport.pause_reading()
-        try:
-            answer = response if isinstance(response, Response) else await response
-            answer.is_head = request.method == "HEAD"
-            await self._send(answer, keep_alive)
-        except asyncio.CancelledError:
-            # the connection is gone: nobody waits for the answer
-            return
-        except TimeoutError:
-            log.info("%s %s: the client did not read its answer", request.method, request.target)
-            self.close()
-            return
-        finally:
-            self._task = None
-            self.since_s = self._loop.time()
-        if self._transport is not None and not self._transport.is_closing():
-            self._transport.resume_reading()
-            self._work()
-
-    def _send_at_once(self, response: Response, keep_alive: bool) -> bool:
-        """Send a small answer without a task; False when the answer is a large one."""
-        if response.drop or response.cut_at is not None or len(response.body) > _SEND_PIECE_BYTES:
-            return False
-        if self._transport is None or not self._writable.is_set():
-            return False
-        self._transport.write(_head(response, keep_alive) + response.sent_body)
-        if not keep_alive:
-            self._transport.close()
-        return True
-
-    async def _send(self, response: Response, keep_alive: bool) -> None:
-        transport = self._transport
-        if transport is None:
-            return
-        if response.drop:
-            transport.abort()
-            return
-        await self._until_writable()
-        transport.write(_head(response, keep_alive))
-        body = memoryview(response.sent_body)
-        if response.cut_at is not None:
-            body = body[: response.cut_at]
-        for begin in range(0, len(body), _SEND_PIECE_BYTES):
-            await self._until_writable()
-            # a connection that was lost meanwhile ignores what is written
-            transport.write(body[begin : begin + _SEND_PIECE_BYTES])
-        if response.cut_at is not None or not keep_alive:
-            transport.close()
-
-    async def _until_writable(self) -> None:
-        async with asyncio.timeout(SEND_TIMEOUT_S):
-            await self._writable.wait()
-
-    def _refuse(self, status: HTTPStatus) -> None:
-        """Answer a request that cannot be read, and close.
-
-        What the client still sends is read and thrown away for a moment: closing at once would reset the
-        connection, and the client might lose the answer.
-        """
-        if self._is_refused or self._transport is None or self._transport.is_closing():
-            return
-        self._is_refused = True
-        self._waiting.clear()
-        if self._task is not None:
-            self._task.cancel()
-        self._drop_body()
-        self._transport.resume_reading()
-        self._transport.write(_head(Response(status), keep_alive=False))
-        self._transport.write_eof()
-        self._loop.call_later(_LINGER_S, self.close)
-
-
-async def _sure(request: Request, answer: Awaitable[Response]) -> Response:
-    """Wait for an answer; answer 500 when there is none, so that the client does not wait for ever."""
-    try:
-        return await answer
-    except Exception:
-        log.exception("%s %s failed", request.method, request.target)
-        return Response(HTTPStatus.INTERNAL_SERVER_ERROR)
-
-
-def _head(response: Response, keep_alive: bool) -> bytes:
-    lines = [f"HTTP/1.1 {response.status} {_phrase(response.status)}"]
-    lines.extend(f"{name}: {value}" for name, value in response.headers)
-    lines.append(f"Content-Length: {len(response.body)}")
-    if not keep_alive:
-        lines.append("Connection: close")
-    return "\r\n".join([*lines, "", ""]).encode("latin-1")
-
-
-def _phrase(status: int) -> str:
-    try:
-        return HTTPStatus(status).phrase
-    except ValueError:
-        return "Scripted"
+    async def close(self) -> None:
+        """End all connections; those that do not take their farewell in time are cut off."""
+        for connection in list(self.open):
+            connection.close()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_CLOSE_TIMEOUT_S):
+                while self.open:
+                    self._removed.clear()
+                    await self._removed.wait()
+        for connection in list(self.open):
+            connection.abort()

@@ -23,8 +23,9 @@ from penstock.local.calls import CallLog
 from penstock.local.control import check_stream
 from penstock.local.credentials import is_region
 from penstock.local.faults import FaultBook
+from penstock.local.first_bytes import FirstBytes
 from penstock.local.handle import Handle
-from penstock.local.http import Connections, HttpProtocol
+from penstock.local.http import Connections
 from penstock.local.journal import FileJournal
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations.call import Service
@@ -129,7 +130,7 @@ class Server:
             raise
         try:
             self._server = await loop.create_server(
-                lambda: HttpProtocol(self._application, loop, self._connections),
+                lambda: FirstBytes(self._application, loop, self._connections),
                 HOST,
                 self.options.port,
                 backlog=1024,
@@ -155,8 +156,7 @@ class Server:
             self._sweeper.cancel()
         if self._server is not None:
             await _stop_accepting(self._server)
-        for connection in list(self._connections.open):
-            connection.close()
+        await self._connections.close()
         if self._server is not None:
             await self._server.wait_closed()
         await asyncio.get_running_loop().run_in_executor(None, self._bridge.close)

@@ -1,0 +1,75 @@
+"""Decides by a client's first bytes which version of HTTP its connection speaks.
+
+A client of HTTP/2 begins with a preface that is no request of HTTP/1.1. Under TLS it has agreed on the version
+before (ALPN), and its first bytes show on which.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from penstock.local import http
+from penstock.local.http import Application, Connections
+from penstock.local.http1 import Http1Protocol
+from penstock.local.http2 import Http2Protocol
+
+_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+
+
+class FirstBytes(asyncio.Protocol):
+    """A connection whose client has not shown yet what it speaks.
+
+    Args:
+        application: Answers requests.
+        loop: The loop that the connection lives on.
+        connections: Where the connection keeps itself while it is open.
+    """
+
+    waits_for_client = True
+    is_new = True
+
+    def __init__(
+        self, application: Application, loop: asyncio.AbstractEventLoop, connections: Connections
+    ) -> None:
+        self._application = application
+        self._loop = loop
+        self._connections = connections
+        self._transport: asyncio.Transport | None = None
+        self._first = b""
+        self.since_s = loop.time()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._connections.add(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
+        """Forget the connection."""
+        self._connections.remove(self)
+        self._transport = None
+
+    def data_received(self, data: bytes) -> None:
+        """Hand the connection over as soon as its bytes are the preface, or cannot become it."""
+        self._first += data
+        if self._transport is None or (_PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)):
+            return
+        kind = Http2Protocol if self._first.startswith(_PREFACE) else Http1Protocol
+        speaker = kind(self._application, self._loop, self._connections)
+        self._connections.remove(self)
+        transport, self._transport = self._transport, None
+        transport.set_protocol(speaker)
+        speaker.connection_made(transport)
+        speaker.data_received(self._first)
+
+    def end_if_overdue(self, now_s: float) -> None:
+        """Close the connection of a client that has sent nothing for too long."""
+        if now_s - self.since_s > http.HEAD_TIMEOUT_S:
+            self.close()
+
+    def close(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()
+
+    abort = close
