@@ -7,16 +7,48 @@ import uuid
 
 import pytest
 
+from penstock.core.batches.offsets import INITIAL_OFFSET
 from penstock.core.leases.lease_writes import Applied, Take
+from penstock.spark.engine import TELLS_START
 from penstock.spark.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
 from penstock.wiring import open_lease_table
 
 
+class ReaderWithoutStarts:
+    """A reader as Spark 4.0 and 4.1 call it: they name the last offset of their log first, and no start after that.
+
+    It has the methods of a reader that is told the start, so that a test is the same for all of Spark's lines.
+    """
+
+    def __init__(self, reader):
+        self._reader = reader
+        self._is_known = False
+
+    def __getattr__(self, name):
+        return getattr(self._reader, name)
+
+    def latestOffset(self, start, limit):  # noqa: N802 - Spark's name
+        self._begin(start)
+        if self._reader._starts.following != start:
+            pytest.skip("Spark 4.0 and 4.1 ask for an offset only when the batch of the one before is done")
+        return self._reader.latestOffset()
+
+    def partitions(self, start, end):
+        self._begin(end)
+        return self._reader.partitions(start or INITIAL_OFFSET.to_json(), end)
+
+    def _begin(self, logged):
+        if not self._is_known and logged != INITIAL_OFFSET.to_json():
+            assert self._reader.partitions(logged, logged) == []
+        self._is_known = True
+
+
 class Query:
     """A query as Spark runs it, one step at a time, with the offsets that Spark would have logged."""
 
-    def __init__(self, server, client, shards=2, stream=None, **options):
+    def __init__(self, server, client, shards=2, stream=None, *, is_told_starts=TELLS_START, **options):
+        self.is_told_starts = is_told_starts
         self.stream = stream or f"s-{uuid.uuid4().hex[:10]}"
         self.client = client
         if stream is None:
@@ -56,7 +88,7 @@ class Query:
         """A reader in a new process, as after a restart."""
         reader = KinesisStreamReader(self.options)
         self.readers.append(reader)
-        return reader
+        return reader if self.is_told_starts else ReaderWithoutStarts(reader)
 
     def die(self):
         """End the process beside the driver without any farewell; its leases stay as they are."""

@@ -66,17 +66,3 @@ def test_public_packages_only_re_export():
         assert getattr(penstock, name).__module__.startswith("penstock.")
     with pytest.raises(AttributeError, match="no attribute 'Nothing'"):
         _ = penstock.Nothing
-
-
-@pytest.mark.parametrize(
-    ("version", "is_right"), [("4.1.1", False), ("3.5.2", False), ("4.2.0", True), ("5.0.0.dev1", True)]
-)
-def test_a_spark_that_is_too_old_is_told_in_a_sentence(version, is_right):
-    from penstock.errors import UsageError
-    from penstock.spark.source import check_version
-
-    if is_right:
-        check_version(version)
-        return
-    with pytest.raises(UsageError, match=f"this is Spark {version}, and the kinesis source needs 4.2"):
-        check_version(version)

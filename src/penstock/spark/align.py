@@ -56,6 +56,8 @@ def align_to_shards(
     """
     from pyspark.sql import functions as f
 
+    from penstock.spark.engine import repartition_by_id
+
     columns = {name.lower(): name for name in df.columns}
     if "partitionkey" not in columns:
         raise OptionError("align_to_shards: the column partitionKey is missing")
@@ -74,7 +76,7 @@ def align_to_shards(
         shard = f.when(given.isNotNull(), by_hash_key).otherwise(shard)
     # The sink refuses a row without a key and names it; here it only needs some partition.
     place = f.greatest(f.coalesce(shard, f.lit(1)) - 1, f.lit(0)).cast("int")
-    aligned = df.repartitionById(len(starts), place)
+    aligned = repartition_by_id(df, len(starts), place)
     if order_by is None:
         return aligned
     order: list[str | Column] = list(order_by) if isinstance(order_by, list | tuple) else [order_by]  # type: ignore[list-item]  # one column otherwise

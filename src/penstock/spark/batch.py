@@ -12,22 +12,14 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from pyspark.sql.datasource import (
-    DataSourceReader,
-    EqualTo,
-    Filter,
-    GreaterThan,
-    GreaterThanOrEqual,
-    In,
-    InputPartition,
-    LessThan,
-    LessThanOrEqual,
-)
+from pyspark.sql import datasource
+from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.spark.arrow_records import delivered
+from penstock.spark.engine import PUSHES_FILTERS
 from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
 from penstock.spark.process_resources import open_shard
 from penstock.spark.spark_errors import explained, explained_rows
@@ -58,7 +50,7 @@ class Narrowing:
     shards: frozenset[str] | None = None
 
 
-def narrow(filters: Iterable[Filter]) -> Narrowing:
+def narrow(filters: Iterable[datasource.Filter]) -> Narrowing:
     """Read what is useful out of filters; everything else is left to Spark."""
     narrowed = Narrowing()
     for each in filters:
@@ -66,21 +58,21 @@ def narrow(filters: Iterable[Filter]) -> Narrowing:
     return narrowed
 
 
-def _narrow_by(so_far: Narrowing, condition: Filter) -> Narrowing:
+def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
     attribute = getattr(condition, "attribute", None)
     value: Any = getattr(condition, "value", None)
-    if attribute == _SHARD and isinstance(condition, EqualTo | In):
+    if attribute == _SHARD and isinstance(condition, datasource.EqualTo | datasource.In):
         # The field's class, not its content, differs between the two: one text, or a tuple of them.
-        wanted = frozenset([value] if isinstance(condition, EqualTo) else value)
+        wanted = frozenset([value] if isinstance(condition, datasource.EqualTo) else value)
         return replace(so_far, shards=wanted if so_far.shards is None else so_far.shards & wanted)
     if attribute != _ARRIVAL or not isinstance(value, datetime):
         return so_far
     moment = value if value.tzinfo is not None else value.astimezone()
     micros = round(moment.astimezone(UTC).timestamp() * 1_000_000)
     low_ms, high_ms = micros // 1000, -(-micros // 1000) + 1
-    if isinstance(condition, EqualTo | GreaterThan | GreaterThanOrEqual):
+    if isinstance(condition, datasource.EqualTo | datasource.GreaterThan | datasource.GreaterThanOrEqual):
         so_far = replace(so_far, from_ms=low_ms if so_far.from_ms is None else max(so_far.from_ms, low_ms))
-    if isinstance(condition, EqualTo | LessThan | LessThanOrEqual):
+    if isinstance(condition, datasource.EqualTo | datasource.LessThan | datasource.LessThanOrEqual):
         so_far = replace(
             so_far, until_ms=high_ms if so_far.until_ms is None else min(so_far.until_ms, high_ms)
         )
@@ -115,12 +107,11 @@ class _Pushdown:
     shows Spark the inherited function, so the same reader serves both settings.
     """
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
     def __init__(self, keep: Callable[[Narrowing], None]) -> None:
+        self.__func__ = DataSourceReader.pushFilters
         self._keep = keep
 
-    def __call__(self, filters: list[Filter]) -> Iterable[Filter]:
+    def __call__(self, filters: list[datasource.Filter]) -> Iterable[datasource.Filter]:
         """Note the filters and return all of them: Spark applies them as well."""
         self._keep(narrow(filters))
         return filters
@@ -132,8 +123,9 @@ class KinesisBatchReader(DataSourceReader):
     def __init__(self, options: BatchOptions) -> None:
         self._options = options
         self._narrowing = Narrowing()
-        # The instance's attribute hides the inherited method on purpose; see _Pushdown.
-        self.pushFilters = _Pushdown(self._keep_narrowing)  # type: ignore[method-assign]
+        if PUSHES_FILTERS:
+            # The instance's attribute hides the inherited method on purpose; see _Pushdown.
+            self.pushFilters = _Pushdown(self._keep_narrowing)  # type: ignore[method-assign]
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel without the pushdown object, whose work is done."""

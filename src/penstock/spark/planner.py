@@ -111,7 +111,9 @@ class Planner:
         listing = self._kinesis.fetch_shards(self._options.stream)
         self._until_ms = service_bound_ms(self._clock.wall_ms(), listing.server_ms)
 
-    def latest(self, start: StreamOffset, *, with_limits: bool = True) -> StreamOffset:
+    def latest(
+        self, start: StreamOffset, *, with_limits: bool = True, may_be_only: bool = False
+    ) -> StreamOffset:
         """Return the next batch's offset, or `start` itself when there is nothing to read.
 
         Waits up to one probe interval for news. With AvailableNow nothing to read ends the query, so there it waits
@@ -120,13 +122,16 @@ class Planner:
         Args:
             start: The offset of the batch before, which is done.
             with_limits: Whether the options' limits count for this batch.
+            may_be_only: Whether the query may end after this batch (AvailableNow of a Spark that does not tell): it then
+                waits for all of its leases and for every shard's answer, or warns after a time.
 
         Raises:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
         self._done = start
         query_worker, shards = self._join(start)
-        wait_s = self._options.probe_interval_s if self._until_ms is None else self._available_now_wait_s
+        is_patient = may_be_only or self._until_ms is not None
+        wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
         deadline_s = self._clock.monotonic_s() + wait_s
         while True:
             self._obey(query_worker, shards)
@@ -135,19 +140,23 @@ class Planner:
             self._poller.poll_due(shards.states.items())
             query_worker.tell([*shards.drained(), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
-            if wanted:
-                return self._next_offset(start, shards, wanted, with_limits=with_limits)
+            if wanted and not may_be_only:
+                break
             self._settler.promote(shards)
             self._tell_tips(query_worker, shards)
-            if self._until_ms is not None and self._is_all_read(query_worker, shards):
-                return start
+            if is_patient and self._is_complete(query_worker, shards):
+                break
             now_s = self._clock.monotonic_s()
             if now_s >= deadline_s:
                 if self._until_ms is not None:
                     raise Unavailable(self._describe_unread(query_worker, shards, wait_s))
-                return start
-            wake_s = min(deadline_s, self._poller.next_due_s(shards.states.values()))
+                if may_be_only:
+                    _log.warning(self._describe_unread(query_worker, shards, wait_s))
+                break
+            idle = (state for state in shards.states.values() if not state.has_news)
+            wake_s = min(deadline_s, self._poller.next_due_s(idle))
             query_worker.wait(max(0.005, wake_s - now_s))
+        return self._next_offset(start, shards, wanted, with_limits=with_limits) if wanted else start
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
         """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
@@ -354,8 +363,8 @@ class Planner:
             return False
         return self._until_ms is None or state.arrival_ms is None or state.arrival_ms < self._until_ms
 
-    def _is_all_read(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
-        """Whether nothing of what had arrived by the fixed moment is left, in children that come just now neither."""
+    def _is_complete(self, query_worker: QueryWorker, shards: QueryShards) -> bool:
+        """Whether the query has all of its shards and knows of each whether it has news; children may come just now."""
         if _unknown(shards):
             return False
         before = set(shards.states)
@@ -372,7 +381,7 @@ class Planner:
         why = f"no answer from {', '.join(unknown[:5])}" if unknown else "its leases did not come to rest"
         return (
             f"stream {self._options.stream}: for {wait_s:g} s it could not be made sure that everything is read "
-            f"({why}; {query_worker.stats.held_leases} leases held): what was read is done, start the query again for the rest"
+            f"({why}; {query_worker.stats.held_leases} leases held): what is read is done, start the query again for the rest"
         )
 
     def _next_offset(

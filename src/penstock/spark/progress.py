@@ -4,7 +4,8 @@ The figures are the source's own, from the progress that Spark keeps of every qu
 runs: in this process, on a cluster, behind Spark Connect.
 
 Spark asks for them when a batch is planned and shows them when it is done; while a query is idle it shows new ones every
-ten seconds only. What has become of them since, the query's state tells: nothing is unread while it waits for data, and after a
+ten seconds only. Spark 4.0 and 4.1 do not ask: there the offset of each batch carries them, and an idle query shows those of its
+last batch. What has become of them since, the query's state tells: nothing is unread while it waits for data, and after a
 batch that was to read everything only what came after its planning can be.
 """
 
@@ -16,6 +17,7 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 _WAITING: Final = "Waiting for data to arrive"
+_CARRIED: Final = "report"
 
 
 class _Query(Protocol):
@@ -79,12 +81,27 @@ def lag(query: _Query) -> list[StreamLag]:
     batch_ms = _duration_of_batch(progress)
     found = []
     for source in _field(progress, "sources"):
-        report = _field(source, "latestOffset")
-        if isinstance(report, str):
-            report = _parse(report)
-        if isinstance(report, Mapping) and "millisBehindLatest" in report and "leases" in report:
+        report = report_of(source)
+        if report is not None:
             found.append(_lag_of(report, 0 if is_waiting else batch_ms if report.get("readsToTip") else None))
     return found
+
+
+def with_report(offset: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an offset that carries the source's figures."""
+    return {**offset, _CARRIED: report}
+
+
+def report_of(source: Any) -> Mapping[str, Any] | None:
+    """Return a Kinesis source's figures from its progress; None for another source, or where there are none yet."""
+    report = _field(source, "latestOffset")
+    if isinstance(report, str):
+        report = _parse(report)
+    if isinstance(report, Mapping):
+        report = report.get(_CARRIED, report)
+    return (
+        report if isinstance(report, Mapping) and report.keys() >= {"millisBehindLatest", "leases"} else None
+    )
 
 
 def _waits_for_data(query: _Query) -> bool:

@@ -12,17 +12,14 @@ import logging
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceStreamArrowWriter,
-    WriterCommitMessage,
-)
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.errors import OptionError, RecordError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
 from penstock.spark.dead_letters import DeadLetters
+from penstock.spark.engine import STREAMS_ARROW, StreamWriter
 from penstock.spark.sink_metrics import merge, record_commit
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import SinkOptions
@@ -30,6 +27,7 @@ from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql import Row
     from pyspark.sql.types import StructType
 
 _log: Final = logging.getLogger("penstock.spark")
@@ -42,6 +40,8 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 _SLICE_BYTES: Final = 4 * 2**20
 _SLICE_ROWS_MAX: Final = 10_000
 _REQUIRED: Final = ("data", "partitionKey")
+_Values: TypeAlias = tuple[Any, Any, Any, Any]
+"""One row's data, partition key, explicit hash key and stream; None where it has none."""
 
 
 def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> tuple[str, ...]:
@@ -113,41 +113,43 @@ class RowWriter:
         self._columns = columns
         self._write_id = write_id
 
-    @explained
     def write(self, batches: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Send every row of Arrow batches and wait until each is acknowledged; raises as `write_rows` does."""
+        return self._write_all(_values_of_batches(batches, self._columns))
+
+    def write_rows(self, rows: Iterator[Row]) -> KinesisCommitMessage:
         """Send every row and wait until each is acknowledged.
 
         Raises:
             RecordError: The service can never accept a row; names it and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
+        return self._write_all(_values_of_rows(rows, self._columns))
+
+    @explained
+    def _write_all(self, rows: Iterator[_Values]) -> KinesisCommitMessage:
         memory = TaskMemory(self._options.buffer_bytes_max)
         if not self._options.keeps_dead_letters:
-            return self._write(batches, memory, None)
+            return self._write(rows, memory, None)
         with contextlib.closing(DeadLetters(self._options, self._write_id, memory)) as dead:
-            return self._write(batches, memory, dead)
+            return self._write(rows, memory, dead)
 
     def _write(
-        self, batches: Iterator[pa.RecordBatch], memory: TaskMemory, dead: DeadLetters | None
+        self, rows: Iterator[_Values], memory: TaskMemory, dead: DeadLetters | None
     ) -> KinesisCommitMessage:
         writers: dict[str, TaskWriter] = {}
-        row_number = 0
-        for batch in _slices(batches):
-            names = batch.schema.names
-            data, keys, hash_keys, streams = (_values(batch, names, column) for column in self._columns)
-            for index in range(batch.num_rows):
-                stream = self._stream_of(streams[index], row_number)
-                writer = writers.get(stream)
-                if writer is None:
-                    writer = writers[stream] = self._open(stream, memory)
-                row = (data[index], keys[index], hash_keys[index])
-                try:
-                    self._send(writer, stream, row_number, row)
-                except RecordError as error:
-                    if dead is None:
-                        raise
-                    dead.add(stream, row_number, row, str(error))
-                row_number += 1
+        for row_number, (data, key, hash_key, to_stream) in enumerate(rows):
+            stream = self._stream_of(to_stream, row_number)
+            writer = writers.get(stream)
+            if writer is None:
+                writer = writers[stream] = self._open(stream, memory)
+            row = (data, key, hash_key)
+            try:
+                self._send(writer, stream, row_number, row)
+            except RecordError as error:
+                if dead is None:
+                    raise
+                dead.add(stream, row_number, row, str(error))
         reports = {stream: writer.finish() for stream, writer in writers.items()}
         # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
         if dead is not None:
@@ -194,17 +196,26 @@ class RowWriter:
             raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
 
 
-def _slices(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Cut batches into slices of a few megabytes, since a slice is copied to Python objects."""
+def _values_of_batches(batches: Iterator[pa.RecordBatch], columns: tuple[str, ...]) -> Iterator[_Values]:
+    """Yield the rows of batches, in slices of a few megabytes, since a slice is copied to Python objects."""
     for batch in batches:
         row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
-        rows = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
-        for begin in range(0, batch.num_rows, rows):
-            yield batch.slice(begin, rows)
+        row_count = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
+        for begin in range(0, batch.num_rows, row_count):
+            rows = batch.slice(begin, row_count)
+            data, keys, hash_keys, streams = (_values(rows, column) for column in columns)
+            yield from zip(data, keys, hash_keys, streams, strict=True)
 
 
-def _values(batch: pa.RecordBatch, names: list[str], column: str) -> list[Any]:
-    return batch.column(names.index(column)).to_pylist() if column else [None] * batch.num_rows
+def _values(batch: pa.RecordBatch, column: str) -> list[Any]:
+    return batch.column(batch.schema.names.index(column)).to_pylist() if column else [None] * batch.num_rows
+
+
+def _values_of_rows(rows: Iterator[Row], columns: tuple[str, ...]) -> Iterator[_Values]:
+    """Yield the rows that Spark made itself; their binary values are bytearrays."""
+    for row in rows:
+        data, key, hash_key, stream = (row[column] if column else None for column in columns)
+        yield (bytes(data) if isinstance(data, bytearray) else data, key, hash_key, stream)
 
 
 def _sum_up(messages: list[WriterCommitMessage | None], what: str) -> tuple[dict[str, WriteReport], int]:
@@ -244,16 +255,16 @@ class KinesisBatchWriter(DataSourceArrowWriter):
         _sum_up(messages, "failed batch write, acknowledged before the failure")
 
 
-class KinesisStreamWriter(DataSourceStreamArrowWriter):
+class KinesisStreamWriter(StreamWriter):
     """The sink of `df.writeStream`."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
         self._rows = RowWriter(options, columns)
         self._checkpoint_location = options.checkpoint_location
 
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
-        """Write one task's rows of a micro-batch."""
-        return self._rows.write(iterator)
+    def write(self, iterator: Iterator[Any]) -> KinesisCommitMessage:
+        """Write one task's rows of a micro-batch, which come in Arrow batches or one by one."""
+        return self._rows.write(iterator) if STREAMS_ARROW else self._rows.write_rows(iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Mapping, MutableMapping
 from typing import TYPE_CHECKING, Final
 
-import pyspark
 from pyspark.sql.datasource import DataSource
 
-from penstock.errors import UsageError
+from penstock.spark.engine import check_version
 from penstock.spark.schema import SCHEMA_DDL
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import check_read, parse_batch, parse_sink, parse_source
@@ -23,7 +21,6 @@ if TYPE_CHECKING:
     from penstock.spark.stream_reader import KinesisStreamReader
 
 _log: Final = logging.getLogger("penstock.spark")
-_SPARK_MIN: Final = (4, 2)
 
 
 class KinesisDataSource(DataSource):
@@ -89,22 +86,8 @@ class KinesisDataSource(DataSource):
         return KinesisStreamWriter(options, check_columns(schema, options, overwrite=overwrite))
 
     def _own_options(self) -> Mapping[str, str]:
-        check_version(pyspark.__version__)
+        check_version()
         return self.options
-
-
-def check_version(version: str) -> None:
-    """Refuse a Spark that cannot do it, in a sentence instead of somewhere in the middle.
-
-    Raises:
-        UsageError: Older than 4.2: Python sources have no admission control there.
-    """
-    numbers = re.findall(r"\d+", version)
-    if tuple(map(int, numbers[:2])) < _SPARK_MIN:
-        raise UsageError(
-            f"this is Spark {version}, and the kinesis source needs {_SPARK_MIN[0]}.{_SPARK_MIN[1]} or later: before, sources in "
-            "Python cannot be told how much to read"
-        )
 
 
 def _say(notes: tuple[str, ...]) -> None:

@@ -4,8 +4,10 @@ Spark makes a reader in a Python process beside the driver and asks it for offse
 one, from the same options, in every executor process that reads a partition. The first holds threads and leases, the
 second only options, so both are opened on first use.
 
+What Spark's versions do differently, `penstock.spark.engine` knows.
+
 Source:
-    PySpark's DataSourceStreamReader and SupportsTriggerAvailableNow (4.2).
+    PySpark's DataSourceStreamReader (4.0) and SupportsTriggerAvailableNow (4.2).
 """
 
 from __future__ import annotations
@@ -16,17 +18,17 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import (
-    ReadAllAvailable,
-    ReadLimit,
-    ReadMaxBytes,
-    ReadMaxRows,
-    SupportsTriggerAvailableNow,
-)
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
+from penstock.spark.engine import (
+    BatchStarts,
+    SupportsTriggerAvailableNow,
+    has_limit,
+    limit_of,
+)
 from penstock.spark.planner import Planner
 from penstock.spark.process_resources import open_metrics_for
+from penstock.spark.progress import with_report
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.spark_options import SourceOptions
@@ -34,6 +36,7 @@ from penstock.wiring import SystemClock, open_kinesis, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from pyspark.sql.streaming.datasource import ReadLimit
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -52,6 +55,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, options: SourceOptions) -> None:
         self._options = options
         self._planner: Planner | None = None
+        self._starts = BatchStarts(INITIAL_OFFSET.to_json())
 
     def _opened(self) -> Planner:
         if self._planner is None:
@@ -70,7 +74,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __getstate__(self) -> dict[str, Any]:
         """Pickle the options only: threads and connections stay where they are."""
-        return {"_options": self._options, "_planner": None}
+        return {**self.__dict__, "_planner": None}
 
     # --- in the process beside the driver -----------------------------------------------------------------
 
@@ -80,11 +84,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802 - Spark's name
         """Return the limit of one batch for Spark; if there are two, Penstock keeps both all the same."""
-        if self._options.record_count_max is not None:
-            return ReadMaxRows(self._options.record_count_max)
-        if self._options.bytes_max is not None:
-            return ReadMaxBytes(self._options.bytes_max)
-        return ReadAllAvailable()
+        return limit_of(self._options.record_count_max, self._options.bytes_max)
 
     @explained
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
@@ -92,10 +92,31 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._opened().prepare_available_now()
 
     @explained
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return the offset of the next batch, or `start` if there is nothing new."""
+    def latestOffset(  # noqa: N802 - Spark's name
+        self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None
+    ) -> dict[str, Any]:
+        """Return the offset of the next batch, or the one before if there is nothing new.
+
+        Args:
+            start: The offset of the batch before, which is done; None where Spark does not tell it (4.0 and 4.1).
+            limit: How much Spark wants to read; None as above.
+        """
+        if start is not None:
+            return self._latest(start, with_limits=has_limit(limit))
+        start = self._starts.following
+        end = self._latest(start, may_be_only=self._starts.is_first)
+        report = self.reportLatestOffset()
+        if end is not start and report is not None:
+            # A Spark that does not ask for the report shows the batch's offset in its place.
+            end = with_report(end, report)
+        self._starts.plan(end)
+        return end
+
+    def _latest(
+        self, start: dict[str, Any], *, with_limits: bool = True, may_be_only: bool = False
+    ) -> dict[str, Any]:
         begin = parse_offset(start)
-        following = self._opened().latest(begin, with_limits=not isinstance(limit, ReadAllAvailable))
+        following = self._opened().latest(begin, with_limits=with_limits, may_be_only=may_be_only)
         return start if following is begin else following.to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802 - Spark's name
@@ -105,6 +126,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explained
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[ShardPartition]:
         """Return the batch's tasks."""
+        self._starts.see_partitions(start, end)
         if start == end:
             return []
         return [ShardPartition(tasks) for tasks in self._opened().tasks(parse_offset(end))]
@@ -114,6 +136,13 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         """End threads and give idle leases back."""
+        if self._starts.planned_count == 1 and not self._options.is_unlimited:
+            _log.warning(
+                "stream %s: this run ends after one batch, of at most maxRecordsPerTrigger or maxBytesPerTrigger. With "
+                "trigger(availableNow=True) this Spark runs one batch only: leave the limits out to read everything in it, or "
+                "start the query again for the rest",
+                self._options.stream,
+            )
         if self._planner is not None:
             self._planner.stop()
             self._planner = None

@@ -1,0 +1,194 @@
+"""What the Spark at hand offers to sources and sinks in Python: the only module that asks.
+
+| Spark | 4.0 | 4.1 | 4.2 and later |
+|---|---|---|---|
+| tells where a batch starts, and takes read limits and AvailableNow | no | no | yes |
+| pushes filters down to a batch read | no | yes | yes |
+| hands a streaming sink Arrow batches | no, rows | yes | yes |
+| `DataFrame.repartitionById` | no | yes | yes |
+
+Where something is missing, this module offers the nearest thing under the same name, so that the rest of the package is
+the same for all of them.
+
+Source:
+    PySpark's `sql.datasource`, `sql.streaming.datasource` and `sql.streaming.python_streaming_source_runner`, and the calls
+    that 4.0.0, 4.0.2, 4.1.4, 4.2.1 and 4.3.0 make.
+"""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+import pyspark
+from pyspark.sql import datasource
+
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+SPARK_MIN: Final = (4, 0)
+TELLS_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
+"""Whether `latestOffset` is called with the start of the batch and a limit, and a source can take part in AvailableNow."""
+PUSHES_FILTERS: Final = hasattr(datasource.DataSourceReader, "pushFilters")
+STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
+"""Whether a streaming sink is handed Arrow batches; otherwise it gets rows."""
+
+if TYPE_CHECKING or TELLS_START:
+    from pyspark.sql.streaming.datasource import (
+        ReadAllAvailable,
+        ReadLimit,
+        ReadMaxBytes,
+        ReadMaxRows,
+        SupportsTriggerAvailableNow,
+    )
+else:
+
+    class SupportsTriggerAvailableNow:
+        """Stands for Spark's class of the same name."""
+
+
+if TYPE_CHECKING or STREAMS_ARROW:
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriter
+else:
+    from pyspark.sql.datasource import DataSourceStreamWriter as StreamWriter
+
+__all__ = [
+    "PUSHES_FILTERS",
+    "SPARK_MIN",
+    "STREAMS_ARROW",
+    "TELLS_START",
+    "BatchStarts",
+    "StreamWriter",
+    "SupportsTriggerAvailableNow",
+    "check_version",
+    "has_limit",
+    "limit_of",
+    "repartition_by_id",
+]
+
+
+def check_version(version: str = pyspark.__version__) -> None:
+    """Refuse a Spark that cannot do it, in a sentence instead of somewhere in the middle.
+
+    Raises:
+        UsageError: Older than 4.0: it has no sources in Python.
+    """
+    numbers = re.findall(r"\d+", version)
+    if tuple(map(int, numbers[:2])) < SPARK_MIN:
+        raise UsageError(
+            f"this is Spark {version}, and the kinesis source needs {SPARK_MIN[0]}.{SPARK_MIN[1]} or later: before, Spark has no "
+            "sources in Python"
+        )
+
+
+# --- how much to read -----------------------------------------------------------------------------------------
+
+
+def limit_of(record_count_max: int | None, bytes_max: int | None) -> ReadLimit:
+    """Return the limit of one batch for a Spark that asks for it; of two it takes the records."""
+    if record_count_max is not None:
+        return ReadMaxRows(record_count_max)
+    if bytes_max is not None:
+        return ReadMaxBytes(bytes_max)
+    return ReadAllAvailable()
+
+
+def has_limit(limit: ReadLimit | None) -> bool:
+    """Whether the options' limits count for a batch; for a Spark that does not tell, None, they always do."""
+    return limit is None or not isinstance(limit, ReadAllAvailable)
+
+
+# --- where a batch starts -------------------------------------------------------------------------------------
+
+
+class BatchStarts:
+    """Where the next batch starts, for a Spark that does not tell.
+
+    Spark 4.0 and 4.1 begin every start from a checkpoint with `partitions(last, last)`, the last offset of the log, for each
+    source; only a new query is asked for an offset first. From then on batches follow each other, so the batch of the offset
+    that was given last is done when Spark asks for another one.
+
+    Args:
+        initial: The offset before the first batch.
+    """
+
+    def __init__(self, initial: dict[str, Any]) -> None:
+        self._next = initial
+        self._planned: tuple[dict[str, Any], dict[str, Any]] | None = None
+        self.planned_count = 0
+        """Batches that were planned here."""
+
+    @property
+    def is_first(self) -> bool:
+        """Whether Spark has not asked here for an offset yet."""
+        return self._planned is None
+
+    @property
+    def following(self) -> dict[str, Any]:
+        """Return the offset from which the next batch starts."""
+        return self._next
+
+    def plan(self, end: dict[str, Any]) -> None:
+        """Note the offset that Spark is given; the one it had is given again where there is nothing to read."""
+        self.planned_count += end != self._next
+        self._planned, self._next = (self._next, end), end
+
+    def see_partitions(self, start: dict[str, Any], end: dict[str, Any]) -> None:
+        """Note the batch that Spark runs, or the offset that it found in its log.
+
+        Raises:
+            UsageError: It is not the batch that was planned, so the plan began somewhere else than Spark stands.
+        """
+        if self._planned is None:
+            self._next = end
+        elif end != self._planned[1] or start not in self._planned:
+            raise UsageError(
+                "Spark asked for the end of a batch before it told where the query stands, as it does with "
+                "spark.sql.streaming.triggerAvailableNowWrapper.enabled=true. Set that to false, its default; "
+                "trigger(availableNow=True) then runs one batch with everything that has arrived"
+            )
+
+
+# --- partitions by number -------------------------------------------------------------------------------------
+
+_BITS: Final = 2**32 - 1
+
+
+def repartition_by_id(df: DataFrame, count: int, place: Column) -> DataFrame:
+    """Repartition rows so that each goes to the partition whose number its column `place` holds."""
+    if hasattr(df, "repartitionById"):
+        return df.repartitionById(count, place)
+    from pyspark.sql import functions as f
+
+    # Spark 4.0 places rows by the hash of a column only: each number is replaced by one that hashes to it.
+    salts = f.array(*[f.lit(salt) for salt in _salts(count)])
+    return df.repartition(count, f.element_at(salts, place + 1))
+
+
+def _salts(count: int) -> list[int]:
+    """Return for each partition an integer that Spark's hash sends there."""
+    found: dict[int, int] = {}
+    salt = 0
+    while len(found) < count:
+        found.setdefault(_spark_hash(salt) % count, salt)
+        salt += 1
+    return [found[number] for number in range(count)]
+
+
+def _spark_hash(value: int) -> int:
+    """Return Spark's `hash` of a non-negative integer: Murmur3, 32 bits, seed 42."""
+    mixed = _rotate(value * 0xCC9E2D51, 15) * 0x1B873593
+    state = _rotate(42 ^ (mixed & _BITS), 13) * 5 + 0xE6546B64
+    state = (state & _BITS) ^ 4
+    state = ((state ^ (state >> 16)) * 0x85EBCA6B) & _BITS
+    state = ((state ^ (state >> 13)) * 0xC2B2AE35) & _BITS
+    state ^= state >> 16
+    return state - 2**32 if state & 2**31 else state
+
+
+def _rotate(value: int, by: int) -> int:
+    value &= _BITS
+    return (value << by | value >> (32 - by)) & _BITS
