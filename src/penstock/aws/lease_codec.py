@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, StopNote, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark
 from penstock.core.position import Position, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
@@ -47,6 +47,7 @@ MARK: Final = "penstockMark"
 TIP_MILLIS: Final = "penstockTipMillis"
 STREAM: Final = "penstockStream"
 STOPPED: Final = "penstockStopped"
+TERM: Final = "penstockTerm"
 LEASE_ENTITY: Final = "LEASE"
 
 
@@ -87,6 +88,7 @@ def read_item(item: Item) -> Lease:
             else None,
             stream=parse_identity(item[STREAM]["S"]) if STREAM in item else None,
             stopped=_read_stop_note(item[STOPPED]["M"]) if STOPPED in item else None,
+            term=_read_term(item[TERM]["M"]) if TERM in item else None,
         )
     except KeyError as error:
         raise NotALease(f"it lacks {error}, or the attribute has another type") from error
@@ -148,6 +150,15 @@ def _read_stop_note(document: Mapping[str, Any]) -> StopNote:
     return StopNote(document["worker"]["S"], document["reason"]["S"])
 
 
+def write_term(term: LeaseTerm) -> dict[str, dict[str, Any]]:
+    """Return the map that stores a lease's own duration."""
+    return {"worker": {"S": term.worker}, "millis": {"N": str(term.duration_ms)}}
+
+
+def _read_term(document: Mapping[str, Any]) -> LeaseTerm:
+    return LeaseTerm(document["worker"]["S"], int(document["millis"]["N"]))
+
+
 def _hash_range(item: Item) -> HashRange | None:
     start, end = item.get(HASH_START, {}).get("S"), item.get(HASH_END, {}).get("S")
     return HashRange(int(start), int(end)) if start and end else None
@@ -173,6 +184,7 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
         THROUGHPUT: ("N", None if lease.throughput_kbps is None else str(lease.throughput_kbps)),
         STREAM: ("S", None if lease.stream is None else str(lease.stream)),
         STOPPED: ("M", None if lease.stopped is None else write_stop_note(lease.stopped)),
+        TERM: ("M", None if lease.term is None else write_term(lease.term)),
     }
     optional |= {claim_attribute(claim.worker): ("M", write_claim(claim)) for claim in lease.claims}
     if lease.mark is not None:

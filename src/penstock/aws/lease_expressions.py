@@ -176,7 +176,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             _counter(update, write.counter)
             update.set_checkpoint(write.position, is_marked=False)
             update.set(codec.SWITCHES, "N", "0")
-            update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
+            update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
             if write.claim is not None:
                 update.set(codec.claim_attribute(write.claim.worker), "M", codec.write_claim(write.claim))
             elif write.forget is not None:
@@ -209,6 +209,10 @@ def _renew(update: Update, write: Renew) -> None:
         update.remove(codec.STOPPED)
     else:
         update.set(codec.STOPPED, "M", codec.write_stop_note(write.stopped))
+    if write.term is None:
+        update.remove(codec.TERM)
+    else:
+        update.set(codec.TERM, "M", codec.write_term(write.term))
 
 
 def _take(update: Update, write: Take, previous_owner: str | None) -> None:
@@ -221,7 +225,7 @@ def _take(update: Update, write: Take, previous_owner: str | None) -> None:
         switches, zero, one = update.name(codec.SWITCHES), update.value("N", "0"), update.value("N", "1")
         update.sets.append(f"{switches} = if_not_exists({switches}, {zero}) + {one}")
     update.set(codec.OWNER, "S", write.worker)
-    update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
+    update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
     if write.pin_ms is not None:
         update.conditions.append(_same(update, LATEST))
         update.set(codec.START_MILLIS, "N", str(write.pin_ms))
@@ -253,7 +257,7 @@ def _release(update: Update, write: Release) -> None:
         update.remove(codec.OWNER)
     else:
         update.set(codec.OWNER, "S", write.next_owner)
-    update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, *_PENDING)
+    update.remove(codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
     if write.tip is not None:
         update.set_mark(write.tip)
 

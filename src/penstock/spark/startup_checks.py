@@ -58,18 +58,19 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
 def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions, clock: Clock) -> None:
     """Make sure that nobody else reads under an application name that nobody chose.
 
-    Waits until other workers' leases show that nobody is behind them, at most one and a half lease durations.
+    Waits until other workers' leases show that nobody is behind them, at most one and a half times as long as they last.
 
     Raises:
         OptionError: Somebody lives there.
     """
     if not options.application_is_default:
         return
-    deadline_s = clock.monotonic_s() + 1.5 * options.lease_duration_s
+    began_s = clock.monotonic_s()
     view = LeaseView(options.lease_duration_s)
     while True:
         rows, now_s = scan_leases(table), clock.monotonic_s()
         view.observe_scan(rows.values(), now_s)
+        wait_s = 1.5 * max(map(view.duration_s_of, rows.values()), default=options.lease_duration_s)
         others = {
             str(row.reader)
             for row, owner_state, _ in view.judged(now_s)
@@ -77,7 +78,7 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
         }
         if not others:
             return
-        if now_s > deadline_s:
+        if now_s > began_s + wait_s:
             raise OptionError(
                 f"stream {options.stream}: {', '.join(sorted(others))} reads it under the default application name "
                 f"{options.application}. Give this query an applicationName of its own to read the whole stream, or set "

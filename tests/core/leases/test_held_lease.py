@@ -4,7 +4,7 @@ import pytest
 
 from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped, StopReader, StopWhy
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, Trigger
+from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, RenewalPace, Trigger
 from penstock.core.leases.held_lease_wants import Lost, SendWrite
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
@@ -15,7 +15,8 @@ ROW = Lease("s", counter=4, owner="me", checkpoint=at_record("5"))
 
 
 def held(phase=LeasePhase.WAITING):
-    lease = HeldLease("me", CoordinatorOptions(), 1, ROW, renewed_s=0.0, renew_due_s=3.0)
+    options = CoordinatorOptions()
+    lease = HeldLease("me", options, RenewalPace(options), 1, ROW, renewed_s=0.0, renew_due_s=3.0)
     lease.phase = phase
     return lease
 

@@ -11,6 +11,7 @@ from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import (
     BatchClaim,
     Lease,
+    LeaseTerm,
     StopNote,
     TipMark,
     starting_lease,
@@ -67,6 +68,7 @@ READERS = {
     **dict.fromkeys(("pending_state", "note"), str.encode),
     **dict.fromkeys(("mark", "tip"), lambda value: TipMark(a_position(value["position"]), value["tip_ms"])),
     "stopped": lambda value: StopNote(**value),
+    "term": lambda value: LeaseTerm(**value),
     "claim": a_claim,
     "claims": lambda value: tuple(a_claim(claim) for claim in value),
     "stream": lambda value: StreamIdentity(**value),

@@ -2,7 +2,7 @@
 
 import pytest
 
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.position import SHARD_END, at_record
 
@@ -116,3 +116,22 @@ def test_a_row_counts_as_renewed_once_its_counter_has_moved():
     view.observe(Lease("s", counter=5, owner="x", checkpoint=at_record("5")), 2.0)
     view.observe(Lease("s", counter=5, owner="y", checkpoint=at_record("5")), 3.0)
     assert view.was_renewed("s")
+
+
+@pytest.mark.parametrize(
+    ("lease", "expires_s"),
+    [
+        (Lease("s", owner="x", term=LeaseTerm("x", 60_000)), 60.0),
+        (Lease("s", owner="next", checkpoint_owner="x", term=LeaseTerm("x", 60_000)), 60.0),
+        (Lease("s", owner="x", term=LeaseTerm("x", 5_000)), 10.0),
+        # A Java worker took it, and left standing what it does not know.
+        (Lease("s", owner="java", term=LeaseTerm("x", 60_000)), 10.0),
+    ],
+    ids=["longer", "being handed over", "shorter", "another reader's"],
+)
+def test_a_lease_lasts_for_as_long_as_its_reader_says(lease, expires_s):
+    view = view_of(lease)
+    view.observe_scan([lease], 1.0)
+    assert view.owner_state("s", expires_s - 0.01) is OwnerState.ALIVE
+    assert view.owner_state("s", expires_s) is OwnerState.EXPIRED
+    assert view.next_expiry_s("me") == expires_s

@@ -392,6 +392,7 @@ class Topic(Enum):
     ENDED = "shard ended"
     CREATED = "lease created"
     DELETED = "lease deleted"
+    LATE_RENEWALS = "leases renewed late"
     READ_BACK = "an answer was lost and read back"
     HOLE = "hole in the hash range"
     ROW_SKIPPED = "row skipped"

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from typing import Final
 
 from penstock.core.leases.lease import Lease
 from penstock.core.position import LATEST
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
+
+RENEWALS_PER_S_MAX: Final = 50.0
+"""A query that holds more leases than it can renew at this rate within the lease duration renews them less often."""
+TERM_MAX_S: Final = 120.0
+"""A lease lasts at most so long, unless the application's lease duration is longer."""
 
 
 class BalancePolicy(Enum):
@@ -46,7 +52,8 @@ class CoordinatorOptions:
         handover_poll_s: Mean time between two looks at a lease that is being handed over.
         keeps_claims: This worker's batches claim their ends on the leases, as a Spark query's do. A heartbeat then never
             writes a checkpoint, which would end a claim; and leases that were being handed over when the worker ended are
-            taken up again, since the batch that was under way is repeated first.
+            taken up again, since the batch that was under way is repeated first. Claims are refused once another worker
+            reads the shard, so a lease that is renewed late is not lost, and many leases are renewed less often.
         stream: The stream whose shards are shared: leases of another one are refused. None compares nothing.
         start: Where shards start when the application starts for the first time.
         cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
@@ -132,6 +139,16 @@ class CoordinatorOptions:
     def renew_interval_s(self) -> float:
         """Seconds between two renewals."""
         return self.lease_duration_s / 3
+
+    def renew_interval_of(self, held_count: int) -> float:
+        """Return the seconds between two renewals of each of so many leases.
+
+        A worker whose batches claim their ends is not fenced by time, so it may hold leases for longer and say so on them.
+        """
+        usual_s = self.renew_interval_s
+        if not self.keeps_claims:
+            return usual_s
+        return max(usual_s, min(held_count / RENEWALS_PER_S_MAX, TERM_MAX_S / 3))
 
     @property
     def interval_s(self) -> float:

@@ -119,7 +119,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
             view.waits_for_parents(lease),
             unchanged_s
             if owner_state is OwnerState.UNOWNED
-            else max(0.0, unchanged_s - view.lease_duration_s),
+            else max(0.0, unchanged_s - view.duration_s_of(lease)),
             handovers.is_deaf(lease.owner, now_s),
         )
         for lease, owner_state, unchanged_s in view.judged(now_s)

@@ -135,12 +135,37 @@ TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
 
 
 @dataclass(slots=True)
+class RenewalPace:
+    """How often each of a worker's leases is renewed: the more it holds, the less often, where it may.
+
+    Args:
+        options: As for the coordinator.
+        held_count: Leases in this worker's hands.
+    """
+
+    options: CoordinatorOptions
+    held_count: int = 0
+
+    @property
+    def interval_s(self) -> float:
+        """Seconds between two renewals of a lease."""
+        return self.options.renew_interval_of(self.held_count)
+
+    @property
+    def term_ms(self) -> int | None:
+        """How long a lease lasts that is renewed now; None where it is the application's lease duration."""
+        interval_s = self.interval_s
+        return None if interval_s == self.options.renew_interval_s else round(3000 * interval_s)
+
+
+@dataclass(slots=True)
 class HeldLease:
     """One lease in this worker's hands.
 
     Args:
         worker: This worker's id.
         options: As for the coordinator.
+        pace: Of all leases of this worker.
         epoch: Names this ownership.
         lease: The row as this worker's last write left it.
         renewed_s: When the last write that kept the lease was sent.
@@ -149,6 +174,7 @@ class HeldLease:
 
     worker: str
     options: CoordinatorOptions
+    pace: RenewalPace
     epoch: int
     lease: Lease
     renewed_s: float
@@ -181,7 +207,9 @@ class HeldLease:
 
     @property
     def deadline_s(self) -> float:
-        """When delivery must end, if no renewal succeeds."""
+        """When delivery must end, if no renewal succeeds; infinity where claims fence it instead."""
+        if self.options.keeps_claims:
+            return math.inf
         return self.renewed_s + self.options.lease_duration_s - self.options.margin_s
 
     @property
@@ -299,6 +327,7 @@ class HeldLease:
             stopped_reason=self.stopped_reason,
             tip=self.tip if self.options.keeps_claims else self._tip(None),
             stream=self.options.stream if lease.stream is None else None,
+            term_ms=self.pace.term_ms,
         )
 
     def _tip(self, ahead: Position | None) -> TipMark | None:
@@ -381,7 +410,7 @@ class HeldLease:
         self.lease = row
         if sent_s > self.renewed_s:
             self.renewed_s = sent_s
-            self.renew_due_s = sent_s + self.options.renew_interval_s * (0.8 + 0.2 * turn.draw())
+            self.renew_due_s = sent_s + self.pace.interval_s * (0.8 + 0.2 * turn.draw())
             if self.has_reader:
                 wants.append(ExtendDelivery(self.key, self.epoch, self.deadline_s))
         if checkpoint_moved and row.checkpoint.is_record:
@@ -550,5 +579,6 @@ class HeldLease:
             wants.append(StopReader(self.key, self.epoch, why))
         done = None if has_reader or row_gone else self.wanted
         self._move(Trigger.LOST)
-        report = report_loss(self.worker, self.key, why, row, row_gone=row_gone)
-        return [*wants, report, Lost(has_reader, done)]
+        if why is not StopWhy.EXPIRED:
+            wants.append(report_loss(self.worker, self.key, row, row_gone=row_gone))
+        return [*wants, Lost(why, has_reader, done)]

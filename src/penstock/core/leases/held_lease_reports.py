@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Final
 
-from penstock.core.leases.coordinator_events import Level, ReaderFailed, Report, StopWhy, Topic
+from penstock.core.leases.coordinator_events import Level, ReaderFailed, Report, Topic
 from penstock.core.leases.lease import Lease
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
+
+_SHOWN_KEYS_MAX: Final = 5
 
 
 def report_release(row: Lease) -> Report:
@@ -66,13 +69,38 @@ def report_still_stopped(key: str) -> Report:
     return Report(Topic.STOPPED_SHARD, Level.ERROR, f"shard {key} is still stopped after a failure", key)
 
 
-def report_loss(worker: str, key: str, why: StopWhy, row: Lease | None, *, row_gone: bool) -> Report:
-    """Report how a lease was lost.
+def report_expired(keys: Sequence[str]) -> Report:
+    """Report leases that were given up because no renewal succeeded in time."""
+    which, them = (
+        (f"lease {keys[0]}", "it") if len(keys) == 1 else (f"{len(keys)} leases ({_some(keys)})", "them")
+    )
+    message = (
+        f"{which} could not be renewed in time; delivery has stopped before another worker may begin. The lease table or "
+        f"this process is too slow for {them}: see renewal_latency_s"
+    )
+    return Report(Topic.LOST, Level.WARNING, message, keys[0] if len(keys) == 1 else None, "expired")
+
+
+def report_late_renewals(late_count: int, held_count: int, longest_s: float) -> Report:
+    """Report leases that are kept although others may take them by now."""
+    message = (
+        f"{late_count} of {held_count} leases have not been renewed within their duration, one of them for {longest_s:.0f} s: "
+        "other workers may take them. The lease table or this process is too slow for so many: see renewal_latency_s"
+    )
+    return Report(Topic.LATE_RENEWALS, Level.WARNING, message)
+
+
+def _some(keys: Sequence[str]) -> str:
+    shown = ", ".join(sorted(keys)[:_SHOWN_KEYS_MAX])
+    return shown if len(keys) <= _SHOWN_KEYS_MAX else f"{shown}, ..."
+
+
+def report_loss(worker: str, key: str, row: Lease | None, *, row_gone: bool) -> Report:
+    """Report how a lease was lost to another worker.
 
     Args:
         worker: The worker that held it.
         key: The lease.
-        why: LOST or EXPIRED.
         row: What stands in the table, if known.
         row_gone: Whether the row was deleted.
     """
@@ -84,11 +112,6 @@ def report_loss(worker: str, key: str, why: StopWhy, row: Lease | None, *, row_g
             "range stays without a lease, the shard is started again from its beginning",
             key,
         )
-    if why is StopWhy.EXPIRED:
-        message = (
-            f"lease {key} could not be renewed in time; delivery has stopped before another worker may begin"
-        )
-        return Report(Topic.LOST, Level.WARNING, message, key, "expired")
     if row is not None and row.owner == worker:
         message = (
             f"lease {key} was renewed under this worker's name, {worker}, but not by this worker: is another process "

@@ -12,6 +12,7 @@ from penstock.core.leases.coordinator_events import (
     Report,
     StartReader,
     StopReader,
+    StopWhy,
 )
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite
@@ -50,10 +51,12 @@ class Lost:
     """The lease is not this worker's any more.
 
     Args:
+        why: LOST to another worker, or EXPIRED.
         leaves_reader: Whether a reader is still to stop.
         done: What is done beyond the last checkpoint and nobody else will tell, or None.
     """
 
+    why: StopWhy
     leaves_reader: bool
     done: Position | None
 

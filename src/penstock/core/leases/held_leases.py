@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Iterator
+from typing import Final
 
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -27,8 +28,13 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
-from penstock.core.leases.held_lease import HeldLease, LeasePhase
-from penstock.core.leases.held_lease_reports import report_stall, report_still_stopped
+from penstock.core.leases.held_lease import HeldLease, LeasePhase, RenewalPace
+from penstock.core.leases.held_lease_reports import (
+    report_expired,
+    report_late_renewals,
+    report_stall,
+    report_still_stopped,
+)
 from penstock.core.leases.held_lease_wants import (
     CreateChild,
     Ended,
@@ -54,6 +60,8 @@ from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForChildOf, ForGain, ForHeldLease
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard
+
+_EXPIRED_REPORT_INTERVAL_S: Final = 1.0
 
 
 class HeldLeases:
@@ -92,6 +100,10 @@ class HeldLeases:
         self._due: list[tuple[float, str, int]] = []
         self._leaving: dict[str, int] = {}  # readers that are to stop and whose lease is gone: key -> epoch
         self._last_epoch = 0
+        self._pace = RenewalPace(options)
+        self._expired: list[str] = []  # leases that could not be renewed in time, and were not reported yet
+        self._expired_due_s = -math.inf
+        self._lateness_due_s = -math.inf
 
     def __len__(self) -> int:
         return len(self._held)
@@ -110,13 +122,14 @@ class HeldLeases:
     @property
     def next_wake_s(self) -> float:
         """When something is due; infinity when nothing is held."""
+        report_s = self._expired_due_s if self._expired else math.inf
         while self._due:
             due_s, key, epoch = self._due[0]
             held = self._current(key, epoch)
             if held is not None and held.wake_s == due_s:
-                return due_s
+                return min(due_s, report_s)
             heapq.heappop(self._due)
-        return math.inf
+        return report_s
 
     def _current(self, key: str, epoch: int) -> HeldLease | None:
         held = self._held.get(key)
@@ -134,9 +147,10 @@ class HeldLeases:
         self._last_epoch += 1
         renew_due_s = sent_s + self.options.renew_interval_s * (0.3 + 0.7 * self._turn.draw())
         held = HeldLease(
-            self.me, self.options, self._last_epoch, lease, sent_s, renew_due_s, progress_s=now_s
+            self.me, self.options, self._pace, self._last_epoch, lease, sent_s, renew_due_s, progress_s=now_s
         )
         self._held[lease.key] = held
+        self._pace.held_count = len(self._held)
         held.want(self._late_checkpoints.take(lease.key))
         if self._is_stopping:
             self._do(held, held.stop(StopWhy.SHUTDOWN), now_s)
@@ -157,6 +171,27 @@ class HeldLeases:
             if held is not None and held.wake_s == due_s:
                 held.wake_s = math.inf
                 self._advance(held, now_s)
+        self._report_expired(now_s)
+        if self.options.keeps_claims and now_s >= self._lateness_due_s:
+            self._lateness_due_s = now_s + self.options.lease_duration_s
+            self._report_late_renewals(now_s)
+
+    def _report_expired(self, now_s: float) -> None:
+        """Report the leases that expired, at most once in a while: a table that is down costs all of them."""
+        if self._expired and (now_s >= self._expired_due_s or self._is_stopping):
+            self._turn.emit(report_expired(self._expired))
+            self._expired = []
+            self._expired_due_s = now_s + _EXPIRED_REPORT_INTERVAL_S
+
+    def _report_late_renewals(self, now_s: float) -> None:
+        """Report leases that were not renewed in time and are kept all the same."""
+        late = [
+            now_s - held.renewed_s
+            for held in self._held.values()
+            if now_s - held.renewed_s > self.view.duration_s_of(held.lease)
+        ]
+        if late:
+            self._turn.emit(report_late_renewals(len(late), len(self._held), max(late)))
 
     def _advance(self, held: HeldLease, now_s: float) -> None:
         """Let a lease that is still held do its next thing, and note when to look at it again."""
@@ -174,6 +209,8 @@ class HeldLeases:
         wake_s = held.next_look_s(now_s, is_busy=self._writes.is_busy(held.key))
         if wake_s != held.wake_s:  # entries of the heap that name another moment than the lease are skipped
             held.wake_s = wake_s
+            if wake_s == math.inf:
+                return  # an answer wakes it
             heapq.heappush(self._due, (wake_s, held.key, held.epoch))
 
     def _is_held(self, held: HeldLease) -> bool:
@@ -193,11 +230,14 @@ class HeldLeases:
                     del self._held[held.key]
                     self.wake_waiting(now_s)
                     self._take_children(children)
-                case Lost(leaves_reader, done):
+                case Lost(why, leaves_reader, done):
                     del self._held[held.key]
+                    if why is StopWhy.EXPIRED:
+                        self._expired.append(held.key)
                     self._on_lost(held, leaves_reader=leaves_reader, done=done)
                 case _:
                     self._turn.emit(want)
+        self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 
     def _on_lost(self, held: HeldLease, *, leaves_reader: bool, done: Position | None) -> None:

@@ -97,6 +97,19 @@ class StopNote:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaseTerm:
+    """How long a lease lasts whose reader renews it less often than the application's lease duration asks for.
+
+    Args:
+        worker: Who wrote it. It says nothing about another reader, who may be a Java worker and leave it standing.
+        duration_ms: The counter may stand still for so long.
+    """
+
+    worker: str
+    duration_ms: int
+
+
+@dataclass(frozen=True, slots=True)
 class Lease:
     """One row of the lease table.
 
@@ -118,6 +131,7 @@ class Lease:
         mark: What a Penstock worker wrote last (`penstockMark`, `penstockTipMillis`), or None.
         stream: Whose shard it is (`penstockStream`), or None in rows that only KCL workers have written.
         stopped: Why its reader does not read it (`penstockStopped`), or None.
+        term: How long it lasts where that is longer than usual (`penstockTerm`), or None.
     """
 
     key: str
@@ -136,6 +150,7 @@ class Lease:
     mark: TipMark | None = None
     stream: StreamIdentity | None = None
     stopped: StopNote | None = None
+    term: LeaseTerm | None = None
 
     @property
     def is_ended(self) -> bool:
@@ -152,6 +167,13 @@ class Lease:
         """Why the worker that holds the lease does not read the shard; None where it reads."""
         return (
             self.stopped.reason if self.stopped is not None and self.stopped.worker == self.reader else None
+        )
+
+    @property
+    def term_s(self) -> float:
+        """How long the reader says that it may take to renew; 0 where it says nothing."""
+        return (
+            self.term.duration_ms / 1000 if self.term is not None and self.term.worker == self.reader else 0.0
         )
 
     def claim_of(self, worker: str) -> BatchClaim | None:

@@ -158,6 +158,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 else pin_latest(row.checkpoint, write.pin_ms),
                 stream=write.stream or row.stream,
                 stopped=None,
+                term=None,
             )
         case Renew():
             seen = row.throughput_kbps if write.throughput_kbps is None else write.throughput_kbps
@@ -168,6 +169,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 mark=write.tip or row.mark,
                 stream=write.stream or row.stream,
                 stopped=write.stopped,
+                term=write.term,
             )
         case Checkpoint():
             mark = _mark_at(write.position, write.tip_ms)
@@ -205,6 +207,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 claims=_claims_after_reset(row, write),
                 mark=None,
                 stopped=None,
+                term=None,
             )
         case Delete():
             return None
@@ -230,6 +233,7 @@ def _after_release(row: Lease, write: Release) -> Lease:
         owner_switches=_switches_after_release(row, write),
         mark=write.tip or mark,
         stopped=None,
+        term=None,
     )
 
 

@@ -175,6 +175,10 @@ class LeaseView:
         sighting = self._rows[key]
         return self._owner_state(sighting, now_s)
 
+    def duration_s_of(self, lease: Lease) -> float:
+        """Return how long a lease's counter may stand still: the application's duration, or longer where the reader says so."""
+        return max(self.lease_duration_s, lease.term_s)
+
     def was_renewed(self, key: str) -> bool:
         """Whether the counter was seen to change: somebody who reads the shard was alive then.
 
@@ -203,7 +207,7 @@ class LeaseView:
         found the same is suspect: a scan at its expiry finds a stopped owner sooner than the regular round.
         """
         moments = [
-            sighting.changed_s + self.lease_duration_s
+            sighting.changed_s + self.duration_s_of(sighting.lease)
             for sighting in self._rows.values()
             if sighting.unchanged_scans
             and sighting.lease.owner is not None
@@ -254,7 +258,7 @@ class LeaseView:
             return OwnerState.ENDED
         if lease.reader is None:
             return OwnerState.UNOWNED
-        if now_s - sighting.changed_s >= self.lease_duration_s:
+        if now_s - sighting.changed_s >= self.duration_s_of(lease):
             return OwnerState.EXPIRED
         return OwnerState.ALIVE
 

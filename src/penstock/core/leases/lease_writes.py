@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
-from penstock.core.leases.lease import BatchClaim, Lease, StopNote, TipMark
+from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, StopNote, TipMark
 from penstock.core.position import Position
 from penstock.core.stream_identity import StreamIdentity
 
@@ -64,6 +64,7 @@ class Renew:
         tip: Where nothing was left to read, and when; None leaves what stands.
         stream: The stream that the owner reads, for a row that does not say yet; None leaves what stands.
         stopped_reason: Why the owner does not read the shard; None where it reads, or is about to.
+        term_ms: How long the lease lasts from here on, where that is longer than the application's lease duration.
     """
 
     key: str
@@ -74,6 +75,12 @@ class Renew:
     tip: TipMark | None = None
     stream: StreamIdentity | None = None
     stopped_reason: str | None = None
+    term_ms: int | None = None
+
+    @property
+    def term(self) -> LeaseTerm | None:
+        """What the row says of the lease's duration then."""
+        return None if self.term_ms is None else LeaseTerm(self.worker, self.term_ms)
 
     @property
     def stopped(self) -> StopNote | None:
