@@ -5,7 +5,7 @@
 The client is this process. It sends requests that were built beforehand and drops the answers, so that only
 the server is measured. An MB is 10^6 bytes of user data (before base64). `ratio` is Penstock's figure over
 the peer's, each measured the same way; the peer gets smaller answers because it would take minutes otherwise. For writes
-with a state folder, `ratio` is the rate with the folder over the rate without it.
+with a state folder, `ratio` is the rate with the folder over the rate without it; for HTTP/2, the rate over that of HTTP/1.1.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import http.client
 import json
 import os
 import socket
+import struct
 import subprocess
 import sys
 import tempfile
@@ -29,6 +30,11 @@ from penstock.local import LocalKinesisProcess
 RECORD_BYTES = 1024
 BATCH_RECORDS = 500
 TIMEOUT_S = 60.0
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
+DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
+END_STREAM, END_HEADERS, INITIAL_WINDOW_SIZE = 1, 4, 4
+FRAME_BYTES = 16_384
+WINDOW_BYTES = 2**31 - 1
 SCOPE = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/kinesis/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -93,6 +99,83 @@ class RawClient:
         return json.loads(raw) if raw else {}
 
 
+class RawHttp2Client(RawClient):
+    """The same over HTTP/2: one stream after the other, with windows so large that the server never waits."""
+
+    def __init__(self, url: str) -> None:
+        super().__init__(url)
+        self.stream = -1
+
+    def connected(self) -> socket.socket:
+        if self.socket is None:
+            settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, WINDOW_BYTES)
+            opened = struct.pack(">I", WINDOW_BYTES - 65_535)
+            super().connected().sendall(
+                PREFACE + frame(SETTINGS, 0, 0, settings) + frame(WINDOW_UPDATE, 0, 0, opened)
+            )
+        return super().connected()
+
+    def request(self, operation: str, document: dict[str, object]) -> bytes:
+        """Return the header block, behind its length, and the body."""
+        body = json.dumps(document).encode()
+        block = b"".join(
+            b"\x00" + hpack_text(name) + hpack_text(value)
+            for name, value in (
+                (":method", "POST"),
+                (":scheme", "http"),
+                (":path", "/"),
+                (":authority", self.host),
+                ("authorization", SCOPE),
+                ("content-type", "application/x-amz-json-1.1"),
+                ("x-amz-target", f"Kinesis_20131202.{operation}"),
+                ("content-length", str(len(body))),
+            )
+        )
+        return struct.pack(">I", len(block)) + block + body
+
+    def exchange(self, request: bytes) -> int:
+        connection = self.connected()
+        self.stream += 2
+        begin = 4 + struct.unpack_from(">I", request)[0]
+        frames = [frame(HEADERS, END_HEADERS, self.stream, request[4:begin])]
+        for at in range(begin, len(request), FRAME_BYTES):
+            flags = END_STREAM if at + FRAME_BYTES >= len(request) else 0
+            frames.append(frame(DATA, flags, self.stream, request[at : at + FRAME_BYTES]))
+        connection.sendall(b"".join(frames))
+        size = at = have = 0
+        view = memoryview(self.buffer)
+        while True:
+            if have - at < 9 or have - at < 9 + int.from_bytes(view[at : at + 3], "big"):
+                view[: have - at] = bytes(view[at:have])
+                at, have = 0, have - at
+                have += received(connection.recv_into(view[have:]))
+                continue
+            length = int.from_bytes(view[at : at + 3], "big")
+            kind, flags = view[at + 3], view[at + 4]
+            # a status of 200 is one byte, index 8 of the table
+            if kind in (GOAWAY, RST_STREAM) or (kind == HEADERS and view[at + 9] != 0x88):
+                raise SystemExit(f"the server answered {bytes(view[at : at + 9 + length])!r}")
+            at += 9 + length
+            size += length if kind == DATA else 0
+            if kind in (DATA, HEADERS) and flags & END_STREAM:
+                break
+        connection.sendall(frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", size)))
+        return size
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+    return struct.pack(">IBI", len(payload) << 8 | kind, flags, stream) + payload
+
+
+def hpack_text(text: str) -> bytes:
+    """Return a text as HPACK has it without Huffman's code: RFC 7541, 5.2."""
+    raw = text.encode()
+    if len(raw) < 127:
+        return bytes((len(raw),)) + raw
+    rest = len(raw) - 127
+    return b"\x7f" + (bytes((rest,)) if rest < 128 else bytes((rest & 127 | 128, rest >> 7))) + raw
+
+
 def received(count: int) -> int:
     if count == 0:
         raise SystemExit("the server closed the connection in the middle of an answer")
@@ -119,15 +202,23 @@ def rate(client: RawClient, request: bytes, payload_bytes: int, seconds: float) 
 def measure(url: str, *, records: int, seconds: float) -> dict[str, float]:
     """Fill a shard with records, read them over and over, then write to another stream."""
     client = RawClient(url)
+    fill(client, records)
+    return measure_calls(client, records=records, seconds=seconds)
+
+
+def fill(client: RawClient, records: int) -> None:
     create_streams(client, ("read", "write"))
-    fill = put_request(client, "read")
+    batch = put_request(client, "read")
     for _ in range(records // BATCH_RECORDS):
-        client.exchange(fill)
+        client.exchange(batch)
+
+
+def measure_calls(client: RawClient, *, records: int, seconds: float) -> dict[str, float]:
     shard = {"StreamName": "read", "ShardId": "shardId-000000000000", "ShardIteratorType": "TRIM_HORIZON"}
     iterator = client.call("GetShardIterator", shard)["ShardIterator"]
     given = client.call("GetRecords", {"ShardIterator": iterator, "Limit": records})["Records"]
     if len(given) != records:
-        raise SystemExit(f"asked {url} for {records} records of one read and got {len(given)}")
+        raise SystemExit(f"asked {client.host} for {records} records of one read and got {len(given)}")
     read = client.request("GetRecords", {"ShardIterator": iterator, "Limit": records})
     return {
         "GetRecords": rate(client, read, records * RECORD_BYTES, seconds),
@@ -205,6 +296,7 @@ def main() -> int:
     args = parser.parse_args()
     with LocalKinesisProcess(limits=False) as server:
         ours = measure(server.endpoint_url, records=10_000, seconds=args.seconds)
+        http2 = measure_calls(RawHttp2Client(server.endpoint_url), records=10_000, seconds=args.seconds)
     kept = measure_kept_writes(seconds=args.seconds)
     peer: dict[str, float] = {}
     if not args.no_peer:
@@ -216,6 +308,10 @@ def main() -> int:
         rows.append((f"server {operation} 1 KiB, penstock local", rate_mb, rate_mb / base if base else None))
         if base:
             rows.append((f"server {operation} 1 KiB, moto server", base, 1.0))
+    rows += [
+        (f"server {operation} 1 KiB, penstock local, HTTP/2", rate_mb, rate_mb / ours[operation])
+        for operation, rate_mb in http2.items()
+    ]
     rows += [
         (f"server {operation} 1 KiB, penstock local, state folder", rate_mb, rate_mb / ours[operation])
         for operation, rate_mb in kept.items()
