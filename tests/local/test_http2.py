@@ -14,10 +14,10 @@ from http2_client import Http2Client
 from penstock.local import LocalKinesis, cbor
 from penstock.local import http as server_http
 from penstock.local import http2 as server_http2
+from penstock.local.farewells import Farewells
 
 MIB = 1024 * 1024
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-SHARD = "shardId-000000000000"
+GOAWAY = b"\x00\x00\x08\x07\x00" + bytes(12)
 
 
 @pytest.fixture
@@ -257,14 +257,27 @@ def test_a_server_that_stops_says_goodbye():
         assert client.goodbye.last_stream_id == 1
 
 
-def test_a_client_that_says_goodbye_is_let_go(rig, client):
-    rig.faults.delay("ListStreams", 60)
-    client.send("ListStreams")
-    client.h2.close_connection()
-    client.flush()
-    client.receive_to_the_end()
-    rig.faults.clear()
-    rig.kinesis.list_streams()
+def test_a_client_that_says_goodbye_still_gets_its_answers(rig):
+    rig.server.create_stream("s")
+    rig.kinesis.put_record(StreamName="s", Data=bytes(200_000), PartitionKey="k")
+    read = {"ShardIterator": rig.iterator("s")}
+    with Http2Client(rig.server.endpoint_url, window_bytes=10_000) as client:
+        number = client.send("GetRecords", read)
+        client.socket.sendall(GOAWAY)
+        assert len(client.wait(number).document()["Records"]) == 1
+        client.receive_to_the_end()
+        assert client.goodbye.error_code == ErrorCodes.NO_ERROR
+
+
+@pytest.mark.parametrize("size", [1, 2, 8, 9, 10, 24, 1000])
+def test_a_goodbye_is_taken_out_wherever_the_bytes_are_cut(size):
+    before = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\x00\x00\x00\x04" + bytes(5)
+    after = b"\x00\x01\x2c\x00" + bytes(5) + GOAWAY * 10 + bytes(130) + b"\x00\x00\x00\x04" + bytes(5)
+    farewells = Farewells()
+    said = before + GOAWAY + after + GOAWAY
+    pieces = [said[at : at + size] for at in range(0, len(said), size)]
+    assert b"".join(farewells.without(piece) for piece in pieces) == before + after
+    assert farewells.seen
 
 
 def test_a_client_that_breaks_the_protocol_ends_its_own_connection(rig, client):

@@ -19,7 +19,6 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import (
-    ConnectionTerminated,
     DataReceived,
     RemoteSettingsChanged,
     RequestReceived,
@@ -31,6 +30,7 @@ from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
 
 from penstock.local import http
+from penstock.local.farewells import Farewells
 from penstock.local.http import Application, Connections, Request, Response, answer_of
 
 log = logging.getLogger("penstock.local")
@@ -123,6 +123,7 @@ class Http2Protocol(asyncio.Protocol):
         )
         self._h2 = H2Connection(settings)
         self._h2.local_settings = Settings(client=False, initial_values=_SETTINGS)
+        self._farewells = Farewells()
         self._streams: dict[int, _Stream] = {}
         self._refused: list[_Stream] = []
         self._received: deque[_Stream] = deque()
@@ -157,7 +158,7 @@ class Http2Protocol(asyncio.Protocol):
             return
         self.since_s = self._loop.time()
         try:
-            for event in self._h2.receive_data(data):
+            for event in self._h2.receive_data(self._farewells.without(data)):
                 match event:
                     case DataReceived():
                         self._take_data(event)
@@ -170,9 +171,6 @@ class Http2Protocol(asyncio.Protocol):
                     case StreamReset():
                         self._resets += 1
                         self._drop(event.stream_id)
-                    case ConnectionTerminated():
-                        self.close()
-                        return
         except ProtocolError as error:
             log.info("a client broke HTTP/2: %s", error)
             # h2 has prepared the GOAWAY
@@ -323,6 +321,8 @@ class Http2Protocol(asyncio.Protocol):
                 self._answer(stream)
                 self._send()
         self._flush()
+        if self._farewells.seen and not self._streams:
+            self.close()
 
     def _answer(self, stream: _Stream) -> None:
         request = stream.request

@@ -1,0 +1,53 @@
+"""Takes a client's GOAWAY frames out of what it sends.
+
+A client that says goodbye may still wait for answers (RFC 9113, 6.8), and node's says it after every request. h2 takes
+the frame for the end of the connection, and refuses everything behind it.
+"""
+
+from __future__ import annotations
+
+_PREFACE_BYTES = 24
+_FRAME_HEAD_BYTES = 9
+_GOAWAY = 7
+
+
+class Farewells:
+    """The frames of one connection, without those that say goodbye.
+
+    Attributes:
+        seen: Whether there was one.
+    """
+
+    def __init__(self) -> None:
+        self.seen = False
+        self._head = b""
+        self._left_bytes = _PREFACE_BYTES
+        self._is_farewell = False
+
+    def without(self, data: bytes) -> bytes:
+        """Return what is left of the next bytes; the head of a frame is held back until it is whole."""
+        if not self._is_farewell and len(data) <= self._left_bytes:
+            self._left_bytes -= len(data)
+            return data
+        kept: list[bytes | memoryview] = []
+        view = memoryview(data)
+        at = 0
+        while at < len(data):
+            if not self._left_bytes:
+                missing = _FRAME_HEAD_BYTES - len(self._head)
+                self._head += view[at : at + missing]
+                at += missing
+                if len(self._head) < _FRAME_HEAD_BYTES:
+                    break
+                self._left_bytes = int.from_bytes(self._head[:3])
+                self._is_farewell = self._head[3] == _GOAWAY
+                self.seen |= self._is_farewell
+                if not self._is_farewell:
+                    kept.append(self._head)
+                self._head = b""
+            count = min(self._left_bytes, len(data) - at)
+            if not self._is_farewell:
+                kept.append(view[at : at + count])
+            at += count
+            self._left_bytes -= count
+        return b"".join(kept)
