@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import pytest
 from penstock.cli import local_command
 from penstock.errors import OptionError, Unavailable
 from penstock.local import Handle, LocalKinesis, LocalKinesisProcess
+from penstock.local.about import exported
 from penstock.local.handle import Calls
 
 
@@ -27,12 +29,19 @@ def start(*arguments: str) -> subprocess.Popen[str]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_prints_its_address_and_exports_and_stops_cleanly(number):
+def test_it_prints_what_a_shell_takes_and_stops_cleanly(number):
     process = start("--shards", "orders=3", "clicks=1", "--no-limits")
-    url = process.stdout.readline().strip()
-    exports = [process.stdout.readline().strip() for _ in range(6)]
-    handle = Handle(url)
-    assert exports == [f"export {name}={value}" for name, value in handle.environ().items()]
+    lines = lines_of(process)
+    handle = Handle(exported(lines)["AWS_ENDPOINT_URL"])
+    port = handle.endpoint_url.rpartition(":")[2]
+    assert lines == [
+        *(f"export {name}={value}" for name, value in handle.environ().items()),
+        "# Kinesis, DynamoDB, CloudWatch and STS are served at this endpoint.",
+        f'# In another terminal: eval "$(penstock local --export --port {port})"',
+        "# Streams: orders (3 shards), clicks (1 shard).",
+        "# Nothing is kept: everything is gone when the server stops. --state DIR keeps it.",
+        f"# To stop the server: Ctrl-C where it runs, or kill {process.pid}",
+    ]
     state = handle.state()
     assert {name: s["open_shards"] for name, s in state["streams"].items()} == {"orders": 3, "clicks": 1}
     assert state["limits"] is False
@@ -41,12 +50,53 @@ def test_it_prints_its_address_and_exports_and_stops_cleanly(number):
     assert (process.returncode, out, err) == (0, "", "")
 
 
+def lines_of(process: subprocess.Popen[str]) -> list[str]:
+    """What a server prints when it starts."""
+    lines = []
+    while not lines or not lines[-1].startswith("# To stop"):
+        line = process.stdout.readline()
+        assert line, process.stderr.read()
+        lines.append(line.rstrip("\n"))
+    return lines
+
+
+@pytest.mark.parametrize("tls", [(), ("--tls",)], ids=["plain", "tls"])
+def test_the_lines_of_a_running_server_point_a_shell_to_it(tls, tmp_path):
+    folder = tmp_path / "kept"
+    process = start(*tls, "--shards", "orders=1", "--state", str(folder))
+    lines = lines_of(process)
+    port = exported(lines)["AWS_ENDPOINT_URL"].rpartition(":")[2]
+    program = f'eval "$({sys.executable} -m penstock.local --export --port {port})"; env'
+    printed = subprocess.run(
+        ["/bin/sh", "-ec", program], capture_output=True, text=True, check=True, timeout=60
+    ).stdout.splitlines()
+    assert {f"{name}={value}" for name, value in exported(lines).items()} <= set(printed)
+    assert f"# Streams, records and tables are kept in {folder}." in lines
+    process.terminate()
+    process.communicate(timeout=30)
+
+
+def test_there_are_no_lines_of_a_server_that_does_not_run():
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+        process = start("--export", "--port", str(port))
+        out, err = process.communicate(timeout=60)
+    assert (process.returncode, out) == (2, "")
+    assert (
+        err
+        == f"penstock local: no embedded Kinesis runs on port {port}; start one: penstock local --port {port}\n"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (("--shards", "orders"), "--shards takes NAME=N with N of at least 1, not 'orders'"),
         (("--shards", "orders=0"), "--shards takes NAME=N"),
         (("--time-factor", "-1"), "time_factor must be at least 0"),
+        (("--cert", "cert.pem"), "cert and key are the two files of one certificate"),
+        (("--cert", "none.pem", "--key", "none.pem"), "cannot use the certificate none.pem"),
     ],
 )
 def test_bad_arguments_are_named(arguments, message):

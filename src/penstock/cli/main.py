@@ -39,6 +39,7 @@ _EXTRAS: Final = {
     "moto": "local",
     "httptools": "local",
     "h2": "local",
+    "trustme": "local",
 }
 EXIT_ERROR: Final = 1
 EXIT_USAGE: Final = 2

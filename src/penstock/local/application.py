@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 
 import msgspec
 
 from penstock.local import moto_bridge
+from penstock.local.about import About
 from penstock.local.access import Access
 from penstock.local.calls import CallLog
 from penstock.local.content import unpack
@@ -48,6 +49,7 @@ class KinesisApplication:
         clock: The server's clock.
         calls: The server's call log.
         bridge: Serves DynamoDB, CloudWatch and STS.
+        about: Describes the server.
         allow_hosts: Host names to answer to beside those of loopback.
     """
 
@@ -57,6 +59,8 @@ class KinesisApplication:
         clock: VirtualClock,
         calls: CallLog,
         bridge: MotoBridge,
+        about: Callable[[], About],
+        *,
         allow_hosts: Sequence[str] = (),
     ) -> None:
         self._access = Access(allow_hosts)
@@ -64,7 +68,7 @@ class KinesisApplication:
         self._clock = clock
         self._calls = calls
         self._bridge = bridge
-        self._control = Control(service, clock, calls)
+        self._control = Control(service, clock, calls, about)
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
         """Answer a request, at once where that is possible."""

@@ -41,6 +41,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     # for a parent that starts it and may die without a word: its end of the pipe closes
     parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--tls", action="store_true", help="speak TLS, with a certificate made at the start")
+    parser.add_argument(
+        "--cert",
+        metavar="FILE",
+        help="speak TLS with this certificate: PEM, with what signed it up to the root",
+    )
+    parser.add_argument("--key", metavar="FILE", help="key of --cert: PEM")
+    parser.add_argument(
+        "--export",
+        action="store_true",
+        help="start nothing; print the lines for the shell of the server that runs on --port",
+    )
     parser.add_argument("--region", default="us-east-1", help="region of the ARNs")
     parser.add_argument(
         "--allow-host",
@@ -55,18 +67,25 @@ def run(args: argparse.Namespace) -> int:
     """Run the server in the foreground until SIGINT or SIGTERM; returns the exit status."""
     # loaded here: the parser must work where the `local` extra is not installed
     from penstock.local import LocalOptions
+    from penstock.local.about import ask_about
 
     try:
+        if args.export:
+            print("\n".join(ask_about(args.port).lines()))  # noqa: T201 - a command line prints
+            return 0
         streams = [_stream(text) for text in args.shards]
         options = LocalOptions(
-            args.port,
-            not args.no_limits,
-            args.time_factor,
-            args.state,
-            args.settle,
-            args.memory_max,
-            args.region,
-            tuple(args.allow_host),
+            port=args.port,
+            limits=not args.no_limits,
+            time_factor=args.time_factor,
+            state_dir=args.state,
+            settle_s=args.settle,
+            memory_bytes_max=args.memory_max,
+            region=args.region,
+            allow_hosts=tuple(args.allow_host),
+            tls=args.tls,
+            cert=args.cert,
+            key=args.key,
         )
         asyncio.run(_serve(options, streams, stop_on_eof=args.stop_on_eof))
     except PenstockError as error:
@@ -83,8 +102,7 @@ def _stream(text: str) -> tuple[str, int]:
 
 
 async def _serve(options: LocalOptions, streams: list[tuple[str, int]], *, stop_on_eof: bool) -> None:
-    from penstock.local.handle import Handle
-    from penstock.local.server import HOST, serve_until
+    from penstock.local.server import serve_until
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -95,10 +113,8 @@ async def _serve(options: LocalOptions, streams: list[tuple[str, int]], *, stop_
 
     def announce(server: Server) -> None:
         server.create_streams(streams)
-        handle = Handle(f"http://{HOST}:{server.port}", options.region)
         # a reader that went away must not stop the server
         with contextlib.suppress(BrokenPipeError):
-            exports = [f"export {name}={value}" for name, value in handle.environ().items()]
-            print("\n".join([handle.endpoint_url, *exports]), flush=True)  # noqa: T201 - a command line prints
+            print("\n".join(server.about().lines()), flush=True)  # noqa: T201 - a command line prints
 
     await serve_until(options, announce, stop)

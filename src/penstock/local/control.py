@@ -10,6 +10,7 @@ import msgspec
 
 from penstock.errors import OptionError
 from penstock.local import request_model
+from penstock.local.about import About
 from penstock.local.calls import CallLog
 from penstock.local.credentials import is_region
 from penstock.local.documents import read_json
@@ -30,13 +31,17 @@ class Control:
         service: The parts that all calls share.
         clock: The server's clock.
         calls: The server's call log.
+        about: Describes the server.
     """
 
-    def __init__(self, service: Service, clock: VirtualClock, calls: CallLog) -> None:
+    def __init__(
+        self, service: Service, clock: VirtualClock, calls: CallLog, about: Callable[[], About]
+    ) -> None:
         self._service = service
         self._clock = clock
         self._calls = calls
         self._routes: dict[tuple[str, str], Callable[[dict[str, Any]], Any]] = {
+            ("GET", "about"): lambda _: about(),
             ("GET", "clock"): lambda _: self._clock_state(),
             ("POST", "clock"): self._move_clock,
             ("GET", "faults"): lambda _: self._service.faults.describe(),

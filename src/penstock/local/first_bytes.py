@@ -1,4 +1,4 @@
-"""Decides by a client's first bytes which version of HTTP its connection speaks.
+"""Begins a connection: the handshake where the server speaks TLS, then the client's choice of HTTP's version.
 
 A client of HTTP/2 begins with a preface that is no request of HTTP/1.1. Under TLS it has agreed on the version
 before (ALPN), and its first bytes show on which.
@@ -7,12 +7,17 @@ before (ALPN), and its first bytes show on which.
 from __future__ import annotations
 
 import asyncio
+import logging
+import ssl
 
 from penstock.local import http
 from penstock.local.http import Application, Connections
 from penstock.local.http1 import Http1Protocol
 from penstock.local.http2 import Http2Protocol
 
+log = logging.getLogger("penstock.local")
+
+_FAREWELL_TIMEOUT_S = 5.0
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
@@ -23,26 +28,57 @@ class FirstBytes(asyncio.Protocol):
         application: Answers requests.
         loop: The loop that the connection lives on.
         connections: Where the connection keeps itself while it is open.
+        tls: For the handshake; None speaks in the clear.
     """
 
     waits_for_client = True
     is_new = True
 
     def __init__(
-        self, application: Application, loop: asyncio.AbstractEventLoop, connections: Connections
+        self,
+        application: Application,
+        loop: asyncio.AbstractEventLoop,
+        connections: Connections,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._application = application
         self._loop = loop
         self._connections = connections
         self._transport: asyncio.Transport | None = None
+        self._tls = tls
+        self._handshake: asyncio.Task[None] | None = None
         self._first = b""
         self.since_s = loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport."""
+        """Keep the transport; shake hands where that comes first."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._connections.add(self)
+        if self._tls is not None:
+            transport.pause_reading()
+            self._handshake = self._loop.create_task(self._shake_hands(transport, self._tls))
+
+    async def _shake_hands(self, transport: asyncio.Transport, tls: ssl.SSLContext) -> None:
+        # Here and not in create_server: a server that stops knows this connection, and how many there are.
+        try:
+            secured = await self._loop.start_tls(
+                transport,
+                self,
+                tls,
+                server_side=True,
+                ssl_handshake_timeout=http.HEAD_TIMEOUT_S,
+                ssl_shutdown_timeout=_FAREWELL_TIMEOUT_S,
+            )
+        except OSError as error:
+            log.info("a TLS handshake failed: %s", error)
+            secured = None
+        self._handshake = None
+        if secured is None:
+            self.connection_lost(None)
+            return
+        self._transport = secured
+        self._decide()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - the reason changes nothing
         """Forget the connection."""
@@ -50,8 +86,13 @@ class FirstBytes(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
-        """Hand the connection over as soon as its bytes are the preface, or cannot become it."""
+        """Keep the bytes until they show what the client speaks."""
         self._first += data
+        if self._handshake is None:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Hand the connection over as soon as its bytes are the preface, or cannot become it."""
         if self._transport is None or (_PREFACE.startswith(self._first) and len(self._first) < len(_PREFACE)):
             return
         kind = Http2Protocol if self._first.startswith(_PREFACE) else Http1Protocol

@@ -7,6 +7,7 @@ another one, or was started by hand.
 from __future__ import annotations
 
 import http.client
+import ssl
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -75,10 +76,16 @@ def _names(name: str, operation: str) -> bool:
 
 
 class Remote:
-    """Sends requests to the control paths of one server."""
+    """Sends requests to the control paths of one server.
 
-    def __init__(self, endpoint_url: str) -> None:
-        self._host = urlsplit(endpoint_url).netloc
+    Args:
+        host: Its name and port.
+        tls: Checks its certificate; None speaks in the clear.
+    """
+
+    def __init__(self, host: str, tls: ssl.SSLContext | None) -> None:
+        self._host = host
+        self._tls = tls
 
     def ask(self, method: str, path: str, document: dict[str, Any] | None = None) -> Any:
         """Send one request and return its document.
@@ -87,7 +94,11 @@ class Remote:
             OptionError: The server found the request wrong.
             Unavailable: There is no server, or it did not answer in time.
         """
-        connection = http.client.HTTPConnection(self._host, timeout=_CONTROL_TIMEOUT_S)
+        connection = (
+            http.client.HTTPConnection(self._host, timeout=_CONTROL_TIMEOUT_S)
+            if self._tls is None
+            else http.client.HTTPSConnection(self._host, timeout=_CONTROL_TIMEOUT_S, context=self._tls)
+        )
         try:
             body = None if document is None else msgspec.json.encode(document)
             headers = {} if body is None else {"Content-Type": "application/json"}
@@ -203,14 +214,22 @@ class Handle:
     Args:
         endpoint_url: Its base URL, for instance `http://127.0.0.1:4567`.
         region: The region of its ARNs.
+        ca_bundle: PEM file that its certificate is checked by, where it speaks TLS.
     """
 
-    def __init__(self, endpoint_url: str, region: str = "us-east-1") -> None:
+    def __init__(self, endpoint_url: str, region: str = "us-east-1", ca_bundle: str | None = None) -> None:
         self.endpoint_url = endpoint_url
         self.region = region
-        remote = self._remote = Remote(endpoint_url)
+        self.ca_bundle = ca_bundle
+        parts = urlsplit(endpoint_url)
+        tls = ssl.create_default_context(cafile=ca_bundle) if parts.scheme == "https" else None
+        remote = self._remote = Remote(parts.netloc, tls)
         self.clock = RemoteClock(remote)
         self.faults = Faults(remote)
+
+    def _point_to(self, other: Handle) -> None:
+        """Become a handle of another's server: this one was only now started."""
+        Handle.__init__(self, other.endpoint_url, other.region, other.ca_bundle)
 
     def __getattr__(self, name: str) -> Any:
         # reached only for what is not there: the subclasses set everything when they start
@@ -221,7 +240,7 @@ class Handle:
 
     def environ(self) -> dict[str, str]:
         """Return the environment variables that point any AWS SDK to this server."""
-        return {
+        found = {
             "AWS_ENDPOINT_URL": self.endpoint_url,
             "AWS_REGION": self.region,
             "AWS_DEFAULT_REGION": self.region,
@@ -229,6 +248,11 @@ class Handle:
             "AWS_SECRET_ACCESS_KEY": SECRET_KEY,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
+        if self.ca_bundle is not None:
+            found["AWS_CA_BUNDLE"] = self.ca_bundle
+            # the SDK for JavaScript looks there
+            found["NODE_EXTRA_CA_CERTS"] = self.ca_bundle
+        return found
 
     def client(self, service: str = "kinesis", **options: Any) -> Any:
         """Return a new boto3 client of a service on this server.
@@ -244,6 +268,7 @@ class Handle:
             "region_name": self.region,
             "aws_access_key_id": ACCESS_KEY,
             "aws_secret_access_key": SECRET_KEY,
+            "verify": self.ca_bundle,
             **options,
         }
         session: Any = boto3.session.Session()

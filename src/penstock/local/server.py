@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import secrets
 import signal
 import subprocess
@@ -17,6 +18,7 @@ from types import TracebackType
 from typing import Self
 
 from penstock.errors import OptionError, Unavailable
+from penstock.local.about import About, exported
 from penstock.local.access import Access
 from penstock.local.application import KinesisApplication
 from penstock.local.calls import CallLog
@@ -33,6 +35,7 @@ from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import GIB, Store, StoreOptions
+from penstock.local.tls import Certificate
 from penstock.local.tokens import Tokens
 from penstock.local.virtual_clock import VirtualClock
 
@@ -59,6 +62,9 @@ class LocalOptions:
         region: Region of the ARNs.
         allow_hosts: Host names to answer to beside `localhost` and loopback addresses, for instance
             `("host.docker.internal",)`; web pages of these hosts are answered too.
+        tls: Whether it speaks TLS, with a certificate that is made at the start.
+        cert: PEM file of a certificate to speak TLS with, and of what signed it up to the root.
+        key: PEM file of its key.
     """
 
     port: int = 0
@@ -69,6 +75,9 @@ class LocalOptions:
     memory_bytes_max: int = 4 * GIB
     region: str = "us-east-1"
     allow_hosts: tuple[str, ...] = ()
+    tls: bool = False
+    cert: str | Path | None = None
+    key: str | Path | None = None
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:
@@ -84,6 +93,13 @@ class LocalOptions:
                 f"region must be the name of a region, for instance us-east-1, not {self.region!r}"
             )
         Access(self.allow_hosts)
+        if (self.cert is None) != (self.key is None):
+            raise OptionError("cert and key are the two files of one certificate: give both or neither")
+
+    @property
+    def speaks_tls(self) -> bool:
+        """Return whether clients need `https`."""
+        return self.tls or self.cert is not None
 
 
 class Server:
@@ -108,8 +124,9 @@ class Server:
         self._service = Service(self._store, Quotas(enforced=options.limits), tokens, FaultBook())
         self._bridge = MotoBridge(options.region, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(
-            self._service, self.clock, CallLog(), self._bridge, options.allow_hosts
+            self._service, self.clock, CallLog(), self._bridge, self.about, allow_hosts=options.allow_hosts
         )
+        self._certificate: Certificate | None = None
         self._connections = Connections()
         self._server: asyncio.Server | None = None
         self._sweeper: asyncio.TimerHandle | None = None
@@ -123,23 +140,43 @@ class Server:
             OptionError: The port is taken, or the state folder is damaged.
         """
         loop = asyncio.get_running_loop()
+        options = self.options
         try:
+            if options.speaks_tls:
+                self._certificate = Certificate(options.cert, options.key, options.allow_hosts)
             await self._load()
         except BaseException:
             await self.stop()
             raise
         try:
+            tls = self._certificate.context if self._certificate is not None else None
             self._server = await loop.create_server(
-                lambda: FirstBytes(self._application, loop, self._connections),
+                lambda: FirstBytes(self._application, loop, self._connections, tls),
                 HOST,
-                self.options.port,
+                options.port,
                 backlog=1024,
             )
         except OSError as error:
             await self.stop()
-            raise OptionError(f"cannot listen on {HOST}:{self.options.port}: {error}") from error
+            raise OptionError(f"cannot listen on {HOST}:{options.port}: {error}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweep()
+
+    def handle(self) -> Handle:
+        """Return this server as seen from outside; it must be listening."""
+        scheme = "http" if self._certificate is None else "https"
+        ca_bundle = None if self._certificate is None else str(self._certificate.ca_bundle)
+        return Handle(f"{scheme}://{HOST}:{self.port}", self.options.region, ca_bundle)
+
+    def about(self) -> About:
+        """Return what a user of this server needs to know."""
+        state_dir = None if self.options.state_dir is None else str(Path(self.options.state_dir).resolve())
+        streams = {
+            stream.name: len(stream.open_shards)
+            for stream in self._store.streams.values()
+            if stream.region == self.options.region
+        }
+        return About(self.handle().environ(), streams, state_dir, os.getpid())
 
     async def _load(self) -> None:
         """Load what the state folder keeps."""
@@ -165,6 +202,8 @@ class Server:
             self._journal.close(self.clock.now_ms() if self._loaded else None)
         if self._folder is not None:
             self._folder.close()
+        if self._certificate is not None:
+            self._certificate.remove()
 
     def create_streams(self, streams: list[tuple[str, int]]) -> None:
         """Create the streams (name, shard count) that do not exist yet; they are ACTIVE on return.
@@ -237,9 +276,22 @@ class LocalKinesis(Handle):
         memory_bytes_max: int = 4 * GIB,
         region: str = "us-east-1",
         allow_hosts: tuple[str, ...] = (),
+        tls: bool = False,
+        cert: str | Path | None = None,
+        key: str | Path | None = None,
     ) -> None:
         self.options = LocalOptions(
-            port, limits, time_factor, state_dir, settle_s, memory_bytes_max, region, allow_hosts
+            port=port,
+            limits=limits,
+            time_factor=time_factor,
+            state_dir=state_dir,
+            settle_s=settle_s,
+            memory_bytes_max=memory_bytes_max,
+            region=region,
+            allow_hosts=allow_hosts,
+            tls=tls,
+            cert=cert,
+            key=key,
         )
         self._thread: threading.Thread | None = None
         self._stop: Callable[[], object] | None = None
@@ -307,7 +359,7 @@ class LocalKinesis(Handle):
         self._stop = lambda: loop.call_soon_threadsafe(stopping.set)
         server = Server(self.options)
         await server.start()
-        Handle.__init__(self, f"http://{HOST}:{server.port}", self.options.region)
+        self._point_to(server.handle())
         started.set()
         try:
             await stopping.wait()
@@ -354,16 +406,16 @@ class LocalKinesisProcess(Handle):
             timer = threading.Timer(_START_TIMEOUT_S, process.kill)
             timer.start()
             try:
-                first = process.stdout.readline()
+                environ = exported(process.stdout)
             finally:
                 timer.cancel()
-            if not first.startswith("http://"):
+            if "AWS_ENDPOINT_URL" not in environ:
                 process.kill()
                 process.communicate()
                 said.seek(0)
-                raise Unavailable(f"the embedded Kinesis did not start: {first}{said.read().strip()}")
+                raise Unavailable(f"the embedded Kinesis did not start: {said.read().strip()}")
         self._process = process
-        Handle.__init__(self, first.strip(), self.options.region)
+        self._point_to(Handle(environ["AWS_ENDPOINT_URL"], self.options.region, environ.get("AWS_CA_BUNDLE")))
         return self
 
     def stop(self) -> None:
@@ -406,6 +458,10 @@ def arguments(options: LocalOptions) -> list[str]:
         found += ["--allow-host", name]
     if options.state_dir is not None:
         found += ["--state", str(options.state_dir)]
+    if options.tls:
+        found.append("--tls")
+    if options.cert is not None:
+        found += ["--cert", str(options.cert), "--key", str(options.key)]
     return found
 
 
