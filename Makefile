@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-oldest bench coverage soak format docs clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest bench coverage soak format docs clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,10 +39,13 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: setup ## the tests that need no minutes, a few with Spark among them; nothing is fetched while they run
-	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not soak"
+	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not soak and not interop"
 
 test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
 	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "slow and not soak"
+
+test-interop: $(STAMP) ## real SDKs of Java, JavaScript, Go and Python against the embedded server; builds into build/interop
+	@$(PY) -m pytest --timeout 1200 $(PYTEST_ARGS) -m interop tests/interop
 
 test-all: test test-slow ## all tests but the long runs
 
@@ -54,7 +57,7 @@ OLDEST_WITHOUT := --ignore=tests/consumer/test_processes.py --ignore=tests/produ
 
 test-oldest: ## the tests that need no Spark, with the oldest versions that pyproject.toml allows
 	@$(PYTHON) tools/oldest_versions.py $(OLDEST)
-	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not spark and not soak" \
+	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not spark and not soak and not interop" \
 		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
 
 soak: setup ## the long runs: more kills, more load
@@ -74,4 +77,4 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 clean: ## remove what make created
-	@rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis artifacts spark-warehouse
+	@rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse

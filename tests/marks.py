@@ -1,6 +1,7 @@
 """The marks of the tests, by folder. A test sets none itself, except `soak` on the longer one of its cases.
 
-`spark` starts a JVM, `slow` is left to `make test-slow`.
+`spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
+them, with a JVM too: only by `make test-interop`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_processes.py": ("slow",),
     "demo/test_demo.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
+    "interop": ("interop",),
     "local/test_crashes.py": ("slow",),
     "local/test_floods.py": ("slow",),
     "producer/test_crowd.py": ("slow",),

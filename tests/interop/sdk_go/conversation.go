@@ -1,0 +1,119 @@
+// The conversation of tests/interop/test_sdks.py with the default client of the AWS SDK for Go v2.
+package main
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"log"
+	"os"
+	"sort"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/config"
+	"github.com/aws/aws-sdk-go-v2/service/kinesis"
+	"github.com/aws/aws-sdk-go-v2/service/kinesis/types"
+	"github.com/aws/smithy-go"
+)
+
+func main() {
+	ctx := context.Background()
+	settings, err := config.LoadDefaultConfig(ctx)
+	check(err)
+	client := kinesis.NewFromConfig(settings)
+	oneAttempt := kinesis.NewFromConfig(settings, func(o *kinesis.Options) { o.RetryMaxAttempts = 1 })
+	stream := aws.String(os.Args[1])
+	batches, _ := strconv.Atoi(os.Args[2])
+	refusals, _ := strconv.Atoi(os.Args[3])
+
+	_, err = client.CreateStream(ctx, &kinesis.CreateStreamInput{StreamName: stream, ShardCount: aws.Int32(2)})
+	check(err)
+	waiter := kinesis.NewStreamExistsWaiter(client, func(o *kinesis.StreamExistsWaiterOptions) {
+		o.MinDelay = 100 * time.Millisecond
+	})
+	check(waiter.Wait(ctx, &kinesis.DescribeStreamInput{StreamName: stream}, 20*time.Second))
+	streams, err := client.ListStreams(ctx, &kinesis.ListStreamsInput{})
+	check(err)
+	isListed := false
+	for _, name := range streams.StreamNames {
+		isListed = isListed || name == *stream
+	}
+	shards, err := client.ListShards(ctx, &kinesis.ListShardsInput{StreamName: stream})
+	check(err)
+
+	failed := int32(0)
+	for batch := 0; batch < batches; batch++ {
+		var entries []types.PutRecordsRequestEntry
+		for i := batch * 500; i < batch*500+500; i++ {
+			data := strings.Repeat(fmt.Sprintf("%d:", i), 1000)[:1000]
+			entries = append(entries, types.PutRecordsRequestEntry{
+				PartitionKey: aws.String(fmt.Sprintf("key-%d", i)), Data: []byte(data),
+			})
+		}
+		answer, err := client.PutRecords(ctx, &kinesis.PutRecordsInput{StreamName: stream, Records: entries})
+		check(err)
+		failed += *answer.FailedRecordCount
+	}
+
+	iterator := func(shard *string) *string {
+		answer, err := client.GetShardIterator(ctx, &kinesis.GetShardIteratorInput{
+			StreamName: stream, ShardId: shard, ShardIteratorType: types.ShardIteratorTypeTrimHorizon,
+		})
+		check(err)
+		return answer.ShardIterator
+	}
+	var read []string
+	for _, shard := range shards.Shards {
+		page, err := client.GetRecords(ctx, &kinesis.GetRecordsInput{ShardIterator: iterator(shard.ShardId)})
+		check(err)
+		for _, record := range page.Records {
+			read = append(read, string(record.Data))
+		}
+	}
+
+	first := iterator(shards.Shards[0].ShardId)
+	refused := []string{}
+	for i := 0; i < refusals; i++ {
+		_, err := oneAttempt.GetRecords(ctx, &kinesis.GetRecordsInput{ShardIterator: first})
+		refused = append(refused, className(err))
+	}
+	_, missing := client.DescribeStreamSummary(ctx, &kinesis.DescribeStreamSummaryInput{StreamName: aws.String("missing")})
+	_, again := client.CreateStream(ctx, &kinesis.CreateStreamInput{StreamName: stream, ShardCount: aws.Int32(1)})
+
+	sort.Strings(read)
+	digest := sha256.Sum256([]byte(strings.Join(read, "\n")))
+	check(json.NewEncoder(os.Stdout).Encode(map[string]any{
+		"sdk": aws.SDKVersion, "is_listed": isListed, "shards": len(shards.Shards), "failed": failed,
+		"read": len(read), "digest": hex.EncodeToString(digest[:]),
+		"missing": className(missing), "again": className(again), "refused": refused,
+	}))
+}
+
+// className returns the name of the SDK's type for an error, or its code where there is no such type.
+func className(err error) string {
+	if err == nil {
+		return "none"
+	}
+	var known smithy.APIError
+	for cause := err; cause != nil; cause = errors.Unwrap(cause) {
+		if name := fmt.Sprintf("%T", cause); strings.HasPrefix(name, "*types.") {
+			return strings.TrimPrefix(name, "*types.")
+		}
+	}
+	if errors.As(err, &known) {
+		return known.ErrorCode()
+	}
+	return fmt.Sprintf("%T", err)
+}
+
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
