@@ -10,7 +10,9 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 MARKS: dict[str, tuple[str, ...]] = {
+    "cli/commands/test_workers.py": ("slow",),
     "consumer/test_processes.py": ("slow",),
+    "contract/ports/test_every_write.py": ("slow",),
     "demo/test_demo.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
     "interop": ("interop",),

@@ -1,0 +1,190 @@
+"""The commands against the embedded Kinesis."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("httptools")
+
+
+from cli.commands.support import READERS, penstock, put, wait_until_active
+
+
+def test_shards_shows_the_lineage_as_a_tree(kinesis, stream, capsys):
+    client = kinesis.client("kinesis")
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125))
+    wait_until_active(client, stream)
+    client.merge_shards(
+        StreamName=stream, ShardToMerge="shardId-000000000001", AdjacentShardToMerge="shardId-000000000002"
+    )
+    wait_until_active(client, stream)
+    status, out, _ = penstock(capsys, "shards", stream)
+    assert status == 0
+    assert [line.rstrip() for line in out.splitlines()] == [
+        stream,
+        "├── shardId-000000000000  25.00% of the keys, closed",
+        "│   ├── shardId-000000000004  12.50% of the keys, open",
+        "│   └── shardId-000000000005  12.50% of the keys, open",
+        "├── shardId-000000000001  25.00% of the keys, closed",
+        "│   └── shardId-000000000006  50.00% of the keys, open, merged with shardId-000000000002",
+        "├── shardId-000000000002  25.00% of the keys, closed",
+        "└── shardId-000000000003  25.00% of the keys, open",
+        "4 open, 3 closed",
+    ]
+    document = json.loads(penstock(capsys, "shards", stream, "--json")[1])
+    assert [shard["shard_id"][-1] for shard in document if shard["is_open"]] == ["3", "4", "5", "6"]
+    assert document[6]["parents"] == ["shardId-000000000001", "shardId-000000000002"]
+
+
+def test_a_stream_that_does_not_exist_is_one_line_and_exit_1(capsys):
+    status, out, err = penstock(capsys, "shards", "nosuch")
+    assert (status, out) == (1, "")
+    assert err.startswith("penstock shards: ")
+    assert "nosuch" in err
+    assert err.count("\n") == 1
+
+
+# --- tail -----------------------------------------------------------------------------------------------
+
+
+def test_tail_prints_what_is_there_and_leaves_no_trace(kinesis, stream, capsys):
+    put(kinesis, stream, 20)
+    status, out, _ = penstock(capsys, "tail", stream, "--from", "TRIM_HORIZON", "--json", "--count", "20")
+    documents = [json.loads(line) for line in out.splitlines()]
+    assert status == 0
+    assert sorted(d["data"] for d in documents) == sorted(f"r{n}" for n in range(20))
+    assert {tuple(sorted(d)) for d in documents} == {
+        (
+            "approximate_arrival_timestamp",
+            "data",
+            "explicit_hash_key",
+            "partition_key",
+            "sequence_number",
+            "shard_id",
+            "sub_sequence_number",
+        )
+    }
+    assert "tail" not in kinesis.client("dynamodb").list_tables()["TableNames"]
+
+
+def test_tail_prints_columns_for_people_and_bytes_as_base64(kinesis, stream, capsys):
+    kinesis.client("kinesis").put_record(StreamName=stream, Data=b"\xff\x00", PartitionKey="k1")
+    _, out, _ = penstock(capsys, "tail", stream, "--from", "TRIM_HORIZON", "--count", "1")
+    shard, arrival, key, data = out.split()
+    assert (key, data) == ("k1", "/wA=")
+    assert shard in "0123"
+    assert len(arrival) == len("12:34:56.789")
+
+
+def test_tail_follows_a_split(kinesis, stream, capsys):
+    put(kinesis, stream, 20)
+    client = kinesis.client("kinesis")
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125))
+    wait_until_active(client, stream)
+    put(kinesis, stream, 40, "n")
+    _, out, _ = penstock(capsys, "tail", stream, "--from", "TRIM_HORIZON", "--json", "--count", "60")
+    assert len({json.loads(line)["data"] for line in out.splitlines()}) == 60
+
+
+@pytest.mark.parametrize(
+    ("arguments", "word"),
+    [(["--from", "yesterday"], "yesterday"), (["--count", "0"], "--count 0")],
+)
+def test_wrong_values_are_usage_errors(stream, capsys, arguments, word):
+    status, _, err = penstock(capsys, "tail", stream, *arguments)
+    assert status == 2
+    assert word in err
+
+
+# The second one leaves while there is nothing more to write, when no write tells of it.
+@pytest.mark.parametrize("reader", READERS)
+def test_tail_ends_quietly_when_nobody_reads(kinesis, stream, reader):
+    put(kinesis, stream, 200)
+    command = f"{sys.executable} -m penstock tail {stream} --from TRIM_HORIZON | {reader}"
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.count("\n") == 1
+    assert answer.stderr == ""
+
+
+def test_tail_has_succeeded_when_all_that_was_asked_for_was_read(kinesis, stream):
+    put(kinesis, stream, 20)
+    command = f"{sys.executable} -m penstock tail {stream} --from TRIM_HORIZON --count 5 | head -n 5"
+    for _ in range(4):  # the reader goes while tail is stopping, sometimes before a look and sometimes after
+        subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, timeout=60, check=True)
+
+
+def test_leases_of_an_application_without_a_table_are_an_error(capsys):
+    status, _, err = penstock(capsys, "leases", "nosuch")
+    assert status == 1
+    assert "nosuch" in err
+
+
+HOSTILE = "k[/x]\x1b[31m\nnext\u202e"
+SHOWN = "k[/x]\\x1b[31m\\nnext\\u202e"
+
+
+def put_hostile(kinesis, stream):
+    kinesis.client("kinesis").put_record(
+        StreamName=stream, Data=f"d{HOSTILE}".encode(), PartitionKey=f"p{HOSTILE}"
+    )
+
+
+@pytest.mark.parametrize(
+    "command", [["tail", "--count", "1"], ["consume", "--application", "hostile-records"]]
+)
+def test_a_record_cannot_command_the_terminal_that_shows_it(kinesis, stream, command):
+    put_hostile(kinesis, stream)
+    name, *options = command
+    shell = (
+        f"{sys.executable} -m penstock {name} {stream} {' '.join(options)} --from TRIM_HORIZON | head -n 1"
+    )
+    answer = subprocess.run(shell, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert answer.stdout.rstrip("\n").endswith(f"p{SHOWN}  d{SHOWN}")
+
+
+def test_json_of_a_hostile_record_is_safe_and_exact(kinesis, stream, capsys):
+    put_hostile(kinesis, stream)
+    _, out, _ = penstock(capsys, "tail", stream, "--from", "TRIM_HORIZON", "--json", "--count", "1")
+    assert out.count("\n") == 1
+    assert not {"\x1b", "\u202e"} & set(out)
+    assert json.loads(out)["data"] == f"d{HOSTILE}"
+
+
+def test_data_alone_is_given_byte_by_byte_to_a_program(kinesis, stream):
+    kinesis.client("kinesis").put_record(StreamName=stream, Data=b"\x1b\xff\x00", PartitionKey="k")
+    command = [sys.executable, "-m", "penstock", "tail", stream, "--from", "TRIM_HORIZON"]
+    answer = subprocess.run([*command, "--count", "1", "--data"], capture_output=True, timeout=60, check=True)
+    assert answer.stdout == b"\x1b\xff\x00\n"
+
+
+def test_a_lease_cannot_command_the_terminal_that_shows_it(kinesis, capsys):
+    dynamodb = kinesis.client("dynamodb")
+    dynamodb.create_table(
+        TableName="hostile-leases",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    lease = {
+        "leaseKey": {"S": HOSTILE},
+        "leaseOwner": {"S": f"w{HOSTILE}"},
+        "leaseCounter": {"N": "1"},
+        "checkpoint": {"S": "TRIM_HORIZON"},
+    }
+    dynamodb.put_item(TableName="hostile-leases", Item=lease)
+    strange = {"leaseKey": {"S": f"x{HOSTILE}"}, "entityType": {"S": f"e{HOSTILE}"}}
+    dynamodb.put_item(TableName="hostile-leases", Item=strange)
+    status, out, err = penstock(capsys, "leases", "hostile-leases", "--observe", "0")
+    assert status == 0
+    assert f"\n{SHOWN}" in out
+    assert f"w{SHOWN}  █" in out
+    assert f"its entityType is e{SHOWN}" in err
+    assert not {"\x1b", "\u202e"} & set(out + err)
+    status, out, _ = penstock(capsys, "leases", "hostile-leases", "--observe", "0", "--json")
+    assert json.loads(out)["leases"][0]["owner"] == f"w{HOSTILE}"
+    assert not {"\x1b", "\u202e"} & set(out)
+
+
+# --- standing still -------------------------------------------------------------------------------------

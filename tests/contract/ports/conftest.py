@@ -1,0 +1,29 @@
+"""A lease table in an embedded server."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.lease_table import DynamoLeaseTable
+from penstock.local import LocalKinesis
+
+
+@pytest.fixture(scope="module")
+def dynamo():
+    with LocalKinesis() as server:
+        options = AwsOptions(
+            region="us-east-1",
+            endpoint_url=server.endpoint_url,
+            access_key_id="local",
+            secret_access_key="local",
+            retry_base_s=0.01,
+            deadline_s=10,
+        )
+        table = DynamoLeaseTable("contract", options)
+        assert table.ensure_exists() is True
+        assert table.ensure_exists() is False
+        # Making an SDK client costs more than a hundred calls with one.
+        dynamodb = server.client("dynamodb")
+        server.client = lambda service: {"dynamodb": dynamodb}[service]
+        yield server, table
