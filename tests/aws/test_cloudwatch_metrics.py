@@ -36,6 +36,23 @@ def sent(client):
     return found
 
 
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("bytes", "Bytes"),
+        ("bytes_waiting", "Bytes"),
+        ("millis_behind_latest", "Milliseconds"),
+        ("put_request_time_s", "Seconds"),
+        ("records", "Count"),
+    ],
+)
+def test_a_metric_has_the_unit_that_its_name_tells(name, unit):
+    client = Client()
+    with metrics(client) as cloudwatch:
+        cloudwatch.gauge(name, 2)
+    assert sent(client) == {(name, ()): (unit, 2)}
+
+
 def test_a_report_holds_statistic_sets_and_the_last_gauges():
     client = Client()
     with metrics(client, dimensions={"WorkerIdentifier": "a"}) as cloudwatch:

@@ -22,7 +22,6 @@ log = logging.getLogger("penstock.metrics")
 DATUMS_PER_CALL_MAX: Final = 1000
 """Datums in one call of PutMetricData."""
 SERIES_MAX: Final = 5_000
-_UNITS: Final = {"_ms": "Milliseconds", "_s": "Seconds", "_bytes": "Bytes", "bytes": "Bytes"}
 
 
 class CloudWatchMetrics:
@@ -177,16 +176,21 @@ class CloudWatchMetrics:
     def _face(self, key: _Key, moment: datetime) -> dict[str, Any]:
         name, labels = key
         dimensions = self._dimensions | {_DIMENSIONS.get(label, label): value for label, value in labels}
-        unit = next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "Count")
-        if name == "millis_behind_latest":
-            unit = "Milliseconds"
         return {
             "MetricName": name,
             "Dimensions": [{"Name": label, "Value": value} for label, value in sorted(dimensions.items())],
             "Timestamp": moment,
-            "Unit": unit,
+            "Unit": _unit_of(name),
         }
 
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
 _DIMENSIONS: Final = {"shard": "ShardId", "reason": "Reason", "worker": "WorkerIdentifier"}
+
+
+def _unit_of(name: str) -> str:
+    if name.startswith("bytes"):
+        return "Bytes"
+    if name.startswith("millis_"):
+        return "Milliseconds"
+    return "Seconds" if name.endswith("_s") else "Count"
