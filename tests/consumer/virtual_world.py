@@ -196,9 +196,13 @@ class WorkersTable:
         self._check()
         return False
 
-    def scan(self):
+    @property
+    def row_count(self):
+        return self._table.row_count
+
+    def scan(self, part=None):
         self._check()
-        return self._table.scan()
+        return self._table.scan(part)
 
     def fetch(self, key):
         self._check()

@@ -30,6 +30,10 @@ class NotedTable:
         self.scan = table.scan
         self.fetch = table.fetch
 
+    @property
+    def row_count(self):
+        return self._table.row_count
+
     def write(self, write):
         outcome = self._table.write(write)
         if isinstance(outcome, Applied) and outcome.lease is not None:

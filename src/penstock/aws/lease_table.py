@@ -36,6 +36,7 @@ from penstock.core.leases.lease_writes import (
     RequestHandover,
     Take,
 )
+from penstock.core.leases.table_part import TablePart
 from penstock.errors import (
     AccessDenied,
     OptionError,
@@ -113,6 +114,7 @@ class DynamoLeaseTable:
         self._options = options
         self._table_options = LeaseTableOptions() if table_options is None else table_options
         self._may_fetch_batches = True
+        self._row_count = 0
 
     def __repr__(self) -> str:
         """Show the table and where, never as whom."""
@@ -186,6 +188,7 @@ class DynamoLeaseTable:
                 operation="DescribeTable",
                 resource=self._name,
             )
+        self._row_count = int(table.get("ItemCount", 0))
         return str(table["TableStatus"])
 
     def _make(self) -> bool | None:
@@ -217,16 +220,25 @@ class DynamoLeaseTable:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def scan(self) -> LeaseScan:
-        """Read every row, strongly consistent, all pages."""
+    @property
+    def row_count(self) -> int:
+        """How many rows DynamoDB counted last, when the table was made ready; it counts every six hours."""
+        return self._row_count
+
+    def scan(self, part: TablePart | None = None) -> LeaseScan:
+        """Read every row, strongly consistent, all pages; or the rows of a part, eventually consistent."""
+        wanted: dict[str, Any] = {"ConsistentRead": part is None}
         count = self._table_options.scan_segment_count
-        if count == 1:
-            items = self._scan_segment({})
+        if part is not None and not part.is_whole:
+            segments = [{**wanted, "Segment": part.number, "TotalSegments": part.count}]
+        elif count > 1:
+            segments = [{**wanted, "Segment": each, "TotalSegments": count} for each in range(count)]
         else:
-            with ThreadPoolExecutor(max_workers=count, thread_name_prefix="penstock-scan") as pool:
-                segments = [{"Segment": each, "TotalSegments": count} for each in range(count)]
-                items = [item for found in pool.map(self._scan_segment, segments) for item in found]
-        return _sort_out(items)
+            segments = [wanted]
+        if len(segments) == 1:
+            return _sort_out(self._scan_segment(segments[0]))
+        with ThreadPoolExecutor(max_workers=count, thread_name_prefix="penstock-scan") as pool:
+            return _sort_out(item for found in pool.map(self._scan_segment, segments) for item in found)
 
     def fetch_many(self, keys: Collection[str]) -> LeaseScan:
         """Read the rows of these keys, strongly consistent, a hundred in one call."""
@@ -275,8 +287,8 @@ class DynamoLeaseTable:
         item: Item | None = answer.get("Item")
         return item
 
-    def _scan_segment(self, segment: dict[str, int]) -> list[Any]:
-        arguments: dict[str, Any] = {"TableName": self._name, "ConsistentRead": True, **segment}
+    def _scan_segment(self, wanted: dict[str, Any]) -> list[Any]:
+        arguments: dict[str, Any] = {"TableName": self._name, **wanted}
         found: list[Any] = []
         while True:
             answer = self._page(dict(arguments))

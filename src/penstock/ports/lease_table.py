@@ -12,6 +12,7 @@ from typing import Protocol
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
+from penstock.core.leases.table_part import TablePart
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +50,18 @@ class LeaseTable(Protocol):
         Several workers may do this at once. The wait has a deadline.
         """
 
-    def scan(self) -> LeaseScan:
-        """Read every row of all pages, strongly consistent."""
+    @property
+    def row_count(self) -> int:
+        """How many rows the table had when it was made ready, as far as that is known without reading them; else 0.
+
+        DynamoDB counts every six hours.
+        """
+
+    def scan(self, part: TablePart | None = None) -> LeaseScan:
+        """Read every row of all pages, strongly consistent; or the rows of a part, eventually consistent.
+
+        Every row is in one part of as many as `part.count` says, always in the same.
+        """
 
     def fetch(self, key: str) -> Lease | None:
         """Read one row, strongly consistent; return None when it does not exist.

@@ -57,6 +57,7 @@ from penstock.core.leases.lease_writes import (
     Release,
 )
 from penstock.core.leases.standstill import HeldLeaseStatus, look_at
+from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position
 from penstock.errors import (
     AccessDenied,
@@ -109,7 +110,7 @@ class LeaseLook:
 
     Args:
         held: Every lease in this worker's hands.
-        table_looked_s: When the whole table was last seen, monotonic; None before the first time.
+        table_looked_s: When the table, or what is watched of it, was last seen, monotonic; None before the first time.
         round_s: Time between two such looks.
     """
 
@@ -226,8 +227,8 @@ class LeaseLoop(Loop[Event]):
                 raise AssertionError("an audit is answered at once, by the caller")
             case EnsureTable():
                 self._call(self._ensure_table)
-            case ScanTable():
-                self._call(self._scan)
+            case ScanTable(part):
+                self._call(lambda: self._scan(part))
             case WriteLease():
                 pool = self._heartbeat_pool if effect.is_heartbeat else self._call_pool
                 self._call(lambda: self._write(effect), pool)
@@ -285,16 +286,17 @@ class LeaseLoop(Loop[Event]):
             ):
                 self.on_unusable_table(error)
             return TableFailed(str(error))
-        return TableReady()
+        return TableReady(self._table.row_count)
 
-    def _scan(self) -> Event:
+    def _scan(self, part: TablePart | None) -> Event:
         began_s = self._clock.monotonic_s()
         try:
-            scan = self._table.scan()
+            scan = self._table.scan(part)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
             return ScanFailed(_problem(error), _detail(error))
         self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
-        return ScanDone(scan.leases, tuple((row.key, row.reason) for row in scan.skipped), began_s)
+        skipped = tuple((row.key, row.reason) for row in scan.skipped)
+        return ScanDone(scan.leases, skipped, began_s, part)
 
     def _write(self, effect: WriteLease) -> Event:
         began_s = self._clock.monotonic_s()

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome
+from penstock.core.leases.table_part import TablePart
 from penstock.ports.lease_table import LeaseScan
 
 
@@ -28,10 +29,17 @@ class MemoryLeaseTable:
         """It does."""
         return False
 
-    def scan(self) -> LeaseScan:
-        """Return every row."""
+    @property
+    def row_count(self) -> int:
+        """How many rows there are."""
         with self._lock:
-            return LeaseScan(tuple(self._rows.values()))
+            return len(self._rows)
+
+    def scan(self, part: TablePart | None = None) -> LeaseScan:
+        """Return every row, or those of a part."""
+        with self._lock:
+            rows = self._rows.values()
+            return LeaseScan(tuple(row for row in rows if part is None or part.holds(row.key)))
 
     def fetch(self, key: str) -> Lease | None:
         """Return one row."""

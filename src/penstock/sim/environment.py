@@ -15,6 +15,7 @@ from typing import Any, Final
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
+from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position, at_record
 from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
 from penstock.core.shard import Shard
@@ -144,8 +145,10 @@ class Environment:
         if self.table.exists:
             self.table.write(who, write)
 
-    def serve_scan(self) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
-        """Return every row; now and then as they were a moment ago."""
+    def serve_scan(
+        self, part: TablePart | None
+    ) -> Problem | tuple[tuple[Lease, ...], tuple[tuple[str, str], ...]]:
+        """Return every row, or those of a part; now and then as they were a moment ago."""
         problem = self.table_problem()
         if problem is not None:
             return problem
@@ -154,6 +157,8 @@ class Environment:
         else:
             rows = tuple(self.table.rows.values())
             self.table.remember(self.now)
+        if part is not None:
+            rows = tuple(row for row in rows if part.holds(row.key))
         skipped = (("leader", "entityType LEADER"),) if self.faults.foreign_rows else ()
         return rows, skipped
 

@@ -194,16 +194,17 @@ class SimWorker:
             effect.write.key,
         )
 
-    def _scan(self, _: ScanTable) -> None:
-        began_s = self.local_s()
+    def _scan(self, effect: ScanTable) -> None:
+        began_s, part = self.local_s(), effect.part
 
         def answer(result: Any) -> None:
             if isinstance(result, Problem):
                 self.feed(ScanFailed(result))
             else:
-                self.feed(ScanDone(result[0], result[1], began_s))
+                self.feed(ScanDone(result[0], result[1], began_s, part))
 
-        self.call("scan", self.world.serve_scan, answer)
+        name = "scan" if part is None or part.is_whole else "scan part"
+        self.call(name, lambda: self.world.serve_scan(part), answer)
 
     def _fetch(self, effect: FetchLease) -> None:
         def answer(result: Any) -> None:

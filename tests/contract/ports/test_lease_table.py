@@ -48,6 +48,7 @@ from penstock.core.leases.lease_writes import (
     Reset,
     Take,
 )
+from penstock.core.leases.table_part import TablePart
 from penstock.core.position import (
     TRIM_HORIZON,
     at_record,
@@ -300,6 +301,23 @@ def test_a_scan_gives_every_page_whether_in_one_pass_or_in_segments(dynamo):
     segments = DynamoLeaseTable("large", table._options, LeaseTableOptions(scan_segment_count=3))
     found = [lease.key for lease in segments.scan().leases]
     assert (len(found), set(found)) == (40, keys)
+
+
+@pytest.mark.parametrize("kind", ["DynamoDB", "memory"])
+@pytest.mark.parametrize("count", [1, 4])
+def test_every_row_is_in_one_part_and_always_in_the_same(dynamo, kind, count):
+    _, table = dynamo
+    parted = MemoryLeaseTable() if kind == "memory" else DynamoLeaseTable("parted", table._options)
+    parted.ensure_exists()
+    for number in range(60):
+        parted.write(Create(Lease(key_of(number))))
+    parts = [TablePart(number, count) for number in range(count)]
+    found = [[lease.key for lease in parted.scan(part).leases] for part in parts]
+    assert sorted(key for keys in found for key in keys) == sorted(key_of(number) for number in range(60))
+    assert min(len(keys) for keys in found) > 0
+    assert [{lease.key for lease in parted.scan(part).leases} for part in parts] == [
+        set(keys) for keys in found
+    ]
 
 
 @pytest.fixture(params=["DynamoDB", "DynamoDB without BatchGetItem", "memory"])

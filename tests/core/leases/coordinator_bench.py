@@ -78,9 +78,13 @@ class Bench:
         match effect:
             case EnsureTable():
                 return TableReady()
-            case ScanTable():
-                rows = [row for key, row in self.table.rows.items() if key not in self.damaged]
-                return ScanDone(tuple(rows), tuple(self.damaged.items()))
+            case ScanTable(part):
+                rows = [
+                    row
+                    for key, row in self.table.rows.items()
+                    if key not in self.damaged and (part is None or part.holds(key))
+                ]
+                return ScanDone(tuple(rows), tuple(self.damaged.items()), None, part)
             case WriteLease(write_id, write) if not isinstance(write, self.slow):
                 is_damaged = write.key in self.damaged
                 outcome = NotDone(Problem.REFUSED, "unreadable") if is_damaged else self.table.write(write)

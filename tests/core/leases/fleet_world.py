@@ -80,6 +80,9 @@ class World:
             action(*args)
         self.now = until_s
 
+    def scan(self, part):
+        return tuple(row for row in self.rows.values() if part is None or part.holds(row.key))
+
     def write(self, write):
         before = self.rows.get(write.key)
         outcome = apply_write(before, write)
@@ -169,9 +172,9 @@ class Penstock:
         match effect:
             case EnsureTable():
                 self._call(TableReady)
-            case ScanTable():
+            case ScanTable(part):
                 began_s = world.now
-                self._call(lambda: ScanDone(tuple(world.rows.values()), (), began_s))
+                self._call(lambda: ScanDone(world.scan(part), (), began_s, part))
             case WriteLease(write_id, write):
                 self._call(lambda: WriteDone(write_id, write, world.write(write)))
             case FetchLease(key):

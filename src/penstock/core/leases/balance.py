@@ -266,9 +266,14 @@ def _gain(entry: FleetLease, me: str, limits: BalanceLimits, reason: Reason | No
         if limits.handover and not entry.is_deaf and lease.owner is not None:
             return Gain(RequestHandover(lease.key, lease.owner, me), Reason.SHARE, is_live=True)
         return Gain(Take(lease.key, lease.counter, me), Reason.SHARE, is_live=True)
+    return take_free(entry, me, reason)
+
+
+def take_free(entry: FleetLease, me: str, reason: Reason | None = None) -> Gain:
+    """Return what takes a lease that nobody reads, with the reason why it is free unless another one is given."""
     if reason is None:
         reason = Reason.UNOWNED if entry.owner_state is OwnerState.UNOWNED else Reason.EXPIRED
-    return Gain(Take(lease.key, lease.counter, me), reason)
+    return Gain(Take(entry.lease.key, entry.lease.counter, me), reason)
 
 
 def _surplus(

@@ -7,7 +7,7 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | effect (to do) | answered by |
 |---|---|
 | `EnsureTable()` | `TableReady` / `TableFailed` |
-| `ScanTable()` | `ScanDone` / `ScanFailed` |
+| `ScanTable(part)` | `ScanDone` / `ScanFailed` |
 | `WriteLease(write_id, write)` | `WriteDone(write_id, write, Applied / Refused / NotDone / UNKNOWN)` |
 | `FetchLease(key)` | `LeaseFetched(key, lease or None)` / `FetchFailed` |
 | `ListShards(purpose, filter_type, timestamp_ms)` | `ListingDone` / `ListingFailed` |
@@ -30,6 +30,8 @@ different leases may run in parallel, heartbeats (`is_heartbeat`) first.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Final, assert_never
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
@@ -69,7 +71,15 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.damaged_rows import DamagedRows
-from penstock.core.leases.fleet_view import FleetLease, Gain, GiveUpLease, Reason, fleet_of, live_workers
+from penstock.core.leases.fleet_view import (
+    FleetLease,
+    Gain,
+    GiveUpLease,
+    Move,
+    Reason,
+    fleet_of,
+    live_workers,
+)
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.late_checkpoints import LateCheckpoints
@@ -86,8 +96,10 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.leases.listing_under_way import ListingUnderWay
-from penstock.core.leases.move_planner import MovePlanner
+from penstock.core.leases.look_schedule import LookSchedule
+from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.row_looks import RowLooks
 from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.table_scans import TableScans
@@ -103,11 +115,10 @@ from penstock.core.leases.write_purposes import (
 )
 from penstock.core.position import LATEST
 
-_ROUND_JITTER: Final = 0.2  # of the interval, to both sides
 _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
-_LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
+_LOOK_ROUNDS: Final = 0.2  # what follows a refused ask comes no sooner
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
 
 
@@ -139,11 +150,12 @@ class Coordinator:
         self._syncer = ShardSyncer(worker, options, view, turn, writes, listing, scans)
         self._cleanup = LeaseCleanup(worker, options, view, turn, writes, listing)
         self._awaited = AwaitedLeases(worker, options, view, turn, writes, self._stream_check)
+        self._row_looks = RowLooks(turn)
+        self._looks = LookSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
         self.stopped = False
         self._fleet_size = (0, 1)
-        self._plan_look_s = math.inf  # when the last plan will have more to move
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
         self._unheld_own: set[str] = set()  # this worker's by name in the last round, and not in its hands
@@ -158,7 +170,12 @@ class Coordinator:
         """When the next `Tick` is due at the latest, on the clock of `handle`; infinity once stopped."""
         if self.stopped:
             return math.inf
-        moments = [self.held_leases.next_wake_s, self._scans.next_wake_s, self._awaited.next_look_s]
+        moments = [
+            self.held_leases.next_wake_s,
+            self._scans.next_wake_s,
+            self._awaited.next_look_s,
+            self._row_looks.next_look_s,
+        ]
         if self._stop_by_s is not None:
             moments.append(self._stop_by_s)
         return min(moments)
@@ -190,6 +207,7 @@ class Coordinator:
         """
         return (
             self._fleet_size[0] > 0
+            and self._looks.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
             and not any(self._is_own_and_unheld(key) for key in self._unheld_own)
@@ -213,7 +231,8 @@ class Coordinator:
         match event:
             case Tick():
                 pass
-            case TableReady():
+            case TableReady(row_count):
+                self._looks.on_table_ready(row_count)
                 self._scans.on_table_ready(now_s)
             case TableFailed(detail):
                 self._scans.on_table_failed(detail, now_s)
@@ -228,6 +247,7 @@ class Coordinator:
                 self._on_fetched(key, lease, now_s)
             case FetchFailed(key):
                 self.held_leases.on_fetch_failed(key, now_s)
+                self._row_looks.on_failed(key, now_s)
                 self._awaited.on_answer(key, self.held_leases, now_s)
             case ListingDone():
                 self._listing.end()
@@ -258,6 +278,7 @@ class Coordinator:
         self.held_leases.tick(now_s)
         self._late_checkpoints.write(now_s)
         self._scans.advance(now_s)
+        self._look_at_rows(now_s)
         self._awaited.look(now_s)
         self._writes.pump(now_s)
         self._finish_stop(now_s)
@@ -284,11 +305,15 @@ class Coordinator:
 
     def _on_scan(self, event: ScanDone, now_s: float) -> None:
         self._scans.on_scan_done()
-        for key in self.view.observe_scan(
-            event.leases, now_s, event.began_s, self.held_leases, event.skipped
-        ):
+        missing = self.view.observe_scan(
+            event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
+        )
+        for key in missing:
             self.held_leases.renew_now(key, now_s)  # gone from the table: its own write will tell
-        wants_listing = self._stream_check.look(event.leases)
+        if missing and not event.leases and not event.is_whole:
+            self._scans.request()  # a part is empty that had rows: the table may have been deleted
+        plan = NOTHING_TO_MOVE
+        wants_listing = self._stream_check.look(event.leases, is_whole=event.is_whole)
         self._refuse_foreign(now_s)
         self._damaged_rows.look()
         for lease in event.leases:
@@ -296,11 +321,11 @@ class Coordinator:
         if self._stop_by_s is None:
             if wants_listing and not self._listing.is_under_way:
                 self._listing.begin(ListingPurpose.COMPARE)
-            self._run_round(event, now_s)
+            plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
         self._turn.emit(AuditReaders())
-        self._schedule_round(now_s)
+        self._schedule_round(plan, now_s, is_whole=event.is_whole)
 
     def _refuse_foreign(self, now_s: float) -> None:
         if self._stream_check.foreign is not None and not self._is_refused:
@@ -309,60 +334,92 @@ class Coordinator:
             self._begin_stop(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
-        return {**self.view.rows(), **{held.key: held.lease for held in self.held_leases}}
+        """Return what was seen lately: of a part of the table where only that is watched."""
+        return {**self.view.watched_rows(), **{held.key: held.lease for held in self.held_leases}}
 
-    def _run_round(self, event: ScanDone, now_s: float) -> None:
+    def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
         if not event.leases and not any(key in self.view for key in standing):
             self._count([], {self.worker})
             self._syncer.on_empty_table(now_s)
-            return
+            return NOTHING_TO_MOVE
         if self._syncer.restore_if_gone(standing, now_s):
-            return
+            return NOTHING_TO_MOVE
         self._syncer.remember(self._last_known(), now_s)
-        self._see_own_rows(now_s)
+        self._unheld_own.clear()
+        self._see_own_rows(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
         self._count(fleet, live)
+        self._looks.on_whole_table(live)
         workers = sorted(live)
         if self._syncer.on_round(workers, self.held_leases.lacking_parents()):
             self._cleanup.on_round(now_s, workers)
-        self._balance(fleet, now_s)
+        if self._syncer.wants_look:
+            self._looks.look_whole_next_round(now_s)
+        return self._balance(fleet, now_s)
+
+    def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
+        """Take what nobody reads in the part of the table that this worker watches."""
+        self._syncer.remember(self._last_known(), now_s)
+        self._unheld_own.difference_update(lease.key for lease in event.leases)
+        self._see_own_rows(event.leases, now_s)
+        part = fleet_of(self.view, now_s, self.worker, self.view.watched)
+        self._looks.on_part(part, now_s)
+        self._look_for_parents(part, now_s)
+        plan = self._planner.plan_part(
+            part,
+            now_s,
+            watchers=self._looks.plan.watchers,
+            share=self._looks.share,
+            round_s=self.round_s,
+            held_count=len(self.held_leases),
+        )
+        self._begin_moves(plan.moves, now_s)
+        self._count_own()
+        return plan
+
+    def _look_for_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
+        """Read the rows of parents that leases wait for: they may be in another part of the table."""
+        for entry in part:
+            if entry.waits and entry.owner_state is not OwnerState.ALIVE:
+                for parent in self.view.unfinished_parents(entry.lease):
+                    self._row_looks.want(parent, now_s)
+        for parent in self.held_leases.awaited_parents():
+            self._row_looks.want(parent, now_s)
 
     @property
     def round_s(self) -> float:
-        """Mean seconds between two scans, stretched in a very large fleet."""
-        rows, workers = self._fleet_size
-        return max(self.options.interval_s, rows * workers / self.options.scanned_rows_per_s_max)
+        """Mean seconds between two looks: at the whole table, or at the part of it that this worker watches."""
+        return self._looks.plan.round_s
 
-    def _schedule_round(self, now_s: float) -> None:
-        interval_s = self.round_s
-        due_s = now_s + interval_s * (1 - _ROUND_JITTER + 2 * _ROUND_JITTER * self._turn.draw())
-        suspect_s = self.view.next_expiry_s(self.worker)
-        if suspect_s is not None and suspect_s > now_s:
-            # A worker may have stopped: look when that is certain rather than at the next regular round.
-            due_s = min(due_s, suspect_s + 0.02 * interval_s * self._turn.draw())
-        look_s = min(self._plan_look_s, self.view.handovers.next_overdue_s(now_s))
-        due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * interval_s))
+    def _schedule_round(self, plan: RoundPlan, now_s: float, *, is_whole: bool) -> None:
+        look_s = plan.look_s
+        if self._looks.part is None:
+            look_s = min(look_s, self.view.handovers.next_overdue_s(now_s))
+        self._looks.schedule(now_s, look_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._syncer.cold_until_s is not None:
-            due_s = self._syncer.cold_until_s
-        self._scans.schedule(max(due_s, now_s + 0.01 * interval_s))
+            self._scans.schedule(max(self._syncer.cold_until_s, now_s + 0.01 * self.round_s))
 
-    def _see_own_rows(self, now_s: float) -> None:
+    def _see_own_rows(self, rows: Iterable[Lease], now_s: float) -> None:
         """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
-        self._unheld_own.clear()
-        for key, lease in self.view.rows().items():
-            if lease.is_ended or key in self.held_leases:
-                continue
-            if lease.reader == self.worker:
-                self._unheld_own.add(key)
-            if self._writes.is_busy(key) or not self.view.is_usable(key):
-                continue
-            if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
-                self._awaited.add(key, now_s)
-            elif lease.reader == self.worker:
-                reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
-                self._writes.enqueue(self._write_for_own(lease, now_s), ForGain(reason))
+        for lease in rows:
+            if self.worker in (lease.owner, lease.checkpoint_owner):
+                self._see_own_row(lease, now_s)
+
+    def _see_own_row(self, lease: Lease, now_s: float) -> None:
+        key = lease.key
+        if lease.is_ended or key in self.held_leases:
+            return
+        if lease.reader == self.worker:
+            self._unheld_own.add(key)
+        if self._writes.is_busy(key) or not self.view.is_usable(key):
+            return
+        if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
+            self._awaited.add(key, now_s)
+        elif lease.reader == self.worker:
+            reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
+            self._writes.enqueue(self._write_for_own(lease, now_s), ForGain(reason))
 
     def _write_for_own(self, lease: Lease, now_s: float) -> LeaseWrite:
         """Return what makes, or leaves, a row in this worker's name a lease in its hands."""
@@ -375,16 +432,24 @@ class Coordinator:
         stream = self._stream_check.stream_to_note(lease)
         return Renew(key, lease.counter, self.worker, during_handover=is_leaving, stream=stream)
 
-    def _balance(self, fleet: list[FleetLease], now_s: float) -> None:
+    def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
         plan = self._planner.plan(
             fleet,
             now_s,
-            round_s=self.round_s,
+            round_s=self._looks.plan.settling_s,
             held_count=len(self.held_leases),
             chance=self._turn.draw(),
+            memory_s=self._looks.plan.whole_s,
         )
-        self._plan_look_s = plan.look_s
-        for move in plan.moves:
+        if self._looks.part is not None:
+            # Whatever is free is taken by those that watch its part: they see it sooner than a look at the whole table.
+            kept = [move for move in plan.moves if not isinstance(move, Gain) or move.is_live]
+            plan = RoundPlan(kept, plan.look_s)
+        self._begin_moves(plan.moves, now_s)
+        return plan
+
+    def _begin_moves(self, moves: Sequence[Move], now_s: float) -> None:
+        for move in moves:
             match move:
                 case GiveUpLease(key):
                     self.held_leases.give_up(key, StopWhy.SURPLUS, now_s)
@@ -409,6 +474,12 @@ class Coordinator:
             ended_leases=len(self.view) - len(fleet),
             unclaimed_leases=sum(1 for entry in fleet if entry.owner_state is not OwnerState.ALIVE),
             worker_count=len(workers),
+        )
+        self._count_own()
+
+    def _count_own(self) -> None:
+        self.stats = replace(
+            self.stats,
             held_leases=len(self.held_leases),
             reading_leases=sum(1 for held in self.held_leases if held.phase is LeasePhase.READING),
             lost_leases=self.held_leases.lost_count,
@@ -469,17 +540,18 @@ class Coordinator:
             elif isinstance(outcome, Refused) and not self._planner.is_settled(now_s):
                 # Another newcomer: RequestHandover of the same lease. Nobody sees this worker before it has asked for one,
                 # so it looks for another lease soon.
-                self._scans.request_by(now_s + _LOOK_ROUNDS * self.round_s)
+                self._scans.request_by(now_s + _LOOK_ROUNDS * self._looks.plan.moving_s)
         elif isinstance(write, Take | Renew):
             if isinstance(outcome, Applied) and row is not None:
                 self._hold(row, reason, pending.sent_s, now_s)
             else:
-                self._on_not_gained(row, outcome, now_s)
+                self._on_not_gained(write.key, row, outcome, now_s)
 
-    def _on_not_gained(self, row: Lease | None, outcome: WriteOutcome, now_s: float) -> None:
+    def _on_not_gained(self, key: str, row: Lease | None, outcome: WriteOutcome, now_s: float) -> None:
         if row is None or row.reader in (None, self.worker):
-            self._scans.note_doubt()  # the lease may be free, or this worker's
-        if isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker):
+            self._scans.note_doubt(key, now_s)  # the lease may be free, or this worker's
+        may_be_own = isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker)
+        if may_be_own and self._scans.part is None:
             # This worker: Take, applied, and the answer is lost. Nobody else takes the lease for a lease duration. The next
             # look finds the row in this worker's name, as one from before a restart.
             self._scans.request_by(now_s + 0.1 * self.options.interval_s)
@@ -498,13 +570,26 @@ class Coordinator:
         )
         self.held_leases.acquire(row, sent_s, now_s)
 
+    def _look_at_rows(self, now_s: float) -> None:
+        """Read rows by their keys that no look at the part will show."""
+        if self._scans.part is not None and self._stop_by_s is None:
+            for key in self._scans.doubtful:
+                self._row_looks.want(key, now_s)
+        self._row_looks.look(now_s)
+
     def _on_fetched(self, key: str, lease: Lease | None, now_s: float) -> None:
         if lease is None:
-            self.view.forget(key)
+            self.view.note_absent(key)
         else:
             self.view.observe(lease, now_s)
         self.held_leases.on_fetched(key, lease, now_s)
         self._awaited.on_answer(key, self.held_leases, now_s)
+        if self._row_looks.on_answer(key) and self._stop_by_s is None:
+            self._scans.settle_doubt(key)
+            self._unheld_own.discard(key)
+            if lease is not None:
+                self._see_own_rows([lease], now_s)
+            self.held_leases.wake_waiting(now_s)
 
     # --- stopping -------------------------------------------------------------------------------------
 

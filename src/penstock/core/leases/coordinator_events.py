@@ -13,6 +13,7 @@ from typing import Final, TypeAlias
 from penstock.core.leases.foreign_lease import ForeignLease
 from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
+from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard, Shard
 
@@ -35,7 +36,13 @@ class Tick:
 
 @dataclass(frozen=True, slots=True)
 class TableReady:
-    """The lease table exists and is usable."""
+    """The lease table exists and is usable.
+
+    Args:
+        row_count: How many rows it has, as far as is known without reading it.
+    """
+
+    row_count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +54,24 @@ class TableFailed:
 
 @dataclass(frozen=True, slots=True)
 class ScanDone:
-    """Every row of the table.
+    """Every row of the table, or of a part of it.
 
     Args:
         leases: As read.
         skipped: (key, reason) of rows that are no leases, or broken ones.
         began_s: Monotonic seconds when the scan began, on the clock of `handle`.
+        part: The part that was asked for.
     """
 
     leases: tuple[Lease, ...]
     skipped: tuple[tuple[str, str], ...] = ()
     began_s: float | None = None
+    part: TablePart | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every row of the table is here."""
+        return self.part is None or self.part.is_whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -271,7 +285,13 @@ class EnsureTable:
 
 @dataclass(frozen=True, slots=True)
 class ScanTable:
-    """Read every row; answer `ScanDone` or `ScanFailed`."""
+    """Read rows; answer `ScanDone` or `ScanFailed`.
+
+    Args:
+        part: Which, eventually consistent; None for every row, strongly consistent.
+    """
+
+    part: TablePart | None = None
 
 
 @dataclass(frozen=True, slots=True)

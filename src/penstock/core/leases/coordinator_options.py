@@ -40,10 +40,10 @@ class CoordinatorOptions:
             workers of an application.
         delivery_margin_s: Delivery stops this long before others could see the lease as expired; it pays for
             clocks that run at different speeds. None: a tenth of the lease duration.
-        round_interval_s: Mean time between two scans of the lease table. None: 0.8 of the lease duration. It is
-            stretched in very large fleets, see `scanned_rows_per_s_max`.
-        scanned_rows_per_s_max: Rows that all workers together may read per second by scanning; rounds become
-            rarer rather than costs higher.
+        round_interval_s: Mean time between two looks at the lease table. None: 0.8 of the lease duration.
+        scanned_rows_per_s_max: Rows that all workers together may read per second by scanning. In a large fleet each
+            worker watches a part of the table, and looks at the whole table as rarely as this needs.
+        part_watchers_min: At least so many workers watch each part of the table.
         policy: Who gets how many leases.
         max_leases: This worker holds at most so many unfinished leases. None: no limit.
         leases_to_acquire: At most so many takes and hand-overs are begun per round. None: the whole share.
@@ -72,7 +72,8 @@ class CoordinatorOptions:
     lease_duration_s: float = 10.0
     delivery_margin_s: float | None = None
     round_interval_s: float | None = None
-    scanned_rows_per_s_max: float = 100_000.0
+    scanned_rows_per_s_max: float = 20_000.0
+    part_watchers_min: int = 6
     policy: BalancePolicy = BalancePolicy.EVEN
     max_leases: int | None = None
     leases_to_acquire: int | None = None
@@ -126,7 +127,7 @@ class CoordinatorOptions:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise OptionError(f"{name}={value}: expected at least 1, or None for no limit")
-        for name in ("hole_confidence_rounds", "writes_in_flight_max"):
+        for name in ("hole_confidence_rounds", "part_watchers_min", "writes_in_flight_max"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
 

@@ -25,16 +25,17 @@ class FleetMembership:
         self._began_s: float | None = None  # when the wait that is under way began
         self._due_s = math.inf
 
-    def observe(self, workers: Iterable[str], now_s: float, round_s: float) -> None:
+    def observe(self, workers: Iterable[str], now_s: float, round_s: float, memory_s: float = 0.0) -> None:
         """Observe who is there.
 
         Args:
             workers: Everybody who is seen to live, this worker too.
             now_s: Monotonic seconds.
             round_s: Mean time between two looks at the table.
+            memory_s: Mean time between two looks that show everybody, where it is longer.
         """
         is_first = not self._seen_s
-        known_s = now_s - _MEMORY_ROUNDS * round_s
+        known_s = now_s - _MEMORY_ROUNDS * max(round_s, memory_s)
         seen = set(workers)
         has_newcomers = any(self._seen_s.get(worker, -math.inf) < known_s for worker in seen)
         self._seen_s = {worker: at_s for worker, at_s in self._seen_s.items() if at_s >= known_s}

@@ -9,6 +9,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
 
@@ -98,8 +99,10 @@ class BalanceLimits:
 DEFAULT_LIMITS: Final = BalanceLimits()
 
 
-def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
-    """Judge every unfinished lease of a view.
+def fleet_of(
+    view: LeaseView, now_s: float, me: str = "", keys: Iterable[str] | None = None
+) -> list[FleetLease]:
+    """Judge every unfinished lease of a view, or those of some keys.
 
     A hand-over that will not be answered is no hand-over: its lease counts for the one of its two workers that is
     known to live by another lease, and for the reader when neither is. So a worker that died while it asked a Java
@@ -109,6 +112,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
         view: What was seen.
         now_s: Monotonic seconds.
         me: This worker, which lives.
+        keys: Known rows; None for all.
     """
     handovers = view.handovers
     fleet = [
@@ -122,7 +126,7 @@ def fleet_of(view: LeaseView, now_s: float, me: str = "") -> list[FleetLease]:
             else max(0.0, unchanged_s - view.duration_s_of(lease)),
             handovers.is_deaf(lease.owner, now_s),
         )
-        for lease, owner_state, unchanged_s in view.judged(now_s)
+        for lease, owner_state, unchanged_s in view.judged(now_s, keys)
         if owner_state is not OwnerState.ENDED and view.is_usable(lease.key)
     ]
     overdue = [
@@ -166,6 +170,7 @@ def capacity_of(worker: str) -> int:
     return max(1, int(number)) if number.isascii() and number.isdigit() and len(number) <= 6 else 1
 
 
+@lru_cache(maxsize=1 << 16)
 def tie(*parts: str) -> int:
     """Return a number that orders what is otherwise equal: the same on every worker, and another one for every lease."""
     return int.from_bytes(blake2b("\0".join(parts).encode(), digest_size=8).digest(), "big")

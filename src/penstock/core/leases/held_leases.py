@@ -234,15 +234,15 @@ class HeldLeases:
                     del self._held[held.key]
                     if why is StopWhy.EXPIRED:
                         self._expired.append(held.key)
-                    self._on_lost(held, leaves_reader=leaves_reader, done=done)
+                    self._on_lost(held, now_s, leaves_reader=leaves_reader, done=done)
                 case _:
                     self._turn.emit(want)
         self._pace.held_count = len(self._held)
         assert self._is_held(held) == (held.phase is not LeasePhase.GONE)
 
-    def _on_lost(self, held: HeldLease, *, leaves_reader: bool, done: Position | None) -> None:
+    def _on_lost(self, held: HeldLease, now_s: float, *, leaves_reader: bool, done: Position | None) -> None:
         self.lost_count += 1
-        self._scans.note_doubt()
+        self._scans.note_doubt(held.key, now_s)
         if leaves_reader:
             self._leaving[held.key] = held.epoch
         else:
@@ -341,6 +341,12 @@ class HeldLeases:
         for other in list(self._held.values()):
             if other.on_child_stands(key):
                 self._advance(other, now_s)
+
+    def awaited_parents(self) -> set[str]:
+        """Return the shards whose leases held ones wait for, before they are read or ended."""
+        waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
+        parents = {parent for held in waiting for parent in self.view.unfinished_parents(held.lease)}
+        return parents | self.lacking_parents()
 
     def lacking_parents(self) -> set[str]:
         """Return the shards whose missing leases keep finished shards from being ended."""

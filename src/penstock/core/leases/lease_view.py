@@ -18,6 +18,7 @@ from typing import Final
 
 from penstock.core.leases.handovers import Handovers
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.table_part import TablePart
 from penstock.core.shard_graph import find_cycles
 
 STALE_READ_S: Final = 2.0
@@ -63,6 +64,10 @@ class LeaseView:
         """Rows of which it is not known yet whether they belong to this stream."""
         self.circular: frozenset[str] = frozenset()
         """Leases that are said to descend from themselves: they do not wait for each other."""
+        self.watched: frozenset[str] | None = None
+        """The rows of the part that is looked at in every round; None where that is the whole table."""
+        self._part: TablePart | None = None
+        self._absent: set[str] = set()  # where a part is watched: parents that are known to have no row
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -83,29 +88,36 @@ class LeaseView:
         """Return every last known row by key."""
         return {key: sighting.lease for key, sighting in self._rows.items()}
 
-    def observe_scan(
+    def watched_rows(self) -> Mapping[str, Lease]:
+        """Return the last known rows of what is looked at in every round, by key."""
+        return {sighting.lease.key: sighting.lease for sighting in self._sightings(self.watched)}
+
+    def observe_scan(  # noqa: PLR0917 - what a scan tells
         self,
         leases: Iterable[Lease],
         now_s: float,
         began_s: float | None = None,
         held: Container[str] = (),
         skipped: Iterable[tuple[str, str]] = (),
+        part: TablePart | None = None,
     ) -> list[str]:
-        """Observe a whole scan.
+        """Observe a scan.
 
         Args:
-            leases: Every row of the table.
+            leases: Every row of the table, or of the part.
             now_s: Monotonic seconds at which the scan was complete: ages count from here.
             began_s: When it began: rows that were seen by other means since then may be newer than the scan's and
                 stay.
             held: Leases of this worker: they are forgotten only when a write or a read of their own says so.
             skipped: Rows that could not be read as leases, with why. What was known of them stays.
+            part: Which part was scanned; None for the whole table.
 
         Returns:
             Keys of rows that were known and were not among the scan's.
         """
         rows = self._rows
-        gone = dict.fromkeys(rows)
+        is_whole = part is None or part.is_whole
+        gone = dict.fromkeys(rows if is_whole else self._watched_before(part))
         for lease in leases:
             key = lease.key
             gone.pop(key, None)
@@ -119,6 +131,8 @@ class LeaseView:
                 continue  # an answer to a write or a read that began later than this scan
             if self._note(lease, now_s):
                 rows[key].unchanged_scans += 1
+        if not is_whole:
+            skipped = [*((key, why) for key, why in self.damaged.items() if key not in gone), *skipped]
         self.damaged = dict(skipped)
         missing = []
         for key in gone:
@@ -129,10 +143,54 @@ class LeaseView:
             if key not in held:
                 self.forget(key)
             missing.append(key)
-        self.handovers.keep_only(self)
-        unfinished = {key: row.lease.parents for key, row in rows.items() if not row.lease.is_ended}
-        self.circular = find_cycles({key: parents for key, parents in unfinished.items() if parents})
+        if is_whole:
+            self._see_whole()
+        else:
+            self._part, self.watched = part, frozenset(lease.key for lease in leases if lease.key in rows)
         return missing
+
+    def _watched_before(self, part: TablePart | None) -> Iterable[str]:
+        known = self.watched if self.watched is not None and self._part == part else ()
+        return [key for key in known if key in self._rows]
+
+    def _see_whole(self) -> None:
+        rows = self._rows
+        self.handovers.keep_only(self)
+        unfinished = {
+            key: row.lease.parents
+            for key, row in rows.items()
+            if row.lease.parents and not row.lease.is_ended
+        }
+        self.circular = find_cycles(unfinished)
+        self._absent = set().union(*unfinished.values()) - rows.keys()
+
+    def watch_whole_table(self) -> None:
+        """Observe that every look is at the whole table from now on."""
+        self._part = self.watched = None
+
+    def note_absent(self, key: str) -> None:
+        """Observe that a read of one row found none."""
+        self.forget(key)
+        self._absent.add(key)
+
+    def unknown_parents(self, lease: Lease) -> list[str]:
+        """Return the parents of which nothing is known: neither a row, nor that there is none.
+
+        Only who watches a part of the table sees a row of a shard whose parents' rows it has not looked for.
+        """
+        if self.watched is None:
+            return []
+        return [
+            parent
+            for parent in lease.parents
+            if parent not in self._rows and parent not in self._absent and parent not in self.vanished
+        ]
+
+    def unfinished_parents(self, lease: Lease) -> list[str]:
+        """Return the parents that this lease waits for, as far as is known, and those of which nothing is known."""
+        rows = self._rows
+        standing = [parent for parent in lease.parents if parent in rows and not rows[parent].lease.is_ended]
+        return [*standing, *self.unknown_parents(lease)]
 
     def _note(self, lease: Lease, now_s: float) -> bool:
         """Keep a row that was read; True when it stands as it stood before."""
@@ -195,10 +253,16 @@ class LeaseView:
         """
         return now_s - self._rows[key].changed_s
 
-    def judged(self, now_s: float) -> Iterator[tuple[Lease, OwnerState, float]]:
-        """Yield every row with the state of its owner and the seconds it has stood unchanged."""
-        for sighting in self._rows.values():
+    def judged(
+        self, now_s: float, keys: Iterable[str] | None = None
+    ) -> Iterator[tuple[Lease, OwnerState, float]]:
+        """Yield every row, or those of some keys, with the state of its owner and the seconds it has stood unchanged."""
+        for sighting in self._sightings(keys):
             yield sighting.lease, self._owner_state(sighting, now_s), now_s - sighting.changed_s
+
+    def _sightings(self, keys: Iterable[str] | None) -> Iterable[_Sighting]:
+        rows = self._rows
+        return rows.values() if keys is None else [rows[key] for key in keys if key in rows]
 
     def next_expiry_s(self, me: str) -> float | None:
         """Return the earliest moment at which a lease that looks left will have expired.
@@ -208,7 +272,7 @@ class LeaseView:
         """
         moments = [
             sighting.changed_s + self.duration_s_of(sighting.lease)
-            for sighting in self._rows.values()
+            for sighting in self._sightings(self.watched)
             if sighting.unchanged_scans
             and sighting.lease.owner is not None
             and sighting.lease.owner != me
@@ -223,6 +287,8 @@ class LeaseView:
         parent's row and lacks the other's does not follow a finished shard: that row is still to come, or was
         deleted by hand.
         """
+        if self.unknown_parents(lease):
+            return True
         found = lacking = 0
         for parent in lease.parents:
             row = self._rows.get(parent)

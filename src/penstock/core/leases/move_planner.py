@@ -7,13 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.leases.balance import plan_balance
+from penstock.core.leases.balance import plan_balance, take_free
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_membership import FleetMembership
 from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Move, live_workers, tie
 from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
+_PART_LOOK_ROUNDS: Final = 0.25  # a part with free leases is looked at again so soon
+_DOUBLINGS_MAX: Final = 6
+_CROWDED_SHARES: Final = 2  # a worker has so many times its share before others have had their turn
+_PRESENT_MIN: Final = 1 / 3  # when more of the fleet seems to have gone, it may be about to come back
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,9 @@ class RoundPlan:
 
     moves: Sequence[Move]
     look_s: float
+
+
+NOTHING_TO_MOVE: Final = RoundPlan((), math.inf)
 
 
 class MovePlanner:
@@ -47,7 +54,14 @@ class MovePlanner:
         return self._membership.is_settled(now_s)
 
     def plan(
-        self, fleet: Sequence[FleetLease], now_s: float, *, round_s: float, held_count: int, chance: float
+        self,
+        fleet: Sequence[FleetLease],
+        now_s: float,
+        *,
+        round_s: float,
+        held_count: int,
+        chance: float,
+        memory_s: float = 0.0,
     ) -> RoundPlan:
         """Plan this round's moves.
 
@@ -57,9 +71,10 @@ class MovePlanner:
             round_s: Mean time between two rounds.
             held_count: Leases in this worker's hands.
             chance: In [0, 1), for policies whose choices are random.
+            memory_s: Mean time between two looks at the whole table, where it is longer than a round.
         """
         options = self.options
-        self._membership.observe(live_workers(fleet, self.me), now_s, round_s)
+        self._membership.observe(live_workers(fleet, self.me), now_s, round_s, memory_s)
         left_over_s = _LEFT_OVER_ROUNDS * round_s
         moves = plan_balance(
             fleet,
@@ -79,6 +94,47 @@ class MovePlanner:
                 look_s = min(look_s, self._membership.due_s)
         return RoundPlan(moves, look_s)
 
+    def plan_part(
+        self,
+        part: Sequence[FleetLease],
+        now_s: float,
+        *,
+        watchers: float,
+        share: float,
+        round_s: float,
+        held_count: int,
+    ) -> RoundPlan:
+        """Plan which free leases to take of those in the part of the table that this worker watches.
+
+        Its watchers look at unlike moments, and each takes a share of what it finds free. What is left it looks at
+        again soon, and then for twice as much: some of the others may have gone too.
+
+        Args:
+            part: Every unfinished lease of the part as judged from here.
+            now_s: Monotonic seconds.
+            watchers: How many workers watch the part, when the fleet was last seen.
+            share: How many leases each worker had then; 0 takes nothing.
+            round_s: Mean time between two looks at it.
+            held_count: Leases in this worker's hands.
+        """
+        options = self.options
+        free = [entry for entry in part if entry.owner_state is not OwnerState.ALIVE and not entry.waits]
+        if not free or not share:
+            return NOTHING_TO_MOVE
+        soon_s = _PART_LOOK_ROUNDS * round_s
+        doublings = min(int(max(entry.free_s for entry in free) / (2 * soon_s)), _DOUBLINGS_MAX)
+        is_urgent = doublings < _DOUBLINGS_MAX
+        wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**doublings)
+        # The first to see that many workers are gone leaves something to those that look a moment later.
+        crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, doublings - 1))
+        room = max(1, crowded - held_count)
+        if options.max_leases is not None:
+            room = min(room, max(0, options.max_leases - held_count))
+        free.sort(key=lambda entry: tie(self.me, entry.lease.key))
+        taken = free[: min(wanted, room)][: options.leases_to_acquire]
+        look_s = now_s + soon_s if is_urgent and len(taken) < len(free) else math.inf
+        return RoundPlan([take_free(entry, self.me) for entry in taken], look_s)
+
     def _hold_back(
         self, moves: Sequence[Move], live: Sequence[Gain], fleet: Sequence[FleetLease]
     ) -> list[Move]:
@@ -91,6 +147,13 @@ class MovePlanner:
             return rest
         # Two newcomers: the same scan, the same plan, the same first lease. Each chooses by its own name instead.
         return [min(live, key=lambda move: tie(self.me, move.write.key))]
+
+
+def _present_share(part: Sequence[FleetLease]) -> float:
+    """Return which share of the workers that own leases of a part still live."""
+    owners = {entry.lease.owner for entry in part if entry.lease.owner is not None}
+    living = {entry.lease.owner for entry in part if entry.owner_state is OwnerState.ALIVE} - {None}
+    return max(_PRESENT_MIN, len(living) / len(owners)) if owners else 1.0
 
 
 def _left_over_look_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:

@@ -95,6 +95,8 @@ class ShardSyncer:
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
         self._remembered_s = float("-inf")
+        self.wants_look = False
+        """The last look at the whole table seems to show a hole, and it falls to this worker to see whether it stays."""
 
     # --- an empty table -------------------------------------------------------------------------------
 
@@ -263,6 +265,7 @@ class ShardSyncer:
         self.cold_until_s = None
         lacking = lacking | self.view.lacking_parents()
         self._lacking = {shard: self._lacking.get(shard, 0) + 1 for shard in lacking}
+        self.wants_look = False
         if self._filling or self._listing.is_under_way:
             return False
         self._watch_holes(workers)
@@ -270,6 +273,8 @@ class ShardSyncer:
 
     def _watch_holes(self, workers: Sequence[str]) -> None:
         coverage = self._coverage()
+        if coverage.unknown or coverage.holes or self._lacking:
+            self.wants_look = chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
             self._hole_rounds += 1
             if self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):

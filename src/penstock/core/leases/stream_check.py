@@ -7,7 +7,7 @@ tells the service's time, by which a LATEST without a moment gets one when its l
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease
 from penstock.core.leases.lease import Lease
@@ -34,14 +34,23 @@ class StreamCheck:
         self._compared: set[str] = set()
         self._clock: tuple[int, float] | None = None  # the service's milliseconds, and when they were told
 
-    def look(self, leases: Iterable[Lease]) -> bool:
-        """Look at the rows of a scan; True when a listing is wanted to compare some of them with."""
+    def look(self, leases: Collection[Lease], *, is_whole: bool = True) -> bool:
+        """Look at the rows of a scan; True when a listing is wanted to compare some of them with.
+
+        Args:
+            leases: The rows.
+            is_whole: Whether these are all.
+        """
         if self.stream is None:
             return False
-        self.foreign = self.foreign or find_foreign_lease(self.view, self.stream)
-        self._compared &= self.view.rows().keys()
-        self.view.set_rows_aside(lease.key for lease in leases if not self._is_known(lease))
-        return bool(self.view.set_aside)
+        self.foreign = self.foreign or find_foreign_lease(leases, self.stream)
+        aside = {lease.key for lease in leases if not self._is_known(lease)}
+        if is_whole:
+            self._compared.intersection_update(lease.key for lease in leases)
+        else:
+            aside |= self.view.set_aside.difference(lease.key for lease in leases)
+        self.view.set_rows_aside(aside)
+        return bool(aside)
 
     def _is_known(self, lease: Lease) -> bool:
         is_timed = lease.checkpoint != LATEST or self._clock is not None

@@ -1,4 +1,4 @@
-"""When one worker looks at the whole lease table: whether the table is there, whether a scan is under way, when the next is due."""
+"""When one worker looks at the lease table: whether the table is there, whether a scan is under way, when the next is due."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from enum import Enum
 from penstock.core.backoff import Backoff
 from penstock.core.leases.coordinator_events import EnsureTable, Level, Problem, ScanTable, Topic
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
 from penstock.core.leases.turn import Turn
 
 
@@ -19,16 +20,8 @@ class TableState(Enum):
     READY = "usable"
 
 
-class Certainty(Enum):
-    """Whether this worker knows of every lease whether it is its own."""
-
-    CERTAIN = "every doubt was followed by a whole scan"
-    CHECKING = "the scan under way began after the last doubt"
-    DOUBTFUL = "only a scan that begins later tells"
-
-
 class TableScans:
-    """The scans of one worker. Not thread-safe.
+    """The looks of one worker. Not thread-safe.
 
     Args:
         options: As for the coordinator.
@@ -38,25 +31,47 @@ class TableScans:
     def __init__(self, options: CoordinatorOptions, turn: Turn) -> None:
         self.options = options
         self._turn = turn
+        self.part: TablePart | None = None
+        """What regular looks are at; None for the whole table."""
         self._state = TableState.UNKNOWN
         self._state_due_s = -math.inf
         self._due_s = math.inf
+        self._whole_due_s = math.inf  # of the whole table, where regular looks are at a part
+        self._wanted_s = math.inf  # of the whole table: somebody has asked for it by then
+        self._retry_s = -math.inf  # nothing is begun before: the last look failed
         self._is_scanning = False
+        self._is_at_whole = False  # the look under way
         self._is_requested = False
         self._failures = 0
-        self._certainty = Certainty.CERTAIN
+        self._doubtful: set[str] = set()
+        self._checked: set[str] = set()  # doubtful leases that the whole look under way shows
 
     @property
     def next_wake_s(self) -> float:
         """When there is something to begin; infinity while an answer is awaited."""
         if self._state is TableState.UNKNOWN:
             return self._state_due_s
-        return self._due_s if self._state is TableState.READY and not self._is_scanning else math.inf
+        is_waiting = self._state is not TableState.READY or self._is_scanning
+        return math.inf if is_waiting else max(self._retry_s, min(self._due_s, self._whole_s))
+
+    @property
+    def _whole_s(self) -> float:
+        return min(self._whole_due_s, self._wanted_s)
 
     @property
     def is_quiet(self) -> bool:
         """Whether no scan is under way or asked for, and none is needed to know which leases are this worker's."""
-        return not self._is_scanning and not self._is_requested and self._certainty is Certainty.CERTAIN
+        return not self._is_scanning and not self._is_requested and not self._doubtful
+
+    @property
+    def is_whole_scheduled(self) -> bool:
+        """Whether a look at the whole table is under way, or has its moment."""
+        return self._whole_s < math.inf or (self._is_scanning and self._is_at_whole)
+
+    @property
+    def doubtful(self) -> frozenset[str]:
+        """Leases of which it is not known whose they are."""
+        return frozenset(self._doubtful)
 
     def advance(self, now_s: float) -> None:
         """Begin what is due."""
@@ -65,28 +80,45 @@ class TableScans:
             self._turn.emit(EnsureTable())
         if self._is_requested and not self._is_scanning:
             self._is_requested = False
-            self._due_s = min(self._due_s, now_s)
-        if self._state is TableState.READY and not self._is_scanning and now_s >= self._due_s:
-            self._is_scanning = True
-            if self._certainty is Certainty.DOUBTFUL:
-                self._certainty = Certainty.CHECKING
-            self._turn.emit(ScanTable())
+            self._wanted_s = min(self._wanted_s, now_s)
+        if now_s >= self.next_wake_s and self._state is TableState.READY:
+            self._begin(is_whole=self.part is None or now_s >= self._whole_s)
+
+    def _begin(self, *, is_whole: bool) -> None:
+        self._is_scanning = True
+        self._is_at_whole = is_whole
+        if is_whole:
+            self._checked = set(self._doubtful)
+            self._wanted_s = self._whole_due_s = math.inf
+        part = WHOLE_TABLE if is_whole and self.part is not None else self.part
+        self._turn.emit(ScanTable(part))
 
     def request(self) -> None:
-        """Ask for a scan that begins after this moment: the one under way may have begun too early."""
+        """Ask for a look at the whole table that begins after this moment: one under way may have begun too early."""
         self._is_requested = True
 
     def request_by(self, at_s: float) -> None:
-        """Let the next scan begin at a moment at the latest."""
-        self._due_s = min(self._due_s, at_s)
+        """Let the next look at the whole table begin at a moment at the latest; one under way does not count."""
+        self._wanted_s = min(self._wanted_s, at_s)
 
     def schedule(self, at_s: float) -> None:
-        """Let the next scan begin at a moment."""
+        """Let the next regular look begin at a moment; what was asked for stays."""
         self._due_s = at_s
 
-    def note_doubt(self) -> None:
-        """Observe that it became unknown whose a lease is: only a scan that begins later tells."""
-        self._certainty = Certainty.DOUBTFUL
+    def schedule_whole(self, at_s: float) -> None:
+        """Let the next regular look at the whole table begin at a moment, where regular looks are at a part."""
+        self._whole_due_s = at_s
+
+    def note_doubt(self, key: str, now_s: float) -> None:
+        """Observe that it became unknown whose a lease is: only what is read later tells."""
+        self._doubtful.add(key)
+        self._checked.discard(key)
+        if self.part is None:
+            self.request_by(now_s + self.options.interval_s)
+
+    def settle_doubt(self, key: str) -> None:
+        """Observe that the row was read by its key."""
+        self._doubtful.discard(key)
 
     def on_table_ready(self, now_s: float) -> None:
         """Observe that the table is there."""
@@ -114,21 +146,25 @@ class TableScans:
         return True
 
     def on_scan_done(self) -> None:
-        """Observe that the whole table was read."""
+        """Observe that what was looked at was read."""
         self._is_scanning = False
         self._failures = 0
-        if self._certainty is Certainty.CHECKING:
-            self._certainty = Certainty.CERTAIN
+        self._retry_s = -math.inf
+        self._doubtful -= self._checked
+        self._checked.clear()
 
     def on_scan_failed(self, problem: Problem, detail: str, now_s: float) -> bool:
         """Observe that the table could not be read; True when it is news that it is not there."""
         self._is_scanning = False
         self._failures += 1
-        if self._certainty is Certainty.CHECKING:
-            self._certainty = Certainty.DOUBTFUL
+        self._checked.clear()
         self._turn.report_failed_call("scanning the lease table", problem, detail)
         is_gone = problem is Problem.TABLE_MISSING and self.on_table_missing()
         interval_s = self.options.interval_s
         backoff = Backoff(min(1.0, interval_s), interval_s)
-        self._due_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
+        self._retry_s = now_s + 0.1 + backoff.delay_s(self._failures, self._turn.draw())
+        if self._is_at_whole:
+            self.request_by(self._retry_s)
+        else:
+            self._due_s = self._retry_s
         return is_gone

@@ -1,0 +1,133 @@
+"""When one worker looks at the lease table next, and at what of it: round after round, from the first look on."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from typing import Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.fleet_view import FleetLease
+from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.look_plan import LookPlan, estimate_workers, plan_first_looks, plan_looks
+from penstock.core.leases.table_part import TablePart
+from penstock.core.leases.table_scans import TableScans
+from penstock.core.leases.turn import Turn
+
+_JITTER: Final = 0.2  # of the interval, to both sides
+_LOOK_ROUNDS: Final = 0.2  # looks between regular rounds are no closer to each other
+_GATHERING_ROUNDS: Final = 0.5  # who starts together with a worker has a lease when it looks again
+
+
+class LookSchedule:
+    """One worker's looks at the lease table. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        view: The coordinator's.
+        turn: Where chance comes from.
+        scans: Begins the looks.
+    """
+
+    def __init__(
+        self, me: str, options: CoordinatorOptions, view: LeaseView, turn: Turn, scans: TableScans
+    ) -> None:
+        self.me = me
+        self.options = options
+        self.view = view
+        self.has_seen_whole = False
+        self.plan = plan_first_looks(options, me, 0)
+        self._turn = turn
+        self._scans = scans
+        self._owners: set[str] | None = None  # others that the first look at a part showed
+        self._is_visiting = False  # the last look was at a part that others watch
+
+    @property
+    def part(self) -> TablePart | None:
+        """What is looked at in every round; None for the whole table."""
+        return self.plan.part
+
+    def on_table_ready(self, row_count: int) -> None:
+        """Observe how many rows the table has, as far as is known without reading it."""
+        if not self.has_seen_whole:
+            self._follow(plan_first_looks(self.options, self.me, row_count))
+
+    def on_whole_table(self, live: Collection[str]) -> None:
+        """Observe the whole fleet: the whole table is in the view.
+
+        Args:
+            live: Live workers, this one included.
+        """
+        self.has_seen_whole = True
+        self._is_visiting = False
+        self._follow(plan_looks(self.options, self.me, len(self.view), live))
+
+    def _follow(self, plan: LookPlan) -> None:
+        self.plan = plan
+        self._scans.part = plan.part
+        if plan.part is None:
+            self.view.watch_whole_table()
+
+    def on_part(self, part: Sequence[FleetLease], now_s: float) -> None:
+        """Observe the part that is watched, and schedule the first look at the whole table by how many may do the same.
+
+        Args:
+            part: Every unfinished lease of the part as judged from here.
+            now_s: Monotonic seconds.
+        """
+        home = self.plan.part
+        if self.has_seen_whole or home is None:
+            return
+        self._is_visiting = self._scans.part != home
+        if self._scans.is_whole_scheduled:
+            return
+        owners = {entry.lease.owner for entry in part if entry.owner_state is OwnerState.ALIVE}
+        others = {owner for owner in owners if owner not in (None, self.me)}
+        if self._owners is None:
+            # The second look is at another part, where nothing is taken: what the two have in common tells how large the
+            # fleet is.
+            self._owners = others
+            self._scans.part = TablePart((home.number + home.count // 2) % home.count, home.count)
+            return
+        self._scans.part = home
+        within_s = self.plan.whole_s_per_worker * estimate_workers(self._owners, others, home.count)
+        wait_s = within_s * self._turn.draw() if within_s > self.plan.round_s else 0.0
+        self._scans.schedule_whole(now_s + wait_s)
+
+    @property
+    def share(self) -> float:
+        """How many leases are this worker's share, as far as it knows; 0 while it looks at a part that others watch."""
+        return 0.0 if self._is_visiting else self.plan.share
+
+    def look_whole_next_round(self, now_s: float) -> None:
+        """Look at the whole table one round from now, although a part of it is looked at in every round."""
+        if self.plan.part is not None:
+            self._scans.request_by(now_s + self._jittered(self.options.interval_s))
+
+    def schedule(self, now_s: float, look_s: float, *, is_whole: bool, is_moving: bool) -> None:
+        """Schedule the next looks: one has just ended.
+
+        Args:
+            now_s: Monotonic seconds.
+            look_s: When there will be something to find; infinity for the regular time.
+            is_whole: The look was at the whole table.
+            is_moving: It found something to move.
+        """
+        plan = self.plan
+        due_s = now_s + self._jittered(plan.round_s)
+        suspect_s = self.view.next_expiry_s(self.me)
+        if suspect_s is not None and suspect_s > now_s:
+            # A worker may have stopped: look when that is certain rather than at the next regular round.
+            due_s = min(due_s, suspect_s + 0.02 * plan.round_s * self._turn.draw())
+        if plan.part is not None and is_whole:
+            whole_s = now_s + self._jittered(plan.moving_s if is_moving else plan.whole_s)
+            self._scans.schedule_whole(min(whole_s, max(look_s, now_s + plan.settling_s)))
+            look_s = math.inf
+        if plan.part is not None and not self._scans.is_whole_scheduled:
+            look_s = min(look_s, now_s + _GATHERING_ROUNDS * plan.round_s)
+        due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * plan.round_s))
+        self._scans.schedule(max(due_s, now_s + 0.01 * plan.round_s))
+
+    def _jittered(self, mean_s: float) -> float:
+        return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())

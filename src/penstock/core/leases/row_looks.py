@@ -1,0 +1,58 @@
+"""Rows that one worker reads by their keys, since it watches a part of the table and they may be elsewhere."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from penstock.core.leases.coordinator_events import FetchLease
+from penstock.core.leases.turn import Turn
+
+_UNDER_WAY_MAX: Final = 20
+_AGAIN_S: Final = 1.0
+
+
+class RowLooks:
+    """One worker's looks at single rows. Not thread-safe.
+
+    Args:
+        turn: Where effects go.
+    """
+
+    def __init__(self, turn: Turn) -> None:
+        self._turn = turn
+        self._due_s: dict[str, float] = {}
+        self._under_way: set[str] = set()
+
+    @property
+    def next_look_s(self) -> float:
+        """When the next look may begin; infinity while enough are under way."""
+        if len(self._under_way) >= _UNDER_WAY_MAX:
+            return math.inf
+        return min(self._due_s.values(), default=math.inf)
+
+    def want(self, key: str, now_s: float) -> None:
+        """Ask for a look; does nothing while one is wanted or under way."""
+        if key not in self._under_way:
+            self._due_s.setdefault(key, now_s)
+
+    def look(self, now_s: float) -> None:
+        """Begin the looks that are due."""
+        for key in [key for key, due_s in self._due_s.items() if due_s <= now_s]:
+            if len(self._under_way) >= _UNDER_WAY_MAX:
+                return
+            del self._due_s[key]
+            self._under_way.add(key)
+            self._turn.emit(FetchLease(key))
+
+    def on_answer(self, key: str) -> bool:
+        """Observe that a row was read; True when it was asked for here."""
+        is_wanted = key in self._under_way
+        self._under_way.discard(key)
+        return is_wanted
+
+    def on_failed(self, key: str, now_s: float) -> None:
+        """Observe that a row could not be read: it is tried again a little later."""
+        if key in self._under_way:
+            self._under_way.discard(key)
+            self._due_s[key] = now_s + _AGAIN_S * (0.5 + self._turn.draw())

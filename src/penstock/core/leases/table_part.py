@@ -1,0 +1,38 @@
+"""A part of the lease table: what one worker of a large fleet looks at in every round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from zlib import crc32
+
+
+@dataclass(frozen=True, slots=True)
+class TablePart:
+    """One of several parts that together hold every row once: a segment of a parallel scan.
+
+    A part is read eventually consistent, for half the price: a row that is shown as it was a second ago costs a
+    later decision or a refused write, nothing else.
+
+    Args:
+        number: From 0 to `count` - 1.
+        count: How many parts there are; of 1, the part is the whole table.
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        assert 0 <= self.number < self.count, self
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it holds every row."""
+        return self.count == 1
+
+    def holds(self, key: str) -> bool:
+        """Whether a row is in this part, for tables in memory. DynamoDB divides by a hash of its own."""
+        return self.count == 1 or crc32(key.encode()) % self.count == self.number
+
+
+WHOLE_TABLE: Final = TablePart(0, 1)
