@@ -7,10 +7,10 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest bench coverage soak format docs clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-oldest bench coverage soak format docs clean
 
 help: ## show this help
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-11s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 setup: $(STAMP) java ## create .venv, install everything, find or install a Java runtime for Spark
 
@@ -60,6 +60,29 @@ test-oldest: ## the tests that need no Spark, with the oldest versions that pypr
 	@$(OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not spark and not soak and not interop" \
 		$(OLDEST_TESTS) $(OLDEST_WITHOUT)
 
+# Each line of Spark in an environment of its own. 4.0.2 is the Spark of Amazon EMR's releases 8.
+SPARK_LINES := 4.0.2 4.1.* 4.2.* 4.3.*
+SPARK_OLDEST := $(firstword $(SPARK_LINES))
+SPARK_TESTS := tests/spark tests/spark_kills
+# What differs between the lines: the source in a session, queries by the reader's calls, and a program that is killed.
+SPARK_OLDEST_TESTS := tests/spark/session/test_smoke.py tests/spark/session/test_lines.py tests/spark/session/test_sink.py \
+	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py \
+	"tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[eight kills]"
+# The py4j of older lines leaves its sockets to the garbage collector.
+SPARK_WARNINGS := -W "ignore:unclosed <socket:ResourceWarning"
+
+test-spark-lines: java ## the Spark tests with every line of Spark that is served, each in an environment of its own
+	@for line in $(SPARK_LINES); do \
+		folder=".venv-spark-$${line%.\*}"; \
+		$(PYTHON) tools/spark_lines.py "$$folder" "$$line" && \
+		"$$folder/bin/python" -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) -m "not soak" $(SPARK_TESTS) \
+			|| exit 1; \
+	done
+
+test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark that is served
+	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
+	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
+
 soak: setup ## the long runs: more kills, more load
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
@@ -77,4 +100,4 @@ format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 clean: ## remove what make created
-	@rm -rf $(VENV) $(OLDEST) .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse
+	@rm -rf $(VENV) $(OLDEST) .venv-spark-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse

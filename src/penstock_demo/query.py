@@ -217,7 +217,7 @@ def start_averages(spark: SparkSession, settings: QuerySettings) -> StreamingQue
 
 def lag_ms(progress: Any) -> int:
     """Return how far the slowest shard was behind its tip when the trigger was planned."""
-    latest = json.loads(progress.sources[0].latestOffset or "{}") or {}
+    latest = json.loads(progress.json)["sources"][0]["latestOffset"] or {}
     figures = latest.get("report", latest)  # Spark 4.0 and 4.1 show them inside the offset
     return int(figures.get("maxMillisBehindLatest", 0))
 

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from penstock.spark import StreamLag, lag
+from penstock.spark.progress import with_report
 
 REPORT = {
     "bytes": 800,
@@ -32,9 +33,20 @@ LAG = StreamLag(
 )
 
 
-@pytest.mark.parametrize("shape", ["json", "object", "text"])
-def test_the_lag_is_read_from_whatever_shape_spark_gives_the_progress(shape):
-    report = json.dumps(REPORT) if shape == "text" else REPORT
+OFFSET = with_report({"batch": 3, "whole": True}, REPORT)
+
+
+@pytest.mark.parametrize(
+    ("shape", "report"),
+    [
+        ("json", REPORT),
+        ("object", REPORT),
+        ("text", json.dumps(REPORT)),
+        ("in the offset", OFFSET),
+        ("in the offset, as PySpark 4.0 shows it", str(OFFSET)),
+    ],
+)
+def test_the_lag_is_read_from_whatever_shape_spark_gives_the_progress(shape, report):
     progress = {"sources": [{"latestOffset": report}], "durationMs": {}}
     if shape == "object":
         progress = SimpleNamespace(sources=[SimpleNamespace(latestOffset=report)], durationMs={})

@@ -11,6 +11,8 @@ batch that was to read everything only what came after its planning can be.
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -88,8 +90,8 @@ def lag(query: _Query) -> list[StreamLag]:
 
 
 def with_report(offset: Mapping[str, Any], report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an offset that carries the source's figures."""
-    return {**offset, _CARRIED: report}
+    """Return an offset that carries the source's figures; its keys stay sorted."""
+    return dict(sorted({**offset, _CARRIED: report}.items()))
 
 
 def report_of(source: Any) -> Mapping[str, Any] | None:
@@ -123,10 +125,11 @@ def _field(holder: Any, name: str) -> Any:
 
 
 def _parse(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return None  # another source's offset, which need not be JSON
+    # PySpark 4.0 and 4.1 show an offset as Python writes it. Another source's need not be either.
+    for parse in (json.loads, ast.literal_eval):
+        with contextlib.suppress(ValueError, SyntaxError):
+            return parse(text)
+    return None
 
 
 def _lag_of(report: Mapping[str, Any], millis_max: int | None) -> StreamLag:

@@ -73,7 +73,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
-        """Pickle the options only: threads and connections stay where they are."""
+        """Pickle plain values only: threads and connections stay where they are."""
         return {**self.__dict__, "_planner": None}
 
     # --- in the process beside the driver -----------------------------------------------------------------

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 from pyspark.sql import functions as f
 
+from spark_support import read_available
+
 MINUTES = 6
 PER_MINUTE = 20
 PARENT = "shardId-000000000000"
@@ -65,17 +67,16 @@ def test_no_window_loses_rows_over_a_split_and_a_restart(spark, own_server, tmp_
                 f.collect_set(f.split(f.col("data").cast("string"), "/")[0]).alias("minutes"),
             )
         )
-        query = (
+        writer = (
             windows.select("window.start", "count", "minutes")
             .writeStream.format("parquet")
             .option("path", str(tmp_path / "windows"))
             .option("checkpointLocation", str(tmp_path / "checkpoint"))
             .trigger(availableNow=True)
-            .start()
         )
-        assert query.awaitTermination(120)
         return [
             progress.get("numRowsDroppedByWatermark", 0)
+            for query in read_available(writer.start)
             for each in query.recentProgress
             for progress in each["stateOperators"]
         ]

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 from penstock.local import LocalKinesis
 from penstock.spark import lag
+from penstock.spark.progress import report_of
 from spark_support import numbered, put, wait_until
 
 REPORT_KEYS = {
@@ -25,7 +24,12 @@ def test_a_running_query_tells_its_lag_its_claims_and_its_leases(job, client):
     put(client, job.stream, numbered(0, 100))
     run = job.start(maxRecordsPerTrigger="40")
     run.wait_for(100)
-    wait_until(lambda: lag(run.query) and lag(run.query)[0].held_leases == 2, "the lag to be told")
+
+    def is_told():
+        put(client, job.stream, numbered(0, 1))  # so that a batch follows, and tells
+        return lag(run.query) and lag(run.query)[0].held_leases == 2
+
+    wait_until(is_told, "the lag to be told")
     found = lag(run.query)[0]
     assert (found.stream, found.total_leases, found.lost_leases) == (job.stream, 2, 0)
     assert set(found.millis_behind_latest) == {"shardId-000000000000", "shardId-000000000001"}
@@ -68,5 +72,5 @@ def test_a_task_goes_on_with_the_iterator_that_its_process_kept(job, client):
 
 
 def reports_of(query):
-    found = [progress["sources"][0]["latestOffset"] for progress in query.recentProgress]
-    return [json.loads(report) for report in found if report]
+    found = [report_of(progress["sources"][0]) for progress in query.recentProgress]
+    return [report for report in found if report]

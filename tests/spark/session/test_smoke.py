@@ -8,10 +8,12 @@ import pytest
 
 from spark_support import (
     DEADLINE_S,
+    Run,
     numbered,
     numbers_of,
     position,
     put,
+    read_available,
     read_batch,
     rows_to_write,
     wait_active,
@@ -49,9 +51,8 @@ def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, 
 
 def test_available_now_reads_what_was_there_and_ends(job, stream, client):
     put(client, stream, numbered(0, 100))
-    run = job.start(available_now=True, maxRecordsPerTrigger="40")
-    run.query.awaitTermination(DEADLINE_S)
-    assert run.query.exception() is None
+    read_available(lambda: job.start(available_now=True, maxRecordsPerTrigger="40").query)
+    run = Run(None, job.batches)
     assert run.numbers() == list(range(100))
     assert len(run.batches) >= 3
     put(client, stream, numbered(100, 120))

@@ -1,0 +1,43 @@
+"""Create a virtual environment with one version of Spark.
+
+`python tools/spark_lines.py FOLDER VERSION` installs Penstock there with everything that its tests need, at the newest versions, and
+`pyspark==VERSION` (`4.0.2`, or `4.1.*` for the newest of a line). The environment has the Python that runs this; it is made anew
+when the versions or the Python are others than before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import platform
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def install(folder: Path, version: str) -> None:
+    """Make the environment anew unless the same is in it already."""
+    stamp = folder / ".spark"
+    told = f"pyspark {version}, Python {platform.python_version()}\n{(ROOT / 'pyproject.toml').read_text()}"
+    if stamp.exists() and stamp.read_text() == told:
+        return
+    venv.create(folder, with_pip=True, clear=True)
+    pip = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    subprocess.run([*pip, f"pyspark=={version}", "--editable", f"{ROOT}[dev]"], check=True)
+    stamp.write_text(told)
+
+
+def main() -> int:
+    arguments = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    arguments.add_argument("folder", type=Path)
+    arguments.add_argument("version")
+    given = arguments.parse_args()
+    print(f"Spark {given.version}, Python {platform.python_version()} in {given.folder}", flush=True)
+    install(given.folder, given.version)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
