@@ -32,12 +32,14 @@ class Counterpart:
     """One program.
 
     Attributes:
+        name: What it is built as.
         folder: Where its source lies.
         tools: Commands without which it can be neither built nor run.
         build: Command lines, given the folder to build in, which begins as a copy of the source.
         command: Command line, given the folder that it was built in.
     """
 
+    name: str
     folder: str
     tools: tuple[str, ...]
     build: Callable[[Path], list[list[str]]]
@@ -47,16 +49,16 @@ class Counterpart:
         """Return the folder of the program, built now if it was not before; skip the test without the tools."""
         missing = [tool for tool in self.tools if shutil.which(tool) is None]
         if missing:
-            pytest.skip(f"{self.folder} needs {' and '.join(missing)}, which are not on this machine")
+            pytest.skip(f"{self.name} needs {' and '.join(missing)}, which are not on this machine")
         source = HERE / self.folder
         digest = hashlib.sha256()
         for path in sorted(source.rglob("*")):
             if path.is_file():
                 digest.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
-        folder = BUILD / f"{self.folder}-{digest.hexdigest()[:12]}"
+        folder = BUILD / f"{self.name}-{digest.hexdigest()[:12]}"
         done = folder / ".built"
         BUILD.mkdir(parents=True, exist_ok=True)
-        with (BUILD / f"{self.folder}.lock").open("w") as lock:
+        with (BUILD / f"{self.name}.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not done.exists():
                 shutil.rmtree(folder, ignore_errors=True)
@@ -85,11 +87,8 @@ class Counterpart:
             arguments: Its arguments.
             java: Options of the Java machine.
         """
-        command = self.command(self.built())
-        if command[0] == "java":
-            command[1:1] = [*java, *trust_options(server, tmp_path)]
         done = subprocess.run(
-            [*command, *arguments],
+            self.line(server, tmp_path, *arguments, java=java),
             env=environment(server, tmp_path),
             capture_output=True,
             text=True,
@@ -98,6 +97,13 @@ class Counterpart:
         )
         assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
         return done.stdout
+
+    def line(self, server: Handle, tmp_path: Path, *arguments: str, java: tuple[str, ...] = ()) -> list[str]:
+        """Return the command line that runs it; takes what `run` takes."""
+        command = self.command(self.built())
+        if command[0] == "java":
+            command[1:1] = [*java, *trust_options(server, tmp_path)]
+        return [*command, *arguments]
 
 
 def environment(server: Handle, home: Path) -> Mapping[str, str]:
@@ -117,10 +123,10 @@ def trust_options(server: Handle, folder: Path) -> list[str]:
     return [f"-Djavax.net.ssl.trustStore={store}", f"-Djavax.net.ssl.trustStorePassword={STORE_PASSWORD}"]
 
 
-def maven(folder: Path) -> list[list[str]]:
+def maven(*properties: str) -> Callable[[Path], list[list[str]]]:
     """Return the build of a Java program with what it depends on."""
     goals = ["package", "dependency:copy-dependencies", "-DincludeScope=runtime"]
-    return [["mvn", "-q", "-B", f"-Dbuild.folder={folder / 'target'}", *goals]]
+    return lambda folder: [["mvn", "-q", "-B", f"-Dbuild.folder={folder / 'target'}", *properties, *goals]]
 
 
 def java(main: str) -> Callable[[Path], list[str]]:
@@ -128,8 +134,10 @@ def java(main: str) -> Callable[[Path], list[str]]:
     return lambda folder: ["java", "-cp", f"{folder}/target/classes:{folder}/target/dependency/*", main]
 
 
-SDK_JAVA = Counterpart("sdk_java", ("java", "keytool", "mvn"), maven, java("Conversation"))
+JAVA_TOOLS = ("java", "keytool", "mvn")
+SDK_JAVA = Counterpart("sdk_java", "sdk_java", JAVA_TOOLS, maven(), java("Conversation"))
 SDK_JS = Counterpart(
+    "sdk_js",
     "sdk_js",
     ("node", "npm"),
     lambda _: [["npm", "install", "--no-audit", "--no-fund", "--no-package-lock"]],
@@ -137,10 +145,17 @@ SDK_JS = Counterpart(
 )
 SDK_GO = Counterpart(
     "sdk_go",
+    "sdk_go",
     ("go",),
     lambda _: [["go", "build", "-o", "conversation", "."]],
     lambda folder: [str(folder / "conversation")],
 )
 SDK_PYTHON = Counterpart(
-    "sdk_python", (), lambda _: [], lambda folder: [sys.executable, str(folder / "conversation.py")]
+    "sdk_python",
+    "sdk_python",
+    (),
+    lambda _: [],
+    lambda folder: [sys.executable, str(folder / "conversation.py")],
 )
+KCL_2 = Counterpart("kcl_2.7.2", "kcl", JAVA_TOOLS, maven("-Dkcl.version=2.7.2"), java("Worker"))
+KCL_3 = Counterpart("kcl_3.5.1", "kcl", JAVA_TOOLS, maven("-Dkcl.version=3.5.1"), java("Worker"))

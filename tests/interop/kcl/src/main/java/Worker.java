@@ -1,0 +1,111 @@
+import java.nio.charset.StandardCharsets;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import software.amazon.awssdk.services.cloudwatch.CloudWatchAsyncClient;
+import software.amazon.awssdk.services.dynamodb.DynamoDbAsyncClient;
+import software.amazon.awssdk.services.kinesis.KinesisAsyncClient;
+import software.amazon.kinesis.common.ConfigsBuilder;
+import software.amazon.kinesis.common.InitialPositionInStream;
+import software.amazon.kinesis.common.InitialPositionInStreamExtended;
+import software.amazon.kinesis.common.KinesisClientUtil;
+import software.amazon.kinesis.coordinator.Scheduler;
+import software.amazon.kinesis.exceptions.InvalidStateException;
+import software.amazon.kinesis.exceptions.ShutdownException;
+import software.amazon.kinesis.lifecycle.events.InitializationInput;
+import software.amazon.kinesis.lifecycle.events.LeaseLostInput;
+import software.amazon.kinesis.lifecycle.events.ProcessRecordsInput;
+import software.amazon.kinesis.lifecycle.events.ShardEndedInput;
+import software.amazon.kinesis.lifecycle.events.ShutdownRequestedInput;
+import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
+import software.amazon.kinesis.processor.ShardRecordProcessor;
+import software.amazon.kinesis.processor.SingleStreamTracker;
+import software.amazon.kinesis.retrieval.KinesisClientRecord;
+import software.amazon.kinesis.retrieval.polling.PollingConfig;
+
+/**
+ * A worker of the KCL with its default clients. It prints a line for each record: shard, partition key, data. It stops in
+ * order when its standard input ends.
+ */
+public final class Worker {
+    public static void main(String[] args) throws Exception {
+        String stream = args[0];
+        String application = args[1];
+        String worker = args[2];
+        KinesisAsyncClient kinesis = KinesisClientUtil.createKinesisAsyncClient(KinesisAsyncClient.builder());
+        InitialPositionInStreamExtended start =
+                InitialPositionInStreamExtended.newInitialPosition(InitialPositionInStream.TRIM_HORIZON);
+        ConfigsBuilder configs = new ConfigsBuilder(
+                new SingleStreamTracker(stream, start), application, kinesis, DynamoDbAsyncClient.create(),
+                CloudWatchAsyncClient.create(), worker, Printer::new);
+        PollingConfig polling = new PollingConfig(stream, kinesis);
+        polling.idleTimeBetweenReadsInMillis(500);
+        Scheduler scheduler = new Scheduler(
+                configs.checkpointConfig(),
+                configs.coordinatorConfig().parentShardPollIntervalMillis(1000).shardConsumerDispatchPollIntervalMillis(200),
+                configs.leaseManagementConfig().failoverTimeMillis(5000).shardSyncIntervalMillis(5000),
+                configs.lifecycleConfig(),
+                configs.metricsConfig(),
+                configs.processorConfig(),
+                configs.retrievalConfig().retrievalSpecificConfig(polling));
+        Thread running = new Thread(scheduler, "scheduler");
+        running.start();
+        while (System.in.read() >= 0) {
+            // whoever started this worker still needs it
+        }
+        try {
+            scheduler.startGracefulShutdown().get(10, TimeUnit.SECONDS);
+        } catch (TimeoutException error) {
+            // the KCL waits for the lease of a shard that has ended until that is cleaned up, minutes later
+            scheduler.shutdown();
+        }
+        running.join(30_000);
+        System.out.println(running.isAlive() ? "runs on" : "stopped");
+        System.exit(0);
+    }
+
+    private static final class Printer implements ShardRecordProcessor {
+        private String shard;
+
+        @Override
+        public void initialize(InitializationInput input) {
+            shard = input.shardId();
+        }
+
+        @Override
+        public void processRecords(ProcessRecordsInput input) {
+            StringBuilder lines = new StringBuilder();
+            for (KinesisClientRecord record : input.records()) {
+                String data = StandardCharsets.UTF_8.decode(record.data()).toString();
+                lines.append("record ").append(shard).append(' ').append(record.partitionKey()).append(' ').append(data).append('\n');
+            }
+            synchronized (System.out) {
+                System.out.print(lines);
+                System.out.flush();
+            }
+            checkpoint(input.checkpointer());
+        }
+
+        @Override
+        public void leaseLost(LeaseLostInput input) {
+            // the one who has it now goes on from the last checkpoint
+        }
+
+        @Override
+        public void shardEnded(ShardEndedInput input) {
+            checkpoint(input.checkpointer());
+        }
+
+        @Override
+        public void shutdownRequested(ShutdownRequestedInput input) {
+            checkpoint(input.checkpointer());
+        }
+
+        private static void checkpoint(RecordProcessorCheckpointer checkpointer) {
+            try {
+                checkpointer.checkpoint();
+            } catch (ShutdownException | InvalidStateException error) {
+                System.err.println("no checkpoint: " + error);
+            }
+        }
+    }
+}
