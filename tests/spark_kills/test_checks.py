@@ -10,11 +10,13 @@ from checks import CHECKS, History, Row, everything_wrong
 
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.position import at_record
+from penstock.spark.progress import with_report
 
 
 def offset_text(batch):
     offset = StreamOffset(batch=batch, worker="w", shards={"s1": at_record("5"), "s0": at_record("7", 2)})
-    return json.dumps(offset.to_json(), separators=(",", ":"))
+    document = offset.to_json()
+    return json.dumps(with_report(document, {"records": 3}) if batch == 1 else document)
 
 
 def right():
