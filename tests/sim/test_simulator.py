@@ -12,6 +12,7 @@ from penstock.sim.checkers import Suite
 from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
 from penstock.sim.history import name_of
 from penstock.sim.run import run_scenario, run_seed
+from penstock.sim.situations import expected, never_met
 from penstock.sim.world import World
 from sim.calm import calm
 
@@ -75,6 +76,16 @@ def test_every_kind_of_event_happens_within_a_few_seeds(runs):
         "down pause stopping row_deleted ROW_GONE LOST HANDED_OVER READ_BACK HOLE ENDED DELETED ROW_SKIPPED"
     )
     assert [kind for kind in wanted.split() if not kinds[kind]] == []
+
+
+def test_every_fault_and_refusal_is_counted_and_comes_up_within_a_few_seeds(runs):
+    met = sum((result.met for result in runs), Counter())
+    assert never_met(met, queries=False) == []
+
+
+def test_what_never_came_up_is_named():
+    assert never_met([], queries=False) == list(expected(queries=False))
+    assert "refusal: COUNTER" not in never_met(["refusal: COUNTER of Take"], queries=False)
 
 
 def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once():
@@ -155,6 +166,8 @@ def test_the_command_ends_with_its_figures_and_zero_when_clean(capsys):
     out = capsys.readouterr()
     assert out.out.splitlines()[-1].startswith("3 seeds, 0 violations, ")
     assert out.out.splitlines()[-1].endswith(" seeds/s")
+    assert any(line.startswith("fault: ") for line in out.out.splitlines())
+    assert any(line.startswith("never came up: fault: ") for line in out.out.splitlines())
     assert "\r" not in out.out + out.err
 
 
@@ -163,6 +176,8 @@ def test_the_command_speaks_json(capsys):
     documents = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [document.get("seed") for document in documents] == [0, 1, None]
     assert documents[-1]["violations"] == 0
+    assert documents[-1]["met"]["refusal: EXISTS of Create"] > 0
+    assert "fault: table_drops_per_min" in documents[-1]["never_met"]
 
 
 def test_a_failing_seed_is_shown_with_its_history_and_how_to_run_it_again(capsys):

@@ -10,6 +10,7 @@ import argparse
 import json
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -46,17 +47,20 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Run the seeds; 0 when no invariant was broken, else 1."""
     from penstock.sim.run import run_seeds
+    from penstock.sim.situations import never_met
 
     _check(args)
     bar = _Bar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None
     began_s = time.monotonic()
     violations = 0
     virtual_s = 0.0
+    met: Counter[str] = Counter()
     for count, result in enumerate(
         run_seeds(range(args.start, args.start + args.seeds), queries=args.queries), start=1
     ):
         virtual_s += result.virtual_s
         violations += result.violation is not None
+        met += result.met
         if bar is not None:
             bar.clear()
         if args.json:
@@ -70,11 +74,25 @@ def run(args: argparse.Namespace) -> int:
     per_s = args.seeds / max(time.monotonic() - began_s, 1e-9)
     if args.json:
         summary = {"seeds": args.seeds, "violations": violations, "seeds_per_s": round(per_s, 1)}
-        print(json.dumps({**summary, "virtual_hours": round(virtual_s / 3600, 2)}))
+        came_up = {"met": dict(sorted(met.items())), "never_met": never_met(met, queries=args.queries)}
+        print(json.dumps({**summary, "virtual_hours": round(virtual_s / 3600, 2), **came_up}))
     else:
+        _show_met(met, never_met(met, queries=args.queries))
         print(f"{virtual_s / 3600:.1f} virtual hours")
         print(f"{args.seeds} seeds, {violations} violations, {per_s:.1f} seeds/s")
     return 1 if violations else 0
+
+
+def _show_met(met: Counter[str], never: list[str]) -> None:
+    """Print how often each thing came up, a line for each kind."""
+    kinds: dict[str, list[str]] = {}
+    for key, count in sorted(met.items()):
+        kind, _, what = key.partition(": ")
+        kinds.setdefault(kind, []).append(f"{what} {count}")
+    for kind, counts in kinds.items():
+        print(f"{kind}: {', '.join(counts)}")
+    if never:
+        print(f"never came up: {', '.join(never)}")
 
 
 def _check(args: argparse.Namespace) -> None:

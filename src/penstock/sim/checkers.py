@@ -548,9 +548,9 @@ class Suite:
         if isinstance(balanced, Balanced):
             balanced.is_quiet = True
 
-    def finish(self) -> None:
+    def finish(self, kinds: Sequence[type[Checker]] = LIVENESS) -> None:
         """Judge the end."""
-        for kind in LIVENESS:
+        for kind in kinds:
             if self.violation is not None:
                 return
             try:

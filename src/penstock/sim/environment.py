@@ -9,6 +9,7 @@ import hashlib
 import heapq
 import math
 import random
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -50,10 +51,14 @@ class Environment:
         self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
+        self.met: Counter[str] = Counter()
+        """How often each fault, refusal and decision came up."""
         self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
         for shard in self.stream.shards.values():
             self.note("shard", shard.shard_id, shard.parents)
-        self.table = SimTable(lambda who, write, before, after: self.note("write", who, write, before, after))
+        self.table = SimTable(
+            lambda who, write, before, after: self.note("write", who, write, before, after), self.met
+        )
 
     # --- time and history -----------------------------------------------------------------------------
 
@@ -99,19 +104,26 @@ class Environment:
     def handling_s(self) -> float:
         """Draw the time that the handler takes for a batch."""
         if not self.is_healed and self.chance.random() < self.faults.slow_handler:
+            self.met["fault: slow_handler"] += 1
             return self.chance.uniform(1.0, 25.0)
         return 0.01 + 0.2 * self.chance.random()
 
     # --- servers --------------------------------------------------------------------------------------
 
-    def _luck(self, rate: float) -> bool:
-        return rate > 0 and self.chance.random() < rate
+    def luck(self, fault: str) -> bool:
+        """Draw whether a fault of the plan happens now, by the name of its rate."""
+        rate: float = getattr(self.faults, fault)
+        happens = rate > 0 and self.chance.random() < rate
+        if happens:
+            self.met[f"fault: {fault}"] += 1
+        return happens
 
     def table_problem(self) -> Problem | None:
         """Draw what keeps a call to the lease table from being served, or None."""
         if self.now < self.throttled_until and self.chance.random() < 0.8:
+            self.met["fault: throttle_bursts_per_min"] += 1
             return Problem.THROTTLED
-        if self._luck(self.faults.table_error):
+        if self.luck("table_error"):
             return Problem.UNAVAILABLE
         return None if self.table.exists else Problem.TABLE_MISSING
 
@@ -120,24 +132,22 @@ class Environment:
         problem = self.table_problem()
         if problem is not None:
             return NotDone(problem)
-        faults = self.faults
-        if self._luck(faults.unknown_late):
+        if self.luck("unknown_late"):
             self.schedule(self.now + self.chance.uniform(0.1, 6.0), self._write_late, who, write)
             return UNKNOWN
-        if self._luck(faults.unknown_lost):
+        if self.luck("unknown_lost"):
             return UNKNOWN
         return self._write(who, write)
 
     def _write(self, who: str, write: LeaseWrite) -> WriteOutcome:
-        faults = self.faults
-        if self._luck(faults.spurious_refusal) and write.key in self.table.rows:
+        if self.luck("spurious_refusal") and write.key in self.table.rows:
             return self.table.refuse(write)
-        if faults.stale_scan:
+        if self.faults.stale_scan:
             self.table.remember(self.now)
         outcome = self.table.write(who, write)
-        if self._luck(faults.unknown_applied):
+        if self.luck("unknown_applied"):
             return UNKNOWN
-        if isinstance(outcome, Applied) and self._luck(faults.answer_replaced):
+        if isinstance(outcome, Applied) and self.luck("answer_replaced"):
             return self.table.write(who, write)  # the SDK's own retry meets what its first try did
         return outcome
 
@@ -152,15 +162,22 @@ class Environment:
         problem = self.table_problem()
         if problem is not None:
             return problem
-        if self._luck(self.faults.stale_scan):
+        if self.luck("stale_scan"):
             rows = self.table.stale_rows(self.now, self.chance.random())
         else:
             rows = tuple(self.table.rows.values())
             self.table.remember(self.now)
         if part is not None:
             rows = tuple(row for row in rows if part.holds(row.key))
-        skipped = (("leader", "entityType LEADER"),) if self.faults.foreign_rows else ()
+        skipped = self.skipped_rows()
         return rows, skipped
+
+    def skipped_rows(self) -> tuple[tuple[str, str], ...]:
+        """Return the rows of a scan that are no leases."""
+        if not self.faults.foreign_rows:
+            return ()
+        self.met["fault: foreign_rows"] += 1
+        return (("leader", "entityType LEADER"),)
 
     def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
         """Return one row."""
@@ -175,30 +192,30 @@ class Environment:
         self, filter_type: str | None, timestamp_ms: int | None
     ) -> Problem | tuple[tuple[Shard, ...], int]:
         """Answer ListShards: in any order, now and then incomplete."""
-        if self._luck(self.faults.stream_throttle):
+        if self.luck("stream_throttle"):
             return Problem.THROTTLED
         shards = self.stream.list_shards(filter_type, timestamp_ms)
         self.chance.shuffle(shards)
-        if self._luck(self.faults.bad_listing) and len(shards) > 1:
+        if self.luck("bad_listing") and len(shards) > 1:
             shards = shards[: -self.chance.randint(1, max(1, len(shards) // 3))]
         return tuple(shards), self.now_ms()
 
     def _stream_error(self) -> PenstockError | None:
-        if self._luck(self.faults.stream_throttle):
+        if self.luck("stream_throttle"):
             return Throttled("throttled")
-        if self._luck(self.faults.broken_connection):
+        if self.luck("broken_connection"):
             return UnknownOutcome("connection reset")
         return None
 
-    def _is_mistaken(self, rate: float, key: str) -> bool:
+    def _is_mistaken(self, fault: str, key: str) -> bool:
         """Whether an answer about a shard is wrong; never twice in a short time, or nobody could tell."""
-        if self.now - self._mistaken_s.get(key, -math.inf) < _MISTAKES_APART_S or not self._luck(rate):
+        if self.now - self._mistaken_s.get(key, -math.inf) < _MISTAKES_APART_S or not self.luck(fault):
             return False
         self._mistaken_s[key] = self.now
         return True
 
     def _mistaken_denial(self, key: str) -> PenstockError | None:
-        if self._is_mistaken(self.faults.unknown_shard, key):
+        if self._is_mistaken("unknown_shard", key):
             return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
         return None
 
@@ -220,22 +237,22 @@ class Environment:
         if error is not None:
             return error
         key, index_text, born_text = iterator.split(":")
-        if self.now - float(born_text) > 300 or self._luck(self.faults.expired_iterator):
+        if self.now - float(born_text) > 300 or self.luck("expired_iterator"):
             return ExpiredIterator("expired")
         error = self._mistaken_denial(key)
         if error is not None:
             return error
         shard = self.stream.shards[key]
         index = int(index_text)
-        count = 0 if self._luck(self.faults.empty_page) else record_count_max
+        count = 0 if self.luck("empty_page") else record_count_max
         sequences = shard.sequences[index : index + count]
         records = [SimRecord(str(sequence)) for sequence in sequences]
         after = index + len(records)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
-        if after < len(shard.sequences) and not self._is_mistaken(self.faults.early_tip, key):
+        if after < len(shard.sequences) and not self._is_mistaken("early_tip", key):
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
-        is_cut_off = self._is_mistaken(self.faults.lost_iterator, key)
+        is_cut_off = self._is_mistaken("lost_iterator", key)
         return ListPage(
             records=records,
             first_sequence_number=records[0].sequence_number if records else None,

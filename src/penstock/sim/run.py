@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.sim.checkers import Suite, Violation
+from penstock.sim.checkers import NothingLost, Suite, Violation
 from penstock.sim.environment import show_entry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry
 from penstock.sim.query_checkers import QUERIES
+from penstock.sim.situations import Situations
 from penstock.sim.world import World
 
 SETTLE_MAX_S: Final = 240.0
 """So long after the faults' end everything must be read and balanced: some generations of shards one after the
 other, a failover (lease duration plus a round, twice), and the filling of holes."""
+_READ_WITHIN_S: Final = 25.0
+"""So long after a record was put on a fleet at rest it must be handled."""
 _STEP_S: Final = 5.0
 
 
@@ -27,6 +31,8 @@ class SeedResult:
         digest: Hash of the whole history; the same for the same seed.
         settled_s: Seconds from the end of the faults until everything was read and balanced.
         virtual_s: Seconds that passed in the simulated world.
+        history: What happened, line by line.
+        met: How often each fault, refusal and situation came up.
     """
 
     seed: int
@@ -35,10 +41,11 @@ class SeedResult:
     settled_s: float
     virtual_s: float
     history: tuple[HistoryEntry, ...]
+    met: Counter[str]
 
     def tail(self, line_count: int = 40) -> list[str]:
         """Show the end of the history, for people."""
-        return [show_entry(entry) for entry in self.history[-line_count:]]
+        return [show_entry(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
 
 
 def run_scenario(scenario: Scenario) -> SeedResult:
@@ -61,8 +68,21 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         suite.expect_quiet()
         _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
         suite.finish()
+    if suite.violation is None and scenario.with_readers and scenario.records_per_s:
+        world.put_everywhere()
+        _run_until(world, suite, world.now + _READ_WITHIN_S)
+        suite.finish((NothingLost,))
+    situations = Situations(world.met)
+    for entry in world.history:
+        situations.see(entry)
     return SeedResult(
-        scenario.seed, suite.violation, world.digest(), settled_s, world.now, tuple(world.history)
+        scenario.seed,
+        suite.violation,
+        world.digest(),
+        settled_s,
+        world.now,
+        tuple(world.history),
+        world.met,
     )
 
 

@@ -71,6 +71,10 @@ class SimStream:
     def put(self, now_ms: int) -> tuple[str, int]:
         """Put a record with a random hash key; give its shard and sequence number."""
         shard = self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
+        return self.put_into(shard, now_ms)
+
+    def put_into(self, shard: SimShard, now_ms: int) -> tuple[str, int]:
+        """Put a record into a shard; give its id and the sequence number."""
         self._sequence += self._chance.randint(1, 3)
         shard.sequences.append(self._sequence)
         shard.arrivals_ms.append(now_ms)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeAlias
 
 from penstock.core.leases.lease import Lease
@@ -19,18 +21,30 @@ WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None
 
 
 class SimTable:
-    """Rows by key. Every applied write is told to the listener, with the row before and after."""
+    """Rows by key. Every applied write is told to the listener, with the row before and after.
 
-    def __init__(self, listener: WriteListener) -> None:
+    Args:
+        listener: Told of applied writes.
+        met: Refusals are counted in it, by write and reason.
+    """
+
+    def __init__(self, listener: WriteListener, met: Counter[str]) -> None:
         self.rows: dict[str, Lease] = {}
         self.exists = False
+        self.foreign: set[str] = set()
+        """Workers that know nothing of Penstock's own attributes, as Java KCL workers."""
         self._listener = listener
+        self._met = met
         self._snapshots: list[tuple[float, tuple[Lease, ...]]] = []
 
     def write(self, who: str, write: LeaseWrite) -> Outcome:
         """Do one conditional write."""
         before = self.rows.get(write.key)
         outcome = self.decide(before, write)
+        if isinstance(outcome, Refused):
+            self._met[f"refusal: {outcome.reason.name} of {type(write).__name__}"] += 1
+        elif who.partition("#")[0] in self.foreign:
+            outcome = _without_our_attributes(before, outcome)
         if isinstance(outcome, Applied):
             if outcome.lease is None:
                 self.rows.pop(write.key, None)
@@ -62,3 +76,13 @@ class SimTable:
         self.rows.clear()
         self._snapshots.clear()
         self.exists = False
+
+
+def _without_our_attributes(before: Lease | None, outcome: Applied) -> Applied:
+    """Return what a write leaves that names only the KCL's attributes; the others stay as they were."""
+    lease = outcome.lease
+    if lease is None:
+        return outcome
+    if before is None:
+        return Applied(replace(lease, stream=None))
+    return Applied(replace(lease, mark=before.mark, stream=before.stream, stopped=before.stopped))

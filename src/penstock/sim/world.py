@@ -71,6 +71,11 @@ class World(Environment):
                 self.now + self.chance.expovariate(self.scenario.records_per_s / 3), self._recur_puts
             )
 
+    def put_everywhere(self) -> None:
+        """Put a record into every open shard: none may have fallen asleep."""
+        for shard in self.stream.open_shards():
+            self.note("put", *self.stream.put_into(shard, self.now_ms()), self.now_ms())
+
     def heal(self) -> None:
         """End all faults, bring every worker back, and write a last few records."""
         self.faults = FaultPlan(latency_max_s=0.05)
