@@ -9,9 +9,13 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
+from penstock.aws.object_lease_table import ObjectLeaseTable
+from penstock.aws.s3_objects import S3Objects
 from penstock.core.keyword_options import check_names, field_names
+from penstock.errors import OptionError
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
+from penstock.runtime.file_objects import FileObjects
 from penstock.runtime.system_clock import SystemClock
 
 
@@ -37,8 +41,30 @@ def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
 def open_lease_table(
     name: str, options: AwsOptions | None = None, table_options: LeaseTableOptions | None = None
 ) -> LeaseTable:
-    """Return a lease table; nothing is asked or made yet."""
-    return DynamoLeaseTable(name, AwsOptions() if options is None else options, table_options)
+    """Return a lease table; nothing is asked or made yet.
+
+    Args:
+        name: Of a DynamoDB table; or `s3://bucket/prefix`, or `file:///folder` for processes of one machine.
+        options: Where and as whom.
+        table_options: How a DynamoDB table is made and read.
+
+    Raises:
+        OptionError: The name cannot be one.
+    """
+    options = AwsOptions() if options is None else options
+    scheme, is_url, path = name.partition("://")
+    if not is_url:
+        return DynamoLeaseTable(name, options, table_options)
+    if scheme == "s3":
+        bucket, _, prefix = path.partition("/")
+        if not bucket or not prefix.strip("/"):
+            raise OptionError(f"lease table {name}: expected s3://bucket/prefix")
+        return ObjectLeaseTable(S3Objects(bucket, prefix.strip("/"), options), options.retry_plan)
+    if scheme == "file":
+        return ObjectLeaseTable(FileObjects(path, options.deadline_s), options.retry_plan)
+    raise OptionError(
+        f"lease table {name}: expected the name of a DynamoDB table, s3://bucket/prefix or file:///folder"
+    )
 
 
 def open_cloudwatch(

@@ -20,7 +20,7 @@ class AwsOptions:
 
     Args:
         region: Region name.
-        endpoint_url: Endpoint of every service but STS. A user and a password in it are left out.
+        endpoint_url: Endpoint of every service but STS and S3. A user and a password in it are left out.
         profile: Profile of the shared configuration.
         access_key_id: With `secret_access_key`: fixed credentials.
         secret_access_key: Never shown.

@@ -122,9 +122,9 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         retries={"total_max_attempts": 1, "mode": "standard"},
         user_agent_extra=f"penstock/{penstock.__version__}",
     )
-    client = _create(
-        session, service, region_name=options.region, endpoint_url=options.endpoint_url, config=config
-    )
+    # The endpoint of the options is the stream's: a bucket is elsewhere, beside an embedded Kinesis too.
+    endpoint_url = None if service == "s3" else options.endpoint_url
+    client = _create(session, service, region_name=options.region, endpoint_url=endpoint_url, config=config)
     if service == "kinesis":
         keep_milliseconds(client)
         send_encoded(client)

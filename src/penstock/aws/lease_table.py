@@ -17,23 +17,15 @@ from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import call
 from penstock.core.backoff import GiveUp
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_rules import apply_write, shows
 from penstock.core.leases.lease_writes import (
     Applied,
-    Checkpoint,
-    Claim,
     Create,
     Delete,
-    End,
-    LateCheckpoint,
     LeaseWrite,
     Outcome,
-    Promote,
     Refusal,
     Refused,
-    Release,
-    Renew,
-    RequestHandover,
     Take,
 )
 from penstock.core.leases.table_part import TablePart
@@ -328,7 +320,7 @@ class DynamoLeaseTable:
         for attempt in range(1, _SETTLE_MAX + 1):
             if isinstance(write, Take) or lost_answer is not None:
                 before = self.fetch(write.key)
-                if lost_answer is not None and _stands(before, write):
+                if lost_answer is not None and shows(before, write):
                     return Applied(before)
                 if isinstance(write, Take) and before is None:
                     return Refused(Refusal.MISSING, None)
@@ -344,7 +336,7 @@ class DynamoLeaseTable:
                 time.sleep(decision.delay_s)
                 continue
             if isinstance(outcome, Refused):
-                if lost_answer is not None and _stands(outcome.row, write):
+                if lost_answer is not None and shows(outcome.row, write):
                     return Applied(outcome.row)
                 if (
                     isinstance(write, Take)
@@ -417,38 +409,3 @@ def _sort_out(items: Iterable[Item]) -> LeaseScan:
         except NotALease as error:
             skipped.append(SkippedRow(item.get(KEY, {}).get("S", "?"), str(error)))
     return LeaseScan(tuple(leases), tuple(skipped))
-
-
-def _stands(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
-    """Whether the row shows that a write whose answer was lost was applied."""
-    if isinstance(write, Delete):
-        return row is None
-    if row is None:
-        return False
-    if isinstance(write, Create):
-        return row == write.lease
-    if isinstance(write, Claim):
-        return write.claim in row.claims
-    if isinstance(write, Promote):
-        return row.checkpoint == write.position and row.pending is None
-    if isinstance(write, Take):
-        return row.counter == write.counter + 1 and row.owner == write.worker
-    if isinstance(write, Renew):
-        return row.counter == write.counter + 1 and row.reader == write.worker
-    if isinstance(write, Checkpoint):
-        # A take by another worker bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
-        # checkpoint sets back.
-        return (row.counter, row.checkpoint, row.owner_switches) == (write.counter + 1, write.position, 0)
-    if isinstance(write, LateCheckpoint):
-        return row.checkpoint == write.position
-    if isinstance(write, RequestHandover):
-        return (row.owner, row.checkpoint_owner) == (write.worker, write.owner)
-    if isinstance(write, End):
-        return row.counter == write.counter + 1 and row.is_ended
-    if isinstance(write, Release):
-        return (
-            row.counter == write.counter + 1
-            and (row.owner, row.checkpoint_owner) == (write.next_owner, None)
-            and (write.position is None or row.checkpoint == write.position)
-        )
-    return row.counter == write.counter + 1 and row.owner is None and row.checkpoint == write.position

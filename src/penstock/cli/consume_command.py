@@ -23,7 +23,10 @@ def add_parser(subparsers: Subparsers) -> None:
     parser = subparsers.add_parser("consume", help=DESCRIPTION, description=DESCRIPTION)
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
     parser.add_argument(
-        "--application", required=True, metavar="A", help="names the lease table that its workers share"
+        "--application",
+        required=True,
+        metavar="A",
+        help="names the lease table that its workers share: a DynamoDB table, s3://bucket/prefix or file:///folder",
     )
     parser.add_argument(
         "--from",

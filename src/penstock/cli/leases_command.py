@@ -24,7 +24,11 @@ DESCRIPTION = "Show an application's leases and the shares of its workers, or se
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("leases", help=DESCRIPTION, description=DESCRIPTION)
-    parser.add_argument("application", metavar="APPLICATION", help="the lease table's name")
+    parser.add_argument(
+        "application",
+        metavar="APPLICATION",
+        help="the lease table's name, s3://bucket/prefix or file:///folder",
+    )
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument(
         "--stream",

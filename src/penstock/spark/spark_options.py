@@ -29,8 +29,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("streamName", TEXT, None, "Name of the stream. One of `streamName` and `streamARN` is required (the sink may take it from the `streamName` column).", _ALL, ("stream", "kinesis.streamName")),
     Option("streamARN", TEXT, None, "ARN of the stream; needed for a stream of another account.", _ALL, ("kinesis.streamARN",)),
     Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Without it the query has `penstock-<stream>` for itself and refuses to share.", _SOURCE, ("kinesis.applicationName", "consumerName", "kinesis.consumerName")),
-    Option("leaseTable", TEXT, None, "DynamoDB table of the leases. Default: `applicationName`.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
-    Option("leaseDuration", duration(1, 3600), 10.0, "Other workers may take a lease that its owner has not renewed for this long (KCL: failoverTimeMillis).", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
+    Option("leaseTable", TEXT, None, "Where the leases are: a DynamoDB table, `s3://bucket/prefix`, or `file:///folder` (all processes on one machine). Java workers share DynamoDB tables only. Default: the DynamoDB table `applicationName`.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
+    Option("leaseDuration", duration(1, 3600), None, "Other workers may take a lease that its owner has not renewed for this long (KCL: failoverTimeMillis). The same for all workers of an application. Default: 10s; 60s where the leases are in S3, since each renewal is a PUT.", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
     Option("workerId", TEXT, None, "The query's name in the lease table. Default: a random name, made once and kept in the checkpoint.", _SOURCE),
     Option("balance", one_of(*(policy.value for policy in BalancePolicy)), "even", "How the workers of an application share its shards: the same number for each; the same kilobytes per second for each; the same number for each zone and then for each worker in it; or by the rule of the Java KCL 2.x taker. All workers must use the same value.", _SOURCE),
     Option("zone", TEXT, None, "Zone or cluster in which this query runs; for `balance` by_zone.", _SOURCE),
@@ -205,6 +205,10 @@ class SinkOptions:
         return self.dead_letter_path is not None or self.dead_letter_stream is not None
 
 
+def _lease_duration_s(lease_table: str) -> float:
+    return 60.0 if lease_table.startswith("s3://") else 10.0
+
+
 def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ...]]:
     """Read the streaming source's options; also return a sentence for each option without effect.
 
@@ -214,15 +218,17 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
     values, notes = _parse(given, "source")
     stream = _stream(values)
     short = stream.rpartition("/")[2]
-    application = values["applicationName"] or values["leaseTable"] or f"penstock-{short}"
+    lease_table = values["leaseTable"]
+    named = None if lease_table is None else lease_table.rstrip("/").rpartition("/")[2]
+    application = values["applicationName"] or named or f"penstock-{short}"
     return (
         SourceOptions(
             stream=stream,
             connection=_connection(values),
             application=application,
-            application_is_default=values["applicationName"] is None and values["leaseTable"] is None,
-            lease_table=values["leaseTable"] or application,
-            lease_duration_s=values["leaseDuration"],
+            application_is_default=values["applicationName"] is None and lease_table is None,
+            lease_table=lease_table or application,
+            lease_duration_s=values["leaseDuration"] or _lease_duration_s(lease_table or ""),
             worker_id=values["workerId"],
             balance=values["balance"],
             zone=_zone(values),

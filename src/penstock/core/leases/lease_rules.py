@@ -66,6 +66,41 @@ def apply_write(row: Lease | None, write: LeaseWrite) -> Outcome:
     return Applied(_after(row, write))
 
 
+def shows(row: Lease | None, write: LeaseWrite) -> bool:  # noqa: C901, PLR0911 - one table
+    """Whether a row shows that a write whose answer was lost was applied to it."""
+    if isinstance(write, Delete):
+        return row is None
+    if row is None:
+        return False
+    if isinstance(write, Create):
+        return row == write.lease
+    if isinstance(write, Claim):
+        return write.claim in row.claims
+    if isinstance(write, Promote):
+        return row.checkpoint == write.position and row.pending is None
+    if isinstance(write, Take):
+        return row.counter == write.counter + 1 and row.owner == write.worker
+    if isinstance(write, Renew):
+        return row.counter == write.counter + 1 and row.reader == write.worker
+    if isinstance(write, Checkpoint):
+        # A take by another worker bumps the counter too, and leaves the checkpoint: it counts an owner switch, which a
+        # checkpoint sets back.
+        return (row.counter, row.checkpoint, row.owner_switches) == (write.counter + 1, write.position, 0)
+    if isinstance(write, LateCheckpoint):
+        return row.checkpoint == write.position
+    if isinstance(write, RequestHandover):
+        return (row.owner, row.checkpoint_owner) == (write.worker, write.owner)
+    if isinstance(write, End):
+        return row.counter == write.counter + 1 and row.is_ended
+    if isinstance(write, Release):
+        return (
+            row.counter == write.counter + 1
+            and (row.owner, row.checkpoint_owner) == (write.next_owner, None)
+            and (write.position is None or row.checkpoint == write.position)
+        )
+    return row.counter == write.counter + 1 and row.owner is None and row.checkpoint == write.position
+
+
 def _refusal(row: Lease, write: LeaseUpdate) -> Refusal | None:  # noqa: C901, PLR0911, PLR0912 - one table of rules
     if (
         isinstance(write, Take | Renew | Checkpoint | End | Release | Delete | Reset)

@@ -1,0 +1,145 @@
+"""Objects under a prefix of an S3 bucket, written with the conditions that S3 has had since 2024."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.service_calls import call
+from penstock.errors import NotFound, OptionError, ServiceError
+from penstock.ports.object_store import StoredObject
+
+_THREADS_MAX: Final = 16
+_REFUSED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
+_MISSING: Final = frozenset({"NoSuchKey", "404"})
+_PROBE: Final = "penstock-probe-"
+
+
+class S3Objects:
+    """Implements `penstock.ports.object_store.ObjectStore`.
+
+    The endpoint of the options is the stream's and does not count here; boto3's `AWS_ENDPOINT_URL_S3` does.
+
+    Args:
+        bucket: Its name; it must exist.
+        prefix: What the names of the objects begin with, without a slash at either end; may be empty.
+        options: As whom.
+    """
+
+    def __init__(self, bucket: str, prefix: str, options: AwsOptions) -> None:
+        self._bucket = bucket
+        self._prefix = f"{prefix}/" if prefix else ""
+        self._options = options
+
+    @property
+    def url(self) -> str:
+        """Where it is."""
+        return f"s3://{self._bucket}/{self._prefix}".rstrip("/")
+
+    @property
+    def _client(self) -> Any:
+        return client_for("s3", self._options)
+
+    def _call(self, operation: str, send: Callable[[], Any], *, is_write: bool = False) -> Any:
+        try:
+            return call(send, operation, f"lease table {self.url}", self._options, is_write=is_write)
+        except ServiceError as error:
+            if error.code == "NoSuchBucket":
+                raise NotFound(
+                    f"lease table {self.url}: bucket {self._bucket} does not exist: create it, or name another one",
+                    operation=operation,
+                    code=error.code,
+                    resource=self._bucket,
+                ) from error
+            raise
+
+    def prepare(self) -> bool:
+        """Make sure that the bucket exists and honours conditions; True when nothing is there yet."""
+        is_new = not self._page({"MaxKeys": 1}).get("Contents")
+        if is_new:
+            self._probe_conditions()
+        return is_new
+
+    def _probe_conditions(self) -> None:
+        name = f"{_PROBE}{uuid.uuid4().hex}"
+        tag = self.write(name, b"first", None)
+        if tag is None:
+            raise OptionError(f"lease table {self.url}: {name} exists already")
+        honours = (
+            self.write(name, b"second", None) is None
+            and self.write(name, b"second", '"another tag"') is None
+            and not self.delete(name, '"another tag"')
+        )
+        is_deleted = self.delete(name, tag)
+        if not honours or not is_deleted:
+            raise OptionError(
+                f"lease table {self.url}: this S3 does not honour If-None-Match and If-Match on PutObject and DeleteObject, so "
+                "two workers could own one lease. Use Amazon S3, a server that does, or a DynamoDB table"
+            )
+
+    def read_all(self, known: Mapping[str, str]) -> Mapping[str, StoredObject | None]:
+        """Return every object by name; None for one whose tag is the known one. One listing, and a read for each change."""
+        tags: dict[str, str] = {}
+        following: dict[str, Any] = {}
+        while True:
+            page = self._page(following)
+            for each in page.get("Contents", ()):
+                tags[each["Key"].removeprefix(self._prefix)] = each["ETag"]
+            if not page.get("IsTruncated"):
+                break
+            following = {"ContinuationToken": page["NextContinuationToken"]}
+        names = [name for name in tags if not name.startswith(_PROBE)]
+        changed = self.read_many([name for name in names if known.get(name) != tags[name]])
+        return {name: changed.get(name) for name in names if name in changed or known.get(name) == tags[name]}
+
+    def _page(self, arguments: dict[str, Any]) -> Any:
+        wanted = {"Bucket": self._bucket, "Prefix": self._prefix, **arguments}
+        return self._call("ListObjectsV2", lambda: self._client.list_objects_v2(**wanted))
+
+    def read(self, name: str) -> StoredObject | None:
+        """Return one object, or None."""
+
+        def fetch() -> tuple[bytes, str]:
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._prefix + name)
+            return answer["Body"].read(), answer["ETag"]
+
+        try:
+            data, tag = self._call("GetObject", fetch)
+        except ServiceError as error:
+            if error.code in _MISSING:
+                return None
+            raise
+        return StoredObject(data, tag)
+
+    def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
+        """Return the objects of these names that exist."""
+        if not names:
+            return {}
+        with ThreadPoolExecutor(min(len(names), _THREADS_MAX), thread_name_prefix="penstock-fetch") as pool:
+            found = zip(names, pool.map(self.read, names), strict=True)
+            return {name: each for name, each in found if each is not None}
+
+    def write(self, name: str, data: bytes, tag: str | None) -> str | None:
+        """Write an object if its tag is still this one; None when it is not."""
+        condition = {"IfNoneMatch": "*"} if tag is None else {"IfMatch": tag}
+        arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "Body": data, **condition}
+        arguments["ContentType"] = "application/json"
+        answer = self._conditional("PutObject", lambda: self._client.put_object(**arguments))
+        return None if answer is None else str(answer["ETag"])
+
+    def delete(self, name: str, tag: str) -> bool:
+        """Delete an object if its tag is still this one."""
+        arguments = {"Bucket": self._bucket, "Key": self._prefix + name, "IfMatch": tag}
+        return self._conditional("DeleteObject", lambda: self._client.delete_object(**arguments)) is not None
+
+    def _conditional(self, operation: str, send: Callable[[], Any]) -> Any | None:
+        try:
+            return self._call(operation, send, is_write=True)
+        except ServiceError as error:
+            if error.code in _REFUSED or error.code in _MISSING:
+                return None
+            raise

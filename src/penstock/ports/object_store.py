@@ -1,0 +1,70 @@
+"""A folder of small objects with conditional writes, which is all that a lease table needs.
+
+Implemented by `penstock.runtime.file_objects` (a folder of this machine) and `penstock.aws.s3_objects` (a prefix of a bucket).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """An object as it was read.
+
+    Args:
+        data: Its content.
+        tag: Names this content: a write of the object changes it.
+    """
+
+    data: bytes
+    tag: str
+
+
+class ObjectStore(Protocol):
+    """Named objects. Safe to call from several threads; several processes write at once.
+
+    Raises (every method):
+        Throttled, Unavailable: After the last retry; nothing happened.
+        NotFound: The bucket does not exist.
+        AccessDenied, Rejected: At once.
+    """
+
+    @property
+    def url(self) -> str:
+        """Where it is, for messages."""
+
+    def prepare(self) -> bool:
+        """Make it usable; True when it was new.
+
+        Raises:
+            OptionError: It does not honour conditions, so that two writers could both believe that they have won.
+        """
+
+    def read_all(self, known: Mapping[str, str]) -> Mapping[str, StoredObject | None]:
+        """Return every object by name; None for one whose tag is the known one."""
+
+    def read(self, name: str) -> StoredObject | None:
+        """Return one object, or None."""
+
+    def read_many(self, names: Collection[str]) -> Mapping[str, StoredObject]:
+        """Return the objects of these names that exist."""
+
+    def write(self, name: str, data: bytes, tag: str | None) -> str | None:
+        """Write an object if its tag is still this one, or, with None, if there is none of this name.
+
+        Returns:
+            The new tag, or None when the condition does not hold.
+
+        Raises:
+            UnknownOutcome: Sent, and no answer came.
+        """
+
+    def delete(self, name: str, tag: str) -> bool:
+        """Delete an object if its tag is still this one; False when the condition does not hold.
+
+        Raises:
+            UnknownOutcome: Sent, and no answer came.
+        """
