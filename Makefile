@@ -44,7 +44,7 @@ test: setup ## the tests that need no minutes, a few with Spark among them; noth
 test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
 	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "slow and not soak"
 
-test-interop: $(STAMP) ## real SDKs and KCL workers against the embedded server: Maven, npm and Go, built into build/interop
+test-interop: $(STAMP) ## real SDKs, KCL workers and the KPL against the embedded server: Maven, npm and Go, built into build/interop
 	@$(PY) -m pytest --timeout 1200 $(PYTEST_ARGS) -m interop tests/interop
 
 test-all: test test-slow ## all tests but the long runs

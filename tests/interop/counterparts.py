@@ -159,3 +159,4 @@ SDK_PYTHON = Counterpart(
 )
 KCL_2 = Counterpart("kcl_2.7.2", "kcl", JAVA_TOOLS, maven("-Dkcl.version=2.7.2"), java("Worker"))
 KCL_3 = Counterpart("kcl_3.5.1", "kcl", JAVA_TOOLS, maven("-Dkcl.version=3.5.1"), java("Worker"))
+KPL = Counterpart("kpl", "kpl", JAVA_TOOLS, maven(), java("Produce"))
