@@ -17,7 +17,7 @@ from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import call
 from penstock.core.backoff import GiveUp
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_rules import apply_write, shows
+from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
     Applied,
     Create,
@@ -26,7 +26,6 @@ from penstock.core.leases.lease_writes import (
     Outcome,
     Refusal,
     Refused,
-    Take,
 )
 from penstock.core.leases.table_part import TablePart
 from penstock.errors import (
@@ -40,11 +39,14 @@ from penstock.errors import (
     UnknownOutcome,
 )
 from penstock.ports.lease_table import LeaseScan, SkippedRow
+from penstock.runtime.settled_writes import write_settled
+from penstock.runtime.system_clock import SystemClock
 
 _log: Final = logging.getLogger("penstock.aws")
 _CONDITION_FAILED: Final = "ConditionalCheckFailedException"
 _BACKUPS_UNAVAILABLE: Final = "ContinuousBackupsUnavailableException"
-_SETTLE_MAX: Final = 5
+_CLOCK: Final = SystemClock()
+_CHANCE: Final = random.SystemRandom()
 _SEGMENT_COUNT_MAX: Final = 64  # a thread each
 _BATCH_KEYS_MAX: Final = 100  # of one BatchGetItem
 _FETCH_THREADS_MAX: Final = 16
@@ -314,44 +316,15 @@ class DynamoLeaseTable:
 
     def write(self, write: LeaseWrite) -> Outcome:
         """Do one conditional write; if its answer is lost, read the row back."""
-        lost_answer: UnknownOutcome | None = None
-        before: Lease | None = None
-        began_s = time.monotonic()
-        for attempt in range(1, _SETTLE_MAX + 1):
-            if isinstance(write, Take) or lost_answer is not None:
-                before = self.fetch(write.key)
-                if lost_answer is not None and shows(before, write):
-                    return Applied(before)
-                if isinstance(write, Take) and before is None:
-                    return Refused(Refusal.MISSING, None)
-            try:
-                outcome = self._send(write, None if before is None else before.owner)
-            except UnknownOutcome as error:
-                lost_answer = error
-                decision = self._options.retry_plan.decide(
-                    attempt, time.monotonic() - began_s, random.random()
-                )
-                if isinstance(decision, GiveUp):
-                    break
-                time.sleep(decision.delay_s)
-                continue
-            if isinstance(outcome, Refused):
-                if lost_answer is not None and shows(outcome.row, write):
-                    return Applied(outcome.row)
-                if (
-                    isinstance(write, Take)
-                    and outcome.reason is Refusal.COUNTER
-                    and outcome.row is not None
-                    and outcome.row.counter == write.counter
-                ):
-                    continue  # only the owner changed since it was read: a hand-over began
-            return outcome
-        raise UnknownOutcome(
-            f"lease table {self._name}, row {write.key}: {type(write).__name__} was sent and could not be settled; "
-            "read the row before acting on it",
-            operation="UpdateItem",
-            resource=write.key,
-        ) from lost_answer
+        return write_settled(
+            write,
+            fetch=self.fetch,
+            send=self._send,
+            retry_plan=self._options.retry_plan,
+            clock=_CLOCK,
+            chance=_CHANCE,
+            table=self._name,
+        )
 
     def _send(self, write: LeaseWrite, previous_owner: str | None) -> Outcome:
         try:

@@ -1,0 +1,81 @@
+"""Make one conditional write whose answer may be lost, whatever carries it.
+
+A write has three outcomes. One without an answer is settled here: the row is read back, and where it does not show the write,
+the write is sent again within the bound. DynamoDB's adapter and the simulator's table share this.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.core.backoff import GiveUp, RetryPlan
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_rules import shows
+from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Refusal, Refused, Take
+from penstock.errors import UnknownOutcome
+from penstock.ports.clock import Chance, Clock
+
+_SETTLE_MAX: Final = 5
+
+
+def write_settled(
+    write: LeaseWrite,
+    *,
+    fetch: Callable[[str], Lease | None],
+    send: Callable[[LeaseWrite, str | None], Outcome],
+    retry_plan: RetryPlan,
+    clock: Clock,
+    chance: Chance,
+    table: str,
+) -> Outcome:
+    """Do one conditional write; if its answer is lost, read the row back.
+
+    Args:
+        write: What is wanted.
+        fetch: Reads one row, strongly consistent.
+        send: Sends the write once; it gets the owner that a take was read with. Raises `UnknownOutcome` where no answer came.
+        retry_plan: When to send again.
+        clock: Time.
+        chance: Jitter.
+        table: The table's name, for messages.
+
+    Raises:
+        UnknownOutcome: No answer came, and reading back could not tell whether the write was applied.
+    """
+    lost_answer: UnknownOutcome | None = None
+    before: Lease | None = None
+    began_s = clock.monotonic_s()
+    for attempt in range(1, _SETTLE_MAX + 1):
+        if isinstance(write, Take) or lost_answer is not None:
+            before = fetch(write.key)
+            if lost_answer is not None and shows(before, write):
+                return Applied(before)
+            if isinstance(write, Take) and before is None:
+                return Refused(Refusal.MISSING, None)
+        try:
+            outcome = send(write, None if before is None else before.owner)
+        except UnknownOutcome as error:
+            lost_answer = error
+            decision = retry_plan.decide(attempt, clock.monotonic_s() - began_s, chance.random())
+            if isinstance(decision, GiveUp):
+                break
+            clock.sleep(decision.delay_s)
+            continue
+        if isinstance(outcome, Refused):
+            if lost_answer is not None and shows(outcome.row, write):
+                return Applied(outcome.row)
+            if (
+                isinstance(write, Take)
+                and outcome.reason is Refusal.COUNTER
+                and outcome.row is not None
+                and outcome.row.counter == write.counter
+            ):
+                continue  # only the owner changed since it was read: a hand-over began
+        return outcome
+    raise UnknownOutcome(
+        f"lease table {table}, row {write.key}: {type(write).__name__} was sent and could not be settled; "
+        "read the row before acting on it",
+        operation="UpdateItem",
+        resource=write.key,
+    ) from lost_answer
