@@ -239,7 +239,7 @@ def test_an_answer_about_what_was_before_a_batch_is_dropped(rig):
         rig.put(b"1", ONE)
         rig.begin(LATEST)
         let.set()
-        wait_until(lambda: not rig.poller._answers.empty(), "the late answer")
+        wait_until(lambda: rig.poller._answers, "the late answer")
         old = rig.states[ONE]
         rig.server.faults.error("GetShardIterator", count=None)
         rig.probe()

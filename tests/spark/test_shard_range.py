@@ -20,7 +20,7 @@ from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Th
 from penstock.local import LocalKinesis
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.iterator_cache import IteratorCache
-from penstock.spark.process_resources import WAY_OUT
+from penstock.spark.shard_opening import WAY_OUT
 from penstock.spark.shard_range import ShardRange
 from spark_support import numbered, put
 

@@ -22,6 +22,13 @@ class Metrics(Protocol):
         """Add one measurement to a distribution."""
 
 
+class ClosableMetrics(Metrics, Protocol):
+    """Metrics with threads of their own."""
+
+    def close(self) -> None:
+        """Report what is left, and end."""
+
+
 @runtime_checkable
 class ForgettingMetrics(Protocol):
     """Metrics that show a gauge's last value until it is forgotten."""
@@ -41,3 +48,6 @@ class NoMetrics:
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Drop it."""
+
+    def close(self) -> None:
+        """Nothing is open."""

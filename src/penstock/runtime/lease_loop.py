@@ -74,7 +74,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
-from penstock.runtime.loop import Loop, Pool
+from penstock.runtime.loop import Condition, Loop, Pool
 
 log = logging.getLogger("penstock.leases")
 
@@ -138,6 +138,7 @@ class LeaseLoop(Loop[Event]):
         heartbeat_pool: For renewals and nothing else.
         call_pool: For every other call.
         table_option: What names the lease table where the user configures it.
+        condition: What its thread waits on; a new one by default.
     """
 
     def __init__(
@@ -153,8 +154,9 @@ class LeaseLoop(Loop[Event]):
         heartbeat_pool: Pool,
         call_pool: Pool,
         table_option: str = "application",
+        condition: Condition | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(condition)
         self._coordinator = coordinator
         self._stream = stream
         self._table = table
@@ -171,6 +173,8 @@ class LeaseLoop(Loop[Event]):
         self._machine_lock = threading.RLock()  # held while events are handled, and for a look from outside
         self._table_looked_s: float | None = None
         self.readers: Readers | None = None
+        self.observe: Callable[[Event | Effect], None] | None = None
+        """Called with every event before the machine gets it, and with every effect before it begins: a trace."""
         self.on_unusable_table: Callable[[PenstockError], None] | None = None
         """Called when the table is none of ours, belongs to another stream, or is denied before it was ever seen."""
 
@@ -202,7 +206,11 @@ class LeaseLoop(Loop[Event]):
         if isinstance(event, _LAST_WORDS):
             self._waiting_answers.discard((event.key, event.epoch))
         is_audit = False
+        if self.observe is not None:
+            self.observe(event)
         for effect in self._coordinator.handle(event, self._clock.monotonic_s(), self._chance.random()):
+            if self.observe is not None:
+                self.observe(effect)
             if isinstance(effect, AuditReaders):
                 is_audit = True
             else:

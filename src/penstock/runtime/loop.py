@@ -12,6 +12,7 @@ import queue
 import threading
 from collections import deque
 from collections.abc import Callable
+from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
 from penstock.ports.clock import Clock
@@ -22,6 +23,30 @@ E = TypeVar("E")
 Task = Callable[[], None]
 
 _WAIT_S_MAX = 60.0
+
+
+class Condition(Protocol):
+    """A lock with a place to wait, as `threading.Condition` is."""
+
+    def __enter__(self) -> bool:
+        """Take the lock."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Give the lock back."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Give the lock back until notified, at most so many seconds; False when the time is over."""
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the predicate holds, at most so many seconds; return what it says then."""
+
+    def notify(self) -> None:
+        """Wake one that waits."""
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
 
 
 class Pool(Protocol):
@@ -95,11 +120,14 @@ class Loop(Generic[E]):
     """The base of a worker's two loops: an inbox and a wake-up time.
 
     Subclasses define `handle_events` and `next_wake_s`.
+
+    Args:
+        condition: What its thread waits on; a new one by default.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, condition: Condition | None = None) -> None:
         self._inbox: deque[E] = deque()
-        self._condition = threading.Condition()
+        self._condition: Condition = threading.Condition() if condition is None else condition
         self.is_finished = False
 
     def post(self, event: E) -> None:

@@ -21,7 +21,8 @@ from penstock.core.reading.service_clock import service_bound_ms
 from penstock.spark.arrow_records import delivered
 from penstock.spark.engine import PUSHES_FILTERS
 from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
-from penstock.spark.process_resources import open_shard
+from penstock.spark.process_resources import reading_process
+from penstock.spark.shard_opening import open_shard
 from penstock.spark.spark_errors import explained, explained_rows
 from penstock.spark.spark_options import BatchOptions
 from penstock.spark.startup_checks import refuse_unknown_shards
@@ -181,9 +182,9 @@ class KinesisBatchReader(DataSourceReader):
             return
         shard = open_shard(
             options,
+            reading_process(options),
             bounded.shard_id,
             bounded.start,
-            clock=SystemClock(),
             retention_ms=bounded.retention_ms,
             deaggregate=options.deaggregate,
             hash_range=bounded.hash_range,

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -23,6 +22,7 @@ from penstock.errors import AnotherDriver, ClaimConflict, ServiceError, Unavaila
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
+from penstock.runtime.threads import Threads, map_on
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.startup_checks import recreate_missing, refuse_sharing_in_one_query, scan_leases
@@ -56,6 +56,7 @@ class BatchSettler:
         kinesis: The service.
         table: The application's lease table.
         clock: Time.
+        threads: Where its threads come from.
         read: Reads one shard of a batch as an executor does; its rows are dropped here.
         tasks_of: The tasks of a batch.
     """
@@ -67,6 +68,7 @@ class BatchSettler:
         table: LeaseTable,
         *,
         clock: Clock,
+        threads: Threads,
         read: Callable[[ShardTask], Iterable[Any]],
         tasks_of: Callable[[GivenBatch, QueryShards], Iterator[ShardTask]],
     ) -> None:
@@ -76,7 +78,8 @@ class BatchSettler:
         self._clock = clock
         self._read = read
         self._tasks_of = tasks_of
-        self._pool = ThreadPoolExecutor(max_workers=_THREADS_MAX, thread_name_prefix="penstock-promote")
+        self._pool = threads.pool("penstock-promote", _THREADS_MAX)
+        self._condition = threads.condition
         self._full_looks_left = _FULL_LOOKS
         self._has_warned_of_unread = False
         self.rewound_from = -1
@@ -175,7 +178,7 @@ class BatchSettler:
             # What came later was in no batch: it is for the next one.
             tasks = [_up_to(task, given.planned_ms) for task in self._tasks_of(given, shards)]
         tasks = [task for task in tasks if task.shard_id in unclaimed]
-        for _ in self._pool.map(self._fix_end, tasks):
+        for _ in map_on(self._pool, self._condition(), self._fix_end, tasks):
             pass
 
     def _warn_of_unread(self, start: StreamOffset, unclaimed: Collection[str]) -> None:
@@ -202,7 +205,7 @@ class BatchSettler:
 
     def promote(self, shards: QueryShards) -> None:
         """Let the claims of the batch that is done become checkpoints; only while nothing else is to do."""
-        shards.note_promoted(self._pool.map(self._promote_one, shards.promotions()))
+        shards.note_promoted(map_on(self._pool, self._condition(), self._promote_one, shards.promotions()))
 
     def _promote_one(self, write: Promote) -> str:
         """Write one promotion; returns its key when there is nothing more to do, and an empty text when it must be tried again."""
@@ -217,7 +220,7 @@ class BatchSettler:
 
     def close(self) -> None:
         """End the threads, each after its call."""
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._pool.close()
 
 
 def _up_to(task: ShardTask, moment_ms: int) -> ShardTask:

@@ -10,8 +10,8 @@ that the service refuses) counts as news: the task that is planned for it says w
 
 from __future__ import annotations
 
-import queue
 import random
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final, TypeAlias
@@ -24,11 +24,12 @@ from penstock.core.reading.read_failures import FailureMeaning, judge_failure
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.errors import PenstockError, ServiceError, Unavailable
-from penstock.ports.clock import Clock
+from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
-from penstock.runtime.loop import ThreadPool
+from penstock.runtime.threads import SYSTEM_THREADS, Threads
 
 _THREADS_MAX: Final = 16
+_CHANCE: Final = random.SystemRandom()
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
 _WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
@@ -71,6 +72,8 @@ class NewsPoller:
         backoff: How much later than usual a shard is asked again that failed.
         deadline_s: A shard that gives no answer for longer ends the query.
         check_stream: Called when the service does not know a shard; raises when it is the stream that is gone.
+        threads: Where its threads come from.
+        chance: Jitter.
     """
 
     def __init__(
@@ -83,6 +86,8 @@ class NewsPoller:
         backoff: Backoff = _BACKOFF,
         deadline_s: float = _DEADLINE_S,
         check_stream: Callable[[], None] = lambda: None,
+        threads: Threads = SYSTEM_THREADS,
+        chance: Chance = _CHANCE,
     ) -> None:
         self._kinesis = kinesis.without_retries()
         self._stream = stream
@@ -91,8 +96,10 @@ class NewsPoller:
         self._backoff = backoff
         self._deadline_s = deadline_s
         self._check_stream = check_stream
-        self._pool = ThreadPool("penstock-probe", _THREADS_MAX)
-        self._answers: queue.SimpleQueue[_Answer] = queue.SimpleQueue()
+        self._chance = chance
+        self._pool = threads.pool("penstock-probe", _THREADS_MAX)
+        self._answered = threads.condition()
+        self._answers: deque[_Answer] = deque()
         self._asked: dict[str, float] = {}  # shards whose probe is under way, and since when
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
@@ -143,7 +150,7 @@ class NewsPoller:
 
     def _submit(self, key: str, state: ShardState) -> None:
         iterator, start = state.iterator, _start_of(state)
-        self._pool.submit(lambda: self._answers.put(self._ask(key, state, iterator, start)))
+        self._pool.submit(lambda: self._put_answer(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
         self._begun[key] = self._clock.monotonic_s()  # waiting for a thread is not the service's silence
@@ -155,21 +162,30 @@ class NewsPoller:
             return _Answer(key, state, iterator, error=error)
         return _Answer(key, state, iterator, page=page)
 
+    def _put_answer(self, answer: _Answer) -> None:
+        with self._answered:
+            self._answers.append(answer)
+            self._answered.notify_all()
+
     # --- what came of it ----------------------------------------------------------------------------------
 
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
         give_up_s = self._clock.monotonic_s() + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
         while True:
             left_s = give_up_s - self._clock.monotonic_s() if awaited & self._asked.keys() else 0.0
-            try:
-                answer = self._answers.get(timeout=left_s) if left_s > 0 else self._answers.get_nowait()
-            except queue.Empty:
+            answer = self._next_answer(left_s)
+            if answer is None:
                 break
             self._asked.pop(answer.shard_id, None)
             self._begun.pop(answer.shard_id, None)
             self._judge(answer, current)
         for key in self._asked.keys() & current.keys():
             current[key].due_s = self._clock.monotonic_s() + self._interval_s
+
+    def _next_answer(self, timeout_s: float) -> _Answer | None:
+        with self._answered:
+            self._answered.wait_for(lambda: bool(self._answers), max(0.0, timeout_s))
+            return self._answers.popleft() if self._answers else None
 
     def _judge(self, answer: _Answer, current: _States) -> None:
         key, state = answer.shard_id, answer.state
@@ -199,7 +215,7 @@ class NewsPoller:
         failing.count += 1
         if isinstance(error, ServiceError):
             failing.error = error
-        delay_s = max(self._interval_s, self._backoff.delay_s(failing.count, random.random()))
+        delay_s = max(self._interval_s, self._backoff.delay_s(failing.count, self._chance.random()))
         if meaning in _WITHOUT_ITERATOR:
             state.iterator = None
             if failing.count == 1:

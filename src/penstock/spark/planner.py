@@ -12,7 +12,6 @@ Every call to the service has its own bounded retries and deadline: an exception
 from __future__ import annotations
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
@@ -27,12 +26,13 @@ from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, Unavailable
-from penstock.ports.clock import Clock
+from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
+from penstock.ports.metrics import ClosableMetrics
+from penstock.runtime.threads import Threads
 from penstock.spark.batch_settling import BatchSettler, GivenBatch
 from penstock.spark.news_polling import NewsPoller
-from penstock.spark.process_resources import ClosableMetrics
 from penstock.spark.query_worker import STOP_S, QueryWorker, coordinator_options
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
@@ -61,6 +61,8 @@ class Planner:
         kinesis: The service.
         table: The application's lease table.
         clock: Time.
+        chance: Jitter, and names that nobody else has.
+        threads: Where its threads come from.
         open_metrics: Opens what figures go to, when the query's worker id is known.
         read: Reads one shard of a batch as an executor does; its rows are dropped here.
     """
@@ -72,6 +74,8 @@ class Planner:
         table: LeaseTable,
         *,
         clock: Clock,
+        chance: Chance,
+        threads: Threads,
         open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
         read: Callable[[ShardTask], Iterable[Any]],
     ) -> None:
@@ -79,6 +83,8 @@ class Planner:
         self._kinesis = kinesis
         self._table = table
         self._clock = clock
+        self._chance = chance
+        self._threads = threads
         self._open_metrics = open_metrics
         self._metrics: ClosableMetrics | None = None
         self._poller = NewsPoller(
@@ -89,11 +95,13 @@ class Planner:
             backoff=options.connection.backoff,
             deadline_s=options.connection.deadline_s,
             check_stream=self._check_stream,
+            threads=threads,
+            chance=chance,
         )
         self._settler = BatchSettler(
-            options, kinesis, table, clock=clock, read=read, tasks_of=self._shard_tasks
+            options, kinesis, table, clock=clock, threads=threads, read=read, tasks_of=self._shard_tasks
         )
-        self._run = uuid.uuid4().hex[:12]
+        self._run = _draw_name(chance)
         self._joined: tuple[QueryWorker, QueryShards] | None = None
         self._stream = StreamIdentity("", 0)
         self._given: GivenBatch | None = None
@@ -280,6 +288,8 @@ class Planner:
             table=self._table,
             kinesis=self._kinesis,
             clock=self._clock,
+            chance=self._chance,
+            threads=self._threads,
             metrics=self._metrics,
         )
         shards = QueryShards(worker, self._settler.rewound_from)
@@ -307,7 +317,7 @@ class Planner:
                     known.worker,
                 )
             return known.worker
-        name = options.worker_id or f"spark-{uuid.uuid4().hex[:12]}"
+        name = options.worker_id or f"spark-{_draw_name(self._chance)}"
         if options.zone is not None and "/" not in name:
             name = f"{options.zone}/{name}"
         return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
@@ -414,3 +424,8 @@ class Planner:
 def _unknown(shards: QueryShards) -> list[str]:
     """Return the shards of which nobody knows yet whether they have more to read."""
     return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_answered)
+
+
+def _draw_name(chance: Chance) -> str:
+    """Return twelve hexadecimal digits."""
+    return f"{int(chance.random() * 2**48):012x}"

@@ -7,8 +7,6 @@ thread, asks for them between two batches.
 
 from __future__ import annotations
 
-import random
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
@@ -28,12 +26,12 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError
-from penstock.ports.clock import Clock
+from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
 from penstock.runtime.lease_loop import LeaseLoop
-from penstock.runtime.loop import LoopThread, ThreadPool
+from penstock.runtime.threads import Threads
 from penstock.spark.spark_options import SourceOptions
 
 STOP_S: Final = 10.0
@@ -52,6 +50,8 @@ class QueryWorker:
         table: The application's leases.
         kinesis: For listings.
         clock: Time.
+        chance: Jitter.
+        threads: Where its threads come from.
         metrics: Where figures go; the same names as the consumer's.
     """
 
@@ -64,19 +64,21 @@ class QueryWorker:
         table: LeaseTable,
         kinesis: Kinesis,
         clock: Clock,
+        chance: Chance,
+        threads: Threads,
         metrics: Metrics,
     ) -> None:
         self.worker = worker
         self._clock = clock
-        self._changed = threading.Condition()
+        self._changed = threads.condition()
         self._commands: deque[StartReader | StopReader] = deque()
         self._alive: set[tuple[str, int]] = set()
         self._is_at_rest = False
         self._failure: BaseException | None = None
         self._refusal: PenstockError | None = None  # the lease table is not one for this query
         self._pools = (
-            ThreadPool("penstock-renew", _HEARTBEAT_THREADS),
-            ThreadPool("penstock-lease", _CALL_THREADS),
+            threads.pool("penstock-renew", _HEARTBEAT_THREADS),
+            threads.pool("penstock-lease", _CALL_THREADS),
         )
         self._loop = _WatchedLoop(
             Coordinator(worker, options),
@@ -84,17 +86,17 @@ class QueryWorker:
             table=table,
             kinesis=kinesis,
             clock=clock,
-            chance=random.SystemRandom(),
+            chance=chance,
             metrics=metrics,
             heartbeat_pool=self._pools[0],
             call_pool=self._pools[1],
             table_option="applicationName (or leaseTable)",
+            condition=threads.condition(),
         )
         self._loop.on_unusable_table = self._refuse
         self._loop.readers = self
         self._loop.after_turn = self._after_turn
-        self._thread = LoopThread("penstock-leases", self._loop, clock, self._crash)
-        self._thread.start()
+        self._thread = threads.drive("penstock-leases", self._loop, clock, self._crash)
 
     # --- the planner's side -----------------------------------------------------------------------------
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import Share
 from penstock.core.stream_identity import StreamIdentity
+from penstock.ports.lease_table import LeaseTable
 from penstock.spark.arrow_records import delivered
 from penstock.spark.claimed_read import Bounds, ClaimedRead, QueryContext
-from penstock.spark.process_resources import open_shard, shard_iterators
+from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.shard_opening import ReadingProcess, open_shard
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import SystemClock, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,33 +53,43 @@ class ShardTask:
     deaggregates: bool
 
 
-def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None) -> Iterator[pa.RecordBatch]:
+def read_shard(
+    task: ShardTask,
+    options: SourceOptions,
+    process: ReadingProcess,
+    *,
+    table: LeaseTable,
+    iterators: IteratorCache,
+    query: str | None = None,
+) -> Iterator[pa.RecordBatch]:
     """Yield the rows of one shard of a batch; when this ends without an error, the batch's end there is fixed.
 
     Args:
         task: The shard and the batch.
         options: The query's options.
+        process: Where it is read.
+        table: The application's lease table.
+        iterators: What the process keeps between batches.
         query: Spark's id of the streaming query, or None where it is not known.
 
     Raises:
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
     """
-    clock = SystemClock()
     shard = open_shard(
         options,
+        process,
         task.shard_id,
         task.execution.start,
-        clock=clock,
         retention_ms=task.retention_ms,
         deaggregate=task.deaggregates,
         tip_ms=task.tip_ms,
         is_foreign=task.is_foreign,
-        iterators=shard_iterators(),
+        iterators=iterators,
     )
     share = task.share
     counts = (share.record_count_max, options.shard_record_count_max)
     claimed = ClaimedRead(
-        open_lease_table(options.lease_table, options.connection),
+        table,
         shard,
         shard_id=task.shard_id,
         execution=task.execution,
@@ -98,7 +109,7 @@ def read_shard(task: ShardTask, options: SourceOptions, query: str | None = None
             tip_ms=task.tip_ms,
             fail_on_data_loss=options.fail_on_data_loss,
         ),
-        clock=clock,
+        clock=process.clock,
     )
     for rows in claimed.rows():
         yield delivered(rows)

@@ -13,6 +13,7 @@ Source:
 from __future__ import annotations
 
 import logging
+import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +21,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
+from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.engine import (
     BatchStarts,
     SupportsTriggerAvailableNow,
@@ -27,7 +29,7 @@ from penstock.spark.engine import (
     limit_of,
 )
 from penstock.spark.planner import Planner
-from penstock.spark.process_resources import open_metrics_for
+from penstock.spark.process_resources import open_metrics_for, reading_process, shard_iterators
 from penstock.spark.progress import with_report
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
@@ -67,8 +69,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 kinesis,
                 table,
                 clock=SystemClock(),
+                chance=random.SystemRandom(),
+                threads=SYSTEM_THREADS,
                 open_metrics=open_metrics_for,
-                read=lambda task: read_shard(task, self._options),
+                read=self._rows_of,
             )
         return self._planner
 
@@ -154,7 +158,14 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read each shard's part of a batch and claim its end."""
         query = _query_id()
         for task in partition.tasks:
-            yield from read_shard(task, self._options, query)
+            yield from self._rows_of(task, query)
+
+    def _rows_of(self, task: ShardTask, query: str | None = None) -> Iterator[pa.RecordBatch]:
+        options = self._options
+        table = open_lease_table(options.lease_table, options.connection)
+        return read_shard(
+            task, options, reading_process(options), table=table, iterators=shard_iterators(), query=query
+        )
 
 
 def _query_id() -> str | None:

@@ -1,0 +1,105 @@
+"""Where threads come from: the machine's own in production, the simulator's in virtual time.
+
+Code that waits for other threads takes its conditions, pools and loops from here, and its pauses from the clock. So the
+same code runs under a scheduler that decides who goes on, and when.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from typing import Any, Final, Protocol, TypeVar
+
+from penstock.ports.clock import Clock
+from penstock.runtime.loop import Condition, Loop, LoopThread, Pool, ThreadPool
+
+_Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class Driving(Protocol):
+    """A thread that drives a loop."""
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended, at most so many seconds."""
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet."""
+
+
+class Threads(Protocol):
+    """Implemented by `SystemThreads` and by the simulator."""
+
+    def condition(self) -> Condition:
+        """Return a new condition."""
+
+    def pool(self, name: str, thread_count: int) -> Pool:
+        """Return a pool of at most so many threads."""
+
+    def drive(
+        self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
+    ) -> Driving:
+        """Start a thread that drives a loop until it is finished."""
+
+
+class SystemThreads:
+    """The machine's threads; all are daemons."""
+
+    def condition(self) -> Condition:
+        """Return a condition with a lock of its own."""
+        return threading.Condition()
+
+    def pool(self, name: str, thread_count: int) -> Pool:
+        """Return a pool whose threads start when they are needed."""
+        return ThreadPool(name, thread_count)
+
+    def drive(
+        self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
+    ) -> Driving:
+        """Start a thread that drives a loop until it is finished."""
+        thread = LoopThread(name, loop, clock, on_crash)
+        thread.start()
+        return thread
+
+
+SYSTEM_THREADS: Final[Threads] = SystemThreads()
+
+
+def map_on(
+    pool: Pool, condition: Condition, function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> Iterator[_Result]:
+    """Call a function for every item on a pool, and yield the results in the items' order.
+
+    Args:
+        pool: Runs the calls; it must not be closed before all have ended.
+        condition: Nobody else's.
+        function: Called once for each item.
+        items: All are submitted before the first result is waited for.
+
+    Raises:
+        BaseException: What the function raised for an item, when its turn comes.
+    """
+    ended: dict[int, tuple[list[_Result], BaseException | None]] = {}
+
+    def run(place: int, item: _Item) -> None:
+        result: tuple[list[_Result], BaseException | None]
+        try:
+            result = ([function(item)], None)
+        except BaseException as error:  # noqa: BLE001 - raised again by the thread that waits
+            result = ([], error)
+        with condition:
+            ended[place] = result
+            condition.notify_all()
+
+    count = 0
+    for item in items:
+        pool.submit(partial(run, count, item))
+        count += 1
+    for place in range(count):
+        with condition:
+            condition.wait_for(partial(ended.__contains__, place))
+        found, error = ended[place]
+        if error is not None:
+            raise error
+        yield found[0]

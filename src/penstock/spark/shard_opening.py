@@ -1,0 +1,98 @@
+"""Open a shard as a query's options ask for, in whatever process it is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from penstock.core.aggregation import MisplacedRule
+from penstock.core.hash_key import HashRange
+from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
+from penstock.core.position import Position
+from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import Kinesis
+from penstock.runtime.hash_ranges import HashRanges
+from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.shard_range import ShardRange
+from penstock.spark.spark_options import BatchOptions, SourceOptions
+
+_STUBBORN_FAILURES_MAX: Final = 5  # Spark repeats the task
+WAY_OUT: Final = WayOut(
+    of_loss="Set option failOnDataLoss=false to go on",
+    of_new_stream="start with a new checkpoint location and a new applicationName",
+)
+"""What errors of reading tell the user of a query to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingProcess:
+    """What a process reads a stream with.
+
+    Args:
+        kinesis: The service.
+        ranges: Which hash keys the stream's shards own.
+        clock: Time.
+        chance: Jitter.
+    """
+
+    kinesis: Kinesis
+    ranges: HashRanges
+    clock: Clock
+    chance: Chance
+
+
+def open_shard(
+    options: SourceOptions | BatchOptions,
+    process: ReadingProcess,
+    shard_id: str,
+    start: Position,
+    *,
+    retention_ms: int,
+    deaggregate: bool,
+    tip_ms: int | None = None,
+    is_foreign: bool = False,
+    hash_range: HashRange | None = None,
+    iterators: IteratorCache | None = None,
+) -> ShardRange:
+    """Open a shard at a position, to be read as a query's options ask for; nothing is asked yet.
+
+    Args:
+        options: The query's.
+        process: Where it is read.
+        shard_id: The shard.
+        start: Everything up to and including it is left out.
+        retention_ms: The stream's retention.
+        deaggregate: Whether KPL aggregates are taken apart.
+        tip_ms: Moment at which nothing was left to read behind the start, by the service's clock, if known.
+        is_foreign: The start is the checkpoint of a worker that does not note when it was at the tip.
+        hash_range: Which hash keys the shard owns, if that is known already.
+        iterators: Kept between batches.
+    """
+    connection = options.connection
+    return ShardRange(
+        process.kinesis,
+        options.stream,
+        shard_id,
+        start,
+        options=ReaderOptions(
+            record_count_max=options.fetch_count_max,
+            spacing_s=options.fetch_interval_s,
+            # Who reads without any interval reads no service that limits bytes.
+            read_bytes_per_s_max=SHARD_READ_BYTES_PER_S_MAX if options.fetch_interval_s > 0 else None,
+            backoff_min_s=connection.backoff.base_s,
+            backoff_max_s=connection.backoff.cap_s,
+            deadline_s=connection.deadline_s,
+            stubborn_failures_max=_STUBBORN_FAILURES_MAX,
+            on_data_loss="fail" if options.fail_on_data_loss else "warn",
+            retention_s=retention_ms / 1000,
+            way_out=WAY_OUT,
+        ),
+        clock=process.clock,
+        chance=process.chance,
+        tip_ms=tip_ms,
+        is_foreign=is_foreign,
+        deaggregate=deaggregate,
+        rule=MisplacedRule(process.ranges.of(shard_id), options.drops_misplaced_aggregates, hash_range),
+        iterators=iterators,
+    )
