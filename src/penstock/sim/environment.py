@@ -22,6 +22,7 @@ from penstock.core.reading.reader_steps import ListedShard, ListPage, find_liste
 from penstock.core.shard import Shard
 from penstock.errors import ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
+from penstock.sim.fibers import Fibers
 from penstock.sim.history import HistoryEntry
 from penstock.sim.stream import SimRecord, SimStream
 from penstock.sim.table import SimTable
@@ -53,6 +54,7 @@ class Environment:
         self._count = 0
         self.met: Counter[str] = Counter()
         """How often each fault, refusal and decision came up."""
+        self.fibers = Fibers()
         self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
         for shard in self.stream.shards.values():
             self.note("shard", shard.shard_id, shard.parents)

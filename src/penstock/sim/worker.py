@@ -61,6 +61,7 @@ from penstock.core.reading.reader_steps import (
 )
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.environment import Environment
+from penstock.sim.process import SimProcess
 from penstock.sim.stream import SimRecord
 
 _PAGE_RECORDS: Final = 50
@@ -70,7 +71,7 @@ READER_OPTIONS: Final = ReaderOptions(
 )
 
 
-class SimWorker:
+class SimWorker(SimProcess):
     """One process.
 
     Args:
@@ -83,19 +84,11 @@ class SimWorker:
     def __init__(
         self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimWorker, str], None]
     ) -> None:
-        self.world = world
+        super().__init__(world, name, incarnation)
         self.on_gone = on_gone
-        self.name = name
-        self.who = f"{name}#{incarnation}"
         self.coordinator = Coordinator(name, self.coordinator_options())
-        self.is_alive = True
-        self.paused_until = 0.0
-        spread = world.scenario.faults.clock_rate_spread
-        self.clock_rate = 1.0 + world.chance.uniform(-spread, spread)
-        self.clock_base = world.chance.uniform(0.0, 1e5)
         self.readers: dict[str, SimReader] = {}
         self._wake = math.inf
-        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
         self._handlers: dict[type, Callable[[Any], None]] = {
             WriteLease: self._write,
             ScanTable: self._scan,
@@ -113,35 +106,6 @@ class SimWorker:
     def coordinator_options(self) -> CoordinatorOptions:
         """Return how this worker coordinates."""
         return self.world.scenario.options
-
-    # --- time -----------------------------------------------------------------------------------------
-
-    def local_s(self) -> float:
-        """Return this worker's monotonic clock."""
-        return self.clock_base + self.world.now * self.clock_rate
-
-    def at_local(self, moment_s: float) -> float:
-        """Return the world's time of a moment on this worker's clock."""
-        return (moment_s - self.clock_base) / self.clock_rate
-
-    def later(self, delay_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Run something in this process after a while, unless it has ended by then."""
-        self.world.schedule(self.world.now + delay_s, self._run, action, args)
-
-    def _run(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
-        if not self.is_alive:
-            return
-        if self.world.now < self.paused_until:
-            self._backlog.append((action, args))
-            return
-        action(*args)
-
-    def resume(self) -> None:
-        """Go on after a pause: everything that came meanwhile is done now, in order."""
-        if self.world.now >= self.paused_until:
-            backlog, self._backlog = self._backlog, []
-            for action, args in backlog:
-                self.world.schedule(self.world.now, self._run, action, args)
 
     # --- the coordinator ------------------------------------------------------------------------------
 

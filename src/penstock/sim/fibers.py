@@ -1,0 +1,301 @@
+"""Blocking code in virtual time: OS threads of which exactly one runs, and the world's scheduler decides which.
+
+A fiber is a thread of a simulated process. It runs until it waits for something (an answer, a moment, a condition), hands
+the baton back to the world, and goes on when the world's heap says so. No two ever run at once, so the same seed gives the
+same history, and production code that was written for threads runs here unchanged.
+
+A process that ends takes its fibers with it: each one leaves by `ProcessEnded` where it waits.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from penstock.ports.clock import Clock
+from penstock.runtime.loop import Loop, LoopThread, Task
+
+if TYPE_CHECKING:
+    from penstock.runtime.loop import Condition, Pool
+    from penstock.sim.process import SimProcess
+
+
+class ProcessEnded(BaseException):
+    """Raised in a fiber whose process has ended, wherever it waits."""
+
+
+class _Carrier:
+    """An OS thread that runs one fiber's body after the other.
+
+    Args:
+        baton: The world's: who holds it runs.
+    """
+
+    def __init__(self, baton: threading.Lock) -> None:
+        self._baton = baton
+        self._go = threading.Lock()
+        self._go.acquire()
+        self.body: Callable[[], None] | None = None
+        threading.Thread(target=self._work, daemon=True).start()
+
+    def switch_in(self) -> None:
+        """Let the body run until it waits or ends; called on the world's thread."""
+        self._go.release()
+        self._baton.acquire()
+
+    def switch_out(self) -> None:
+        """Hand the baton back until the world lets the body go on; called in it."""
+        self._baton.release()
+        self._go.acquire()
+
+    def end(self) -> None:
+        """End the thread, which runs no body."""
+        self.body = None
+        self._go.release()
+
+    def _work(self) -> None:
+        self._go.acquire()
+        while self.body is not None:
+            self.body()
+            self.switch_out()
+
+
+class Fibers:
+    """The fibers of one world, and the threads that carry them."""
+
+    def __init__(self) -> None:
+        self._baton = threading.Lock()
+        self._baton.acquire()
+        self._idle: list[_Carrier] = []
+        self.current: Fiber | None = None
+
+    def resume(self, fiber: Fiber) -> None:
+        """Let a fiber run until it waits again; raise what nothing in it has caught."""
+        assert self.current is None, "the world resumes fibers; they do not resume each other"
+        carrier = fiber.carrier
+        if carrier is None:
+            carrier = fiber.carrier = self._idle.pop() if self._idle else _Carrier(self._baton)
+            carrier.body = fiber.run
+        self.current = fiber
+        carrier.switch_in()
+        self.current = None
+        if fiber.is_finished:
+            fiber.carrier = None
+            self._idle.append(carrier)
+            if fiber.failure is not None:
+                raise fiber.failure
+
+    def close(self) -> None:
+        """End the threads that carry nothing; every fiber is finished by now."""
+        for carrier in self._idle:
+            carrier.end()
+        self._idle.clear()
+
+
+class Fiber:
+    """One thread of a simulated process.
+
+    Args:
+        process: Whose it is. It decides whether the fiber goes on, and when.
+        body: What it does.
+    """
+
+    def __init__(self, process: SimProcess, body: Callable[[], None]) -> None:
+        self.process = process
+        self.carrier: _Carrier | None = None
+        self.failure: BaseException | None = None
+        self.is_finished = False
+        self._fibers = process.world.fibers
+        self._body = body
+        self._wait_number = 0
+        self._is_woken = False
+        self._interruption: BaseException | None = None
+
+    def begin(self) -> None:
+        """Run until the first wait."""
+        self._fibers.resume(self)
+
+    def run(self) -> None:
+        """Run the body to its end; called by the carrier."""
+        try:
+            self._body()
+        except ProcessEnded:
+            pass
+        except BaseException as error:  # noqa: BLE001 - raised again on the world's thread
+            self.failure = error
+        self.is_finished = True
+
+    def wait(self, until_s: float | None = None) -> bool:
+        """Wait until woken, or until a moment of the world's time; True when woken. Called in the fiber.
+
+        Raises:
+            ProcessEnded: The process has ended.
+        """
+        assert self._fibers.current is self
+        self._raise_if_ended()
+        self._wait_number += 1
+        self._is_woken = False
+        if until_s is not None:
+            self.process.at(until_s, self._go_on, self._wait_number, False)
+        assert self.carrier is not None
+        self.carrier.switch_out()
+        self._raise_if_ended()
+        if self._interruption is not None:
+            interruption, self._interruption = self._interruption, None
+            raise interruption
+        return self._is_woken
+
+    def _raise_if_ended(self) -> None:
+        if not self.process.is_alive:
+            raise ProcessEnded
+
+    def wake(self) -> None:
+        """Let the fiber go on from where it waits now."""
+        self.process.later(0.0, self._go_on, self._wait_number, True)
+
+    def interrupt(self, error: BaseException) -> None:
+        """Let the fiber go on by raising an error where it waits, as a signal does."""
+        if not self.is_finished:
+            self._interruption = error
+            self.wake()
+
+    def _go_on(self, wait_number: int, is_woken: bool) -> None:
+        if wait_number == self._wait_number and not self.is_finished:
+            self._is_woken = is_woken
+            self._fibers.resume(self)
+
+    def unwind(self) -> None:
+        """Leave the body of a process that has ended."""
+        while self.carrier is not None and not self.is_finished:
+            self._fibers.resume(self)
+
+
+class VirtualCondition:
+    """As `threading.Condition`, without a lock: a fiber keeps the baton until it waits."""
+
+    def __init__(self, fibers: Fibers) -> None:
+        self._fibers = fibers
+        self._waiting: deque[Fiber] = deque()
+
+    def __enter__(self) -> bool:
+        """Nobody else runs."""
+        return True
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None:
+        """Nobody else waits for it."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until notified, at most so many seconds of the process's clock; False when the time is over."""
+        fiber = self._fibers.current
+        assert fiber is not None
+        self._waiting.append(fiber)
+        try:
+            return fiber.wait(None if timeout is None else fiber.process.world_s_in(timeout))
+        finally:
+            if fiber in self._waiting:
+                self._waiting.remove(fiber)
+
+    def wait_for(self, predicate: Callable[[], bool], timeout: float | None = None) -> bool:
+        """Wait until the predicate holds, at most so many seconds."""
+        fiber = self._fibers.current
+        assert fiber is not None
+        end_s = None if timeout is None else fiber.process.local_s() + timeout
+        while not predicate():
+            left_s = None if end_s is None else end_s - fiber.process.local_s()
+            if left_s is not None and left_s <= 0:
+                return False
+            self.wait(left_s)
+        return True
+
+    def notify(self) -> None:
+        """Wake one that waits."""
+        if self._waiting:
+            self._waiting.popleft().wake()
+
+    def notify_all(self) -> None:
+        """Wake all that wait."""
+        while self._waiting:
+            self.notify()
+
+
+class _VirtualPool:
+    """As `penstock.runtime.loop.ThreadPool`."""
+
+    def __init__(self, process: SimProcess, fiber_count: int) -> None:
+        self._process = process
+        self._fiber_count = fiber_count
+        self._tasks: deque[Task] = deque()
+        self._running = 0
+        self._is_closed = False
+
+    def submit(self, task: Task) -> None:
+        """Run a task on the next free fiber."""
+        if self._is_closed:
+            return
+        self._tasks.append(task)
+        if self._running < self._fiber_count:
+            self._running += 1
+            self._process.spawn(self._work)
+
+    def close(self) -> None:
+        """Take nothing new."""
+        self._is_closed = True
+
+    def _work(self) -> None:
+        while self._tasks and not self._is_closed:
+            self._tasks.popleft()()
+        self._running -= 1
+
+
+class _Driving:
+    """A fiber that drives a loop."""
+
+    def __init__(self, ended: VirtualCondition) -> None:
+        self.has_ended = False
+        self._ended = ended
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        self._ended.wait_for(lambda: not self.is_alive(), timeout)
+
+    def is_alive(self) -> bool:
+        """Whether it has not ended yet."""
+        return not self.has_ended
+
+
+class VirtualThreads:
+    """Implements `penstock.runtime.threads.Threads` for one simulated process."""
+
+    def __init__(self, process: SimProcess) -> None:
+        self._process = process
+
+    def condition(self) -> Condition:
+        """Return a condition in virtual time."""
+        return VirtualCondition(self._process.world.fibers)
+
+    def pool(self, name: str, thread_count: int) -> Pool:
+        """Return a pool of fibers."""
+        del name
+        return _VirtualPool(self._process, thread_count)
+
+    def drive(
+        self, name: str, loop: Loop[Any], clock: Clock, on_crash: Callable[[BaseException], None]
+    ) -> _Driving:
+        """Drive a loop by the production's own code, on a fiber."""
+        self._process.watch_loop(loop)
+        ended = VirtualCondition(self._process.world.fibers)
+        thread = LoopThread(name, loop, clock, on_crash)
+
+        def body() -> None:
+            thread.run()
+            driving.has_ended = True
+            ended.notify_all()
+
+        driving = _Driving(ended)
+        self._process.spawn(body)
+        return driving
