@@ -245,6 +245,17 @@ def test_claims_are_promoted_once_and_only_forwards():
     assert shards.promotions() == []
 
 
+def test_a_claim_waits_for_its_promotion_while_batches_read_other_shards():
+    shards = holding("a", "b")
+    settle(shards, done(shards=("a", "b")), claimed("a"), claimed("b"))
+    second = StreamOffset(batch=2, worker=ME, shards={"b": AT9})
+    shards.settle(second, {"b": claimed("b", AT9, AT12, batch=2)}, 1000, 0.0, asked=["b"])
+    assert shards.promotions() == [Promote("a", ME, 1, AT9, 900), Promote("b", ME, 2, AT12, 900)]
+    third = StreamOffset(batch=3, worker=ME, shards={"a": AT9})
+    shards.settle(third, {"a": claimed("a", AT9, AT12, batch=3)}, 1000, 0.0, asked=["a"])
+    assert shards.promotions() == [Promote("b", ME, 2, AT12, 900), Promote("a", ME, 3, AT12, 900)]
+
+
 def test_a_claim_of_a_batch_before_is_promoted_too_when_nothing_was_read_since():
     shards = holding("a")
     settle(shards, StreamOffset(batch=3, worker=ME, shards={"a": AT9}), claimed(batch=2))

@@ -406,7 +406,8 @@ class QueryShards:
             asked: The shards that `rows` speaks of, at least `to_look_at(start)`; None for all.
         """
         before, self.states = self.states, {}
-        self._promotions = {}
+        # The claims of shards that nobody looks at now still stand: only this query could replace them.
+        self._promotions = {} if asked is None else _without(self._promotions, asked)
         self._given_back = {}
         surprises: list[tuple[str, Surprise]] = []
         progress: list[ReaderProgress] = []
@@ -570,6 +571,10 @@ class QueryShards:
     def batch_begins(self) -> None:
         """Note that tasks were given out: no shard comes or goes until the next `settle`."""
         self._settled_batch = None
+
+
+def _without(promotions: Mapping[str, Promote], keys: Collection[str]) -> dict[str, Promote]:
+    return {key: write for key, write in promotions.items() if key not in keys}
 
 
 def _surprise(reason: StartReason, *, is_read: bool) -> Surprise | None:
