@@ -150,6 +150,16 @@ def test_reading_goes_on_after_an_aggregate_without_user_records(records):
     assert (places(kept.rows), kept.loss) == ([(6, 0)], None)
 
 
+def test_an_iterator_that_still_begins_at_the_last_record_is_not_one_behind_it():
+    machine = reader(at_record("5"))
+    machine.on_iterator("at 5", 0.0, EPOCH_MS)
+    assert machine.iterator is None
+    machine.on_page(page(iterator="still at 5", behind=10), 0.0, 0.1)
+    assert machine.iterator is None  # the page was empty, so 5 comes again
+    machine.on_page(page("5", "6", iterator="behind 6"), 0.3, 0.4)
+    assert (machine.position, machine.iterator) == (at_record("6"), "behind 6")
+
+
 def test_the_resume_filter_survives_an_empty_first_page():
     machine = started(at_record("100", 1))
     machine.on_page(page(behind=10), 0.0, 0.1)

@@ -138,8 +138,8 @@ class ShardReader:
 
     @property
     def iterator(self) -> str | None:
-        """The service's iterator right behind `position`, or None."""
-        return self._iterator
+        """The service's iterator right behind `position`; None where there is none, or it still begins at the record there."""
+        return self._iterator if self._skip_through is None else None
 
     def plan_step(self, now_s: float, waiting_bytes: int = 0, has_room: bool = True) -> Step:
         """Return what to do now. Asking changes nothing.
