@@ -115,9 +115,11 @@ class BatchSettler:
             asked, rows = None, self.look(None)
         if asked is None:
             self._full_looks_left -= 1
-            if recreate_missing(self._kinesis, self._table, self._options, rows, start, stream):
+            if recreate_missing(
+                self._kinesis, self._table, self._options, rows, start, stream, clock=self._clock
+            ):
                 rows = self.look(None)
-        self._refuse_another_driver(start, shards, rows)
+        self.refuse_another_driver(start.batch, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
@@ -140,15 +142,18 @@ class BatchSettler:
             return scan_leases(self._table)
         return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
 
-    def _refuse_another_driver(
-        self, start: StreamOffset, shards: QueryShards, rows: Mapping[str, Lease]
-    ) -> None:
-        later = find_later_claims(rows.values(), shards.worker, max(start.batch, self.rewound_from))
+    def refuse_another_driver(self, batch: int, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
+        """Make sure that nobody has claimed a later batch in the query's name.
+
+        Raises:
+            AnotherDriver: Somebody has.
+        """
+        later = find_later_claims(rows.values(), shards.worker, max(batch, self.rewound_from))
         if later:
             claim = later[0].claim_of(shards.worker)
             raise AnotherDriver(
                 f"shard {later[0].key}: batch {None if claim is None else claim.batch} of {shards.worker} was claimed, and this "
-                f"query is at batch {start.batch}: another query works from the same checkpoint location. Make sure that "
+                f"query is at batch {batch}: another query works from the same checkpoint location. Make sure that "
                 "one query at a time uses it"
             )
 

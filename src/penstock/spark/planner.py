@@ -110,6 +110,7 @@ class Planner:
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
         self._settlement: Settlement | None = None
+        self._batch = 0  # the last one that Spark has spoken of
         self._done: StreamOffset | None = None  # what Spark has said is done, until a batch begins
 
     # --- Spark's questions --------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ class Planner:
         Raises:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
-        self._done = start
+        self._done, self._batch = start, start.batch
         query_worker, shards = self._join(start)
         is_patient = may_be_only or self._until_ms is not None
         wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
@@ -168,7 +169,7 @@ class Planner:
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
         """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
-        self._done = None
+        self._done, self._batch = None, end.batch
         _, shards = self._join(end)
         if self._given is None or self._given.end.batch != end.batch:
             self._given = GivenBatch(end, self._poller.service_now_ms())
@@ -279,7 +280,7 @@ class Planner:
             warn_of_leases_that_win(self._table, rows, options)
         rows = self._rewind(known, worker, rows)
         warn_of_passed_over(options, self._table, rows, known)
-        recreate_missing(self._kinesis, self._table, options, rows, known, self._stream)
+        recreate_missing(self._kinesis, self._table, options, rows, known, self._stream, clock=self._clock)
         self._metrics = self._open_metrics(options, worker)
         query_worker = QueryWorker(
             worker,
@@ -337,6 +338,7 @@ class Planner:
     def _obey(self, query_worker: QueryWorker, shards: QueryShards) -> None:
         for command in query_worker.take_commands():
             if isinstance(command, StartReader):
+                self._settler.refuse_another_driver(self._batch, shards, {command.key: command.lease})
                 begin = with_moment(command.position, self._options.starting.of(command.key))
                 shards.start(replace(command, position=begin), self._clock.wall_ms())
             else:

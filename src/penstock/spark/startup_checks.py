@@ -19,13 +19,24 @@ from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import AnotherDriver, ClaimConflict, DataLossError, NotFound, OptionError, StreamChanged
+from penstock.errors import (
+    AnotherDriver,
+    ClaimConflict,
+    DataLossError,
+    NotFound,
+    OptionError,
+    StreamChanged,
+    Unavailable,
+)
 from penstock.ports.clock import Clock
-from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.spark_options import SourceOptions
 
 _log: Final = logging.getLogger("penstock.spark")
+_LISTINGS_MAX: Final = 8
+_LISTING_PAUSE_S: Final = 1.0
+_DENIALS_MIN: Final = 2  # a listing may lag, and giving a shard up is final
 
 
 def check_stream(stream: str, summary: StreamSummary, known: StreamOffset) -> None:
@@ -148,15 +159,19 @@ def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what shou
     rows: Mapping[str, Lease],
     start: StreamOffset,
     stream: StreamIdentity,
+    *,
+    clock: Clock,
 ) -> bool:
     """Bring back leases that the offset knows and the table does not, where the offset says; True if there were any.
 
     Raises:
         DataLossError: One of the shards has left the stream before it was read to its end, and failOnDataLoss is on.
+        Unavailable: The service reads a shard and does not list it.
     """
-    if not plan_recreation(rows, start, {}):
+    unlisted = plan_recreation(rows, start, {})
+    if not unlisted:
         return False
-    shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
+    shards = _list_with(unlisted, kinesis, options, clock)
     lineage = {key: shard.parents for key, shard in shards.items()}
     missing = plan_recreation(rows, start, lineage)
     children = {key for key, parents in lineage.items() if not missing.keys().isdisjoint(parents)}
@@ -176,6 +191,40 @@ def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what shou
         if missing.keys().isdisjoint(shards.keys() & set(lineage[key])):
             lease = starting_lease(key, TRIM_HORIZON, shards[key].parents, shards[key].hash_range, stream)
             table.write(Create(lease))
+    return True
+
+
+def _list_with(
+    keys: Collection[str], kinesis: Kinesis, options: SourceOptions, clock: Clock
+) -> dict[str, Shard]:
+    """List the shards until these are listed, or are known to be gone: unknown and unlisted, twice.
+
+    Raises:
+        Unavailable: The service reads one of them and does not list it.
+    """
+    denials = dict.fromkeys(keys, 0)
+    for attempt in range(_LISTINGS_MAX):
+        if attempt:
+            clock.sleep(_LISTING_PAUSE_S)
+        shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
+        unlisted = [key for key in keys if key not in shards]
+        for key in unlisted:
+            denials[key] += not _is_known(key, kinesis, options.stream)
+        if all(denials[key] >= _DENIALS_MIN for key in unlisted):
+            return shards
+    raise Unavailable(
+        f"stream {options.stream}: its listing leaves out {', '.join(unlisted[:5])}, which the service knows, and whose leases "
+        "have to be made again. Start the query again when the listing is whole",
+        operation="ListShards",
+        resource=options.stream,
+    )
+
+
+def _is_known(key: str, kinesis: Kinesis, stream: str) -> bool:
+    try:
+        kinesis.fetch_iterator(stream, key, IteratorStart(IteratorType.TRIM_HORIZON))
+    except NotFound:
+        return False
     return True
 
 

@@ -1,0 +1,76 @@
+"""What a query looks at before it joins: a listing that leaves a shard out is not a loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from penstock.core.batches.offsets import StreamOffset
+from penstock.core.hash_key import FULL_RANGE
+from penstock.core.position import at_record
+from penstock.core.shard import Shard
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import DataLossError, NotFound, Unavailable
+from penstock.ports.kinesis import ShardListing
+from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from penstock.spark.spark_options import parse_source
+from penstock.spark.startup_checks import recreate_missing
+
+OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
+KNOWN = StreamOffset(batch=3, worker="q", shards={"shardId-1": at_record("7")})
+WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
+
+
+@dataclass
+class LaggingKinesis:
+    """Lists what a test says, one listing after the other; the last one stays. A clock, too."""
+
+    listings: list[tuple[Shard, ...]]
+    is_known: bool = True
+    slept_s: list[float] = field(default_factory=list)
+
+    def fetch_shards(self, stream, shard_filter=None):
+        return ShardListing(self.listings.pop(0) if len(self.listings) > 1 else self.listings[0])
+
+    def fetch_iterator(self, stream, shard_id, start):
+        if not self.is_known:
+            raise NotFound(f"{shard_id} does not exist")
+        return "iterator"
+
+    def monotonic_s(self):
+        return sum(self.slept_s)
+
+    def wall_ms(self):
+        return 0
+
+    def sleep(self, duration_s):
+        self.slept_s.append(duration_s)
+
+
+def recreate(kinesis):
+    table = MemoryLeaseTable()
+    recreate_missing(kinesis, table, OPTIONS, {}, KNOWN, StreamIdentity("arn", 1), clock=kinesis)
+    return {lease.key: lease.checkpoint for lease in table.scan().leases}
+
+
+def test_a_shard_that_one_listing_leaves_out_gets_its_lease_back_when_it_is_listed():
+    kinesis = LaggingKinesis([(), (), WHOLE])
+    assert recreate(kinesis) == {"shardId-1": at_record("7")}
+    assert kinesis.slept_s == [1.0, 1.0]
+
+
+def test_a_shard_that_is_unknown_and_unlisted_twice_is_gone():
+    kinesis = LaggingKinesis([()], is_known=False)
+    with pytest.raises(DataLossError, match="shardId-1 has left the stream"):
+        recreate(kinesis)
+    assert kinesis.slept_s == [1.0]
+
+
+def test_a_shard_that_is_unknown_once_and_listed_then_is_not_gone():
+    assert recreate(LaggingKinesis([(), WHOLE], is_known=False)) == {"shardId-1": at_record("7")}
+
+
+def test_a_shard_that_is_read_and_never_listed_ends_the_query_without_a_loss():
+    with pytest.raises(Unavailable, match="leaves out shardId-1, which the service knows"):
+        recreate(LaggingKinesis([()]))
