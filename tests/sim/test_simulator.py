@@ -11,6 +11,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.sim.checkers import Suite
 from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
 from penstock.sim.history import name_of
+from penstock.sim.query_plan import CALM, QueryPlan
 from penstock.sim.run import run_scenario, run_seed
 from penstock.sim.situations import expected, never_met
 from penstock.sim.world import World
@@ -60,6 +61,21 @@ def test_the_seeds_draw_every_fault():
     for name in set(FaultPlan.__slots__) - always:
         used = sum(getattr(plan, name) != getattr(off, name) for plan in plans)
         assert 5 < used < len(plans), name
+
+
+def test_the_seeds_draw_everything_that_happens_to_queries():
+    plans = [draw_query_scenario(seed).query_plan for seed in range(300)]
+    for name in set(QueryPlan.__slots__) - {"options", "executor_count", "executor_pause_max_s"}:
+        used = sum(getattr(plan, name) != getattr(CALM, name) for plan in plans)
+        assert 5 < used < len(plans), name
+    for option in (
+        "maxRecordsPerTrigger",
+        "maxRecordsPerShard",
+        "maxBatchDuration",
+        "shardsPerTask",
+        "deaggregate",
+    ):
+        assert 5 < sum(option in plan.options for plan in plans) < len(plans), option
 
 
 def test_every_kind_of_event_happens_within_a_few_seeds(runs):

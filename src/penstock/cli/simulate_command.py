@@ -11,6 +11,7 @@ import json
 import sys
 import time
 from collections import Counter
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--queries",
         action="store_true",
-        help="fleets of Spark queries and consumers instead of consumers alone",
+        help="fleets of Spark queries and consumers instead of consumers alone (needs pyarrow)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
@@ -102,6 +103,10 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
+    if args.queries and find_spec("pyarrow") is None:
+        raise OptionError(
+            "--queries runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"
+        )
 
 
 def _describe(result: SeedResult, line_count: int) -> dict[str, object]:

@@ -10,7 +10,7 @@ import heapq
 import math
 import random
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
@@ -52,9 +52,9 @@ class Environment:
         self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
+        self.fibers = Fibers()
         self.met: Counter[str] = Counter()
         """How often each fault, refusal and decision came up."""
-        self.fibers = Fibers()
         self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
         for shard in self.stream.shards.values():
             self.note("shard", shard.shard_id, shard.parents)
@@ -86,10 +86,16 @@ class Environment:
     def run_until(self, until_s: float) -> None:
         """Let time pass."""
         heap = self._heap
-        while heap and heap[0][0] <= until_s:
+
+        def step() -> bool:
+            if not heap or heap[0][0] > until_s:
+                return False
             at_s, _, action, args = heapq.heappop(heap)
             self.now = max(self.now, at_s)
             action(*args)
+            return True
+
+        self.fibers.run(step)
         self.now = until_s
 
     def digest(self) -> str:
@@ -109,6 +115,14 @@ class Environment:
             self.met["fault: slow_handler"] += 1
             return self.chance.uniform(1.0, 25.0)
         return 0.01 + 0.2 * self.chance.random()
+
+    def has_fault(self, name: str) -> bool:
+        """Draw whether something happens to a query now, by the name of its likelihood in the seed's plan of queries."""
+        likelihood: float = getattr(self.scenario.query_plan, name)
+        happens = not self.is_healed and self.chance.random() < likelihood
+        if happens:
+            self.met[f"fault: {name}"] += 1
+        return happens
 
     # --- servers --------------------------------------------------------------------------------------
 
@@ -181,6 +195,20 @@ class Environment:
         self.met["fault: foreign_rows"] += 1
         return (("leader", "entityType LEADER"),)
 
+    def serve_rows(self, low: str, high: str) -> Problem | list[Lease]:
+        """Return the rows whose keys are at least `low` and below `high`."""
+        problem = self.table_problem()
+        if problem is not None:
+            return problem
+        return [row for key, row in self.table.rows.items() if low <= key < high]
+
+    def serve_rows_of(self, keys: Collection[str]) -> Problem | list[Lease]:
+        """Return the rows of these keys."""
+        problem = self.table_problem()
+        if problem is not None:
+            return problem
+        return [row for key, row in self.table.rows.items() if key in keys]
+
     def serve_fetch(self, key: str) -> Problem | tuple[Lease | None]:
         """Return one row."""
         problem = self.table_problem()
@@ -191,16 +219,20 @@ class Environment:
         self.table.exists = True
 
     def serve_listing(
-        self, filter_type: str | None, timestamp_ms: int | None
+        self, filter_type: str | None, timestamp_ms: int | None, stream: SimStream | None = None
     ) -> Problem | tuple[tuple[Shard, ...], int]:
         """Answer ListShards: in any order, now and then incomplete."""
         if self.luck("stream_throttle"):
             return Problem.THROTTLED
-        shards = self.stream.list_shards(filter_type, timestamp_ms)
+        shards = (stream or self.stream).list_shards(filter_type, timestamp_ms)
         self.chance.shuffle(shards)
         if self.luck("bad_listing") and len(shards) > 1:
             shards = shards[: -self.chance.randint(1, max(1, len(shards) // 3))]
         return tuple(shards), self.now_ms()
+
+    def serve_summary(self) -> PenstockError | None:
+        """Answer DescribeStreamSummary, as far as it can fail."""
+        return self._stream_error()
 
     def _stream_error(self) -> PenstockError | None:
         if self.luck("stream_throttle"):

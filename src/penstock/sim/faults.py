@@ -16,6 +16,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
+from penstock.sim.query_plan import CALM, QueryPlan, draw_query_plan
 
 EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
@@ -59,7 +60,13 @@ class FaultPlan:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """Everything that one seed decides before anything happens."""
+    """Everything that one seed decides before anything happens.
+
+    Args:
+        queries: The workers that are Spark queries.
+        query_plan: What happens to them.
+        foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing.
+    """
 
     seed: int
     workers: tuple[str, ...]
@@ -72,6 +79,8 @@ class Scenario:
     start_spread_s: float = 15.0
     with_readers: bool = True
     queries: frozenset[str] = frozenset()
+    query_plan: QueryPlan = CALM
+    foreign: frozenset[str] = frozenset()
 
 
 def draw_scenario(seed: int) -> Scenario:
@@ -146,16 +155,28 @@ def draw_query_scenario(seed: int) -> Scenario:
     drawn = draw_scenario(seed)
     chance = random.Random(f"queries {seed}")
     queries = chance.choice((1, 1, 2))
-    plain = chance.choice((0, 0, 1, 2))
+    plain = chance.choice((0, 1, 1, 2))
     names = tuple(
         f"{'ab'[index % 2]}/{'q' if index < queries else 'w'}{index}" for index in range(queries + plain)
     )
     # A hand-over waits for the batch, which takes a while when its tasks fail.
     options = replace(drawn.options, leases_to_acquire=None)
+    has_robbers = plain > 0 and chance.random() < 0.6
+    foreign = frozenset(names[queries : queries + 1]) if has_robbers else frozenset()
+    if has_robbers:
+        options = replace(options, policy=BalancePolicy.KCL2)
 
     def some(high: float) -> float:
         return chance.uniform(0.0, high) if chance.random() < 0.4 else 0.0
 
     # Mistakes of the service that a task of a batch must not take for a shard's end, or for a loss.
     faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
-    return replace(drawn, workers=names, queries=frozenset(names[:queries]), options=options, faults=faults)
+    return replace(
+        drawn,
+        workers=names,
+        queries=frozenset(names[:queries]),
+        query_plan=draw_query_plan(chance, has_robbers=has_robbers),
+        options=options,
+        faults=faults,
+        foreign=foreign,
+    )

@@ -28,70 +28,131 @@ class ProcessEnded(BaseException):
 
 
 class _Carrier:
-    """An OS thread that runs one fiber's body after the other.
+    """An OS thread that runs one fiber after the other.
 
     Args:
-        baton: The world's: who holds it runs.
+        fibers: Tells what goes on when a fiber has ended.
     """
 
-    def __init__(self, baton: threading.Lock) -> None:
-        self._baton = baton
-        self._go = threading.Lock()
-        self._go.acquire()
-        self.body: Callable[[], None] | None = None
+    def __init__(self, fibers: Fibers) -> None:
+        self.go = threading.Lock()
+        self.go.acquire()
+        self.fiber: Fiber | None = None
+        self._fibers = fibers
         threading.Thread(target=self._work, daemon=True).start()
 
-    def switch_in(self) -> None:
-        """Let the body run until it waits or ends; called on the world's thread."""
-        self._go.release()
-        self._baton.acquire()
-
-    def switch_out(self) -> None:
-        """Hand the baton back until the world lets the body go on; called in it."""
-        self._baton.release()
-        self._go.acquire()
-
-    def end(self) -> None:
-        """End the thread, which runs no body."""
-        self.body = None
-        self._go.release()
-
     def _work(self) -> None:
-        self._go.acquire()
-        while self.body is not None:
-            self.body()
-            self.switch_out()
+        self.go.acquire()
+        while self.fiber is not None:
+            self.fiber.run()
+            if not self._fibers.goes_on_after_end(self):
+                self.go.acquire()
 
 
 class Fibers:
-    """The fibers of one world, and the threads that carry them."""
+    """The fibers of one world, and the threads that carry them.
+
+    Whoever waits lets the world's events happen on its own thread until one of them resumes a fiber. So a fiber that is the
+    next one to go on costs no change of threads.
+    """
 
     def __init__(self) -> None:
-        self._baton = threading.Lock()
-        self._baton.acquire()
-        self._idle: list[_Carrier] = []
         self.current: Fiber | None = None
+        self._main = threading.Lock()
+        self._main.acquire()
+        self._idle: list[_Carrier] = []
+        self._begun: dict[Fiber, None] = {}
+        self._next: Fiber | None = None
+        self._step: Callable[[], bool] = lambda: False
+        self._failure: BaseException | None = None
+
+    def run(self, step: Callable[[], bool]) -> None:
+        """Let events happen until none is due.
+
+        Args:
+            step: Lets one event happen; False when none is due.
+
+        Raises:
+            BaseException: What an event raised, or a fiber did not catch.
+        """
+        self._step = step
+        fiber = self._let_happen()
+        if fiber is not None:
+            self._hand_to(fiber)
+            self._main.acquire()
+        failure, self._failure = self._failure, None
+        if failure is not None:
+            raise failure
 
     def resume(self, fiber: Fiber) -> None:
-        """Let a fiber run until it waits again; raise what nothing in it has caught."""
-        assert self.current is None, "the world resumes fibers; they do not resume each other"
-        carrier = fiber.carrier
-        if carrier is None:
-            carrier = fiber.carrier = self._idle.pop() if self._idle else _Carrier(self._baton)
-            carrier.body = fiber.run
-        self.current = fiber
-        carrier.switch_in()
+        """Let a fiber go on when the event under way is over."""
+        assert self.current is None, "events resume fibers; fibers do not resume each other"
+        assert self._next is None, "an event resumes one fiber"
+        self._next = fiber
+
+    def switch_from(self, fiber: Fiber) -> None:
+        """Let the world go on until this fiber is resumed; called in it."""
         self.current = None
-        if fiber.is_finished:
-            fiber.carrier = None
-            self._idle.append(carrier)
-            if fiber.failure is not None:
-                raise fiber.failure
+        following = self._let_happen()
+        if following is not fiber:
+            assert fiber.carrier is not None
+            self._hand_to(following)
+            fiber.carrier.go.acquire()
+        self.current = fiber
+
+    def goes_on_after_end(self, carrier: _Carrier) -> bool:
+        """Let the world go on after a fiber has ended; True when the next one begins on the same thread."""
+        ended, carrier.fiber = carrier.fiber, None
+        assert ended is not None
+        self.current = ended.carrier = None
+        del self._begun[ended]
+        self._failure = self._failure or ended.failure
+        following = self._let_happen()
+        if following is not None and following.carrier is None:
+            self._begin(following, carrier)
+            return True
+        # From here on the carrier may be given another fiber at any moment: it only waits.
+        self._idle.append(carrier)
+        self._hand_to(following)
+        return False
+
+    def _let_happen(self) -> Fiber | None:
+        """Let events happen until one resumes a fiber, and return it; None when the world's own thread is to go on."""
+        try:
+            while self._next is None:
+                if self._failure is not None or not self._step():
+                    return None
+        except BaseException as error:  # noqa: BLE001 - raised again on the world's thread
+            self._failure = error
+            return None
+        following, self._next = self._next, None
+        return following
+
+    def _begin(self, fiber: Fiber, carrier: _Carrier) -> None:
+        fiber.carrier, carrier.fiber = carrier, fiber
+        self._begun[fiber] = None
+        self.current = fiber
+
+    def _hand_to(self, fiber: Fiber | None) -> None:
+        if fiber is None:
+            self._main.release()
+            return
+        if fiber.carrier is None:
+            self._begin(fiber, self._idle.pop() if self._idle else _Carrier(self))
+        assert fiber.carrier is not None
+        fiber.carrier.go.release()
 
     def close(self) -> None:
-        """End the threads that carry nothing; every fiber is finished by now."""
+        """Leave every fiber where it waits, and end the threads."""
+        self._step = lambda: False
+        for fiber in list(self._begun):
+            fiber.process.is_alive = False
+            self._next = None
+            self._hand_to(fiber)
+            self._main.acquire()
         for carrier in self._idle:
-            carrier.end()
+            carrier.fiber = None
+            carrier.go.release()
         self._idle.clear()
 
 
@@ -139,9 +200,8 @@ class Fiber:
         self._wait_number += 1
         self._is_woken = False
         if until_s is not None:
-            self.process.at(until_s, self._go_on, self._wait_number, False)
-        assert self.carrier is not None
-        self.carrier.switch_out()
+            self.process.at(until_s, self._on_event, self._wait_number, False)
+        self._fibers.switch_from(self)
         self._raise_if_ended()
         if self._interruption is not None:
             interruption, self._interruption = self._interruption, None
@@ -154,7 +214,7 @@ class Fiber:
 
     def wake(self) -> None:
         """Let the fiber go on from where it waits now."""
-        self.process.later(0.0, self._go_on, self._wait_number, True)
+        self.process.later(0.0, self._on_event, self._wait_number, True)
 
     def interrupt(self, error: BaseException) -> None:
         """Let the fiber go on by raising an error where it waits, as a signal does."""
@@ -162,14 +222,18 @@ class Fiber:
             self._interruption = error
             self.wake()
 
-    def _go_on(self, wait_number: int, is_woken: bool) -> None:
+    def go_on(self) -> None:
+        """Let the fiber go on when the event under way, which is of its process, is over."""
+        self._on_event(self._wait_number, True)
+
+    def _on_event(self, wait_number: int, is_woken: bool) -> None:
         if wait_number == self._wait_number and not self.is_finished:
             self._is_woken = is_woken
             self._fibers.resume(self)
 
     def unwind(self) -> None:
-        """Leave the body of a process that has ended."""
-        while self.carrier is not None and not self.is_finished:
+        """Leave the body, whose process has ended: nothing in it waits any more."""
+        if self.carrier is not None:
             self._fibers.resume(self)
 
 

@@ -10,9 +10,10 @@ from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Create
+from penstock.core.leases.lease import BatchClaim, Lease
+from penstock.core.leases.lease_writes import Claim, Create
 from penstock.core.position import Position, Sentinel
+from penstock.sim.faults import EPOCH_MS
 
 HistoryEntry = tuple[Any, ...]
 
@@ -62,6 +63,8 @@ class History:
     was_table_dropped: bool = False
     readers: dict[tuple[str, str, int], ReaderHistory] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
+    unread: set[tuple[str, int, str]] = field(default_factory=set)
+    logged_ms: dict[tuple[str, int], int] = field(default_factory=dict)
     healed_s: float | None = None
     start_ms: int | None = None
 
@@ -133,6 +136,11 @@ class History:
             self.rows.pop(key, None)
             return
         self.rows[key] = after
+        if isinstance(write, Claim):
+            # What came after the batch was planned was not there to be read, so the driver must not skip it.
+            planned_ms = self.logged_ms.get((write.claim.worker, write.claim.batch), 0)
+            is_the_drivers = name_of(who) == write.claim.worker
+            self._skip_unread(key, write.claim, planned_ms if is_the_drivers else None)
         if isinstance(write, Create):
             self.created.add(key)
             moment = after.checkpoint.timestamp_ms
@@ -143,6 +151,26 @@ class History:
             self.owner_write_s[who, key] = self.now
         if after.checkpoint_owner is not None and (before is None or before.checkpoint_owner is None):
             self.asked_s[key] = self.now
+
+    def _on_logged(self, who: str, batch: int, _starts: Any, _read: Any) -> None:
+        self.logged_ms.setdefault((name_of(who), batch), EPOCH_MS + int(self.now * 1000))
+
+    def _on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
+        for key in keys:
+            self.unread.add((name, batch, key))
+            claim = self.rows[key].claim_of(name) if key in self.rows else None
+            if claim is not None:
+                self._skip_unread(key, claim, None)
+
+    def _skip_unread(self, key: str, claim: BatchClaim, until_ms: int | None) -> None:
+        """Count as done what a done batch held and its action did not read: its user wanted it so."""
+        shard = self.shards[key]
+        for past in claim.past(1 + len(claim.earlier)):
+            if (claim.worker, past.batch, key) in self.unread:
+                begin, end = self.index_after(key, past.start), self.index_after(key, past.end)
+                if until_ms is not None:
+                    end = min(end, bisect_right(shard.arrivals_ms, until_ms))
+                shard.done.update(shard.sequences[begin:end])
 
     def _on_row_deleted(self, key: str, _reader: str | None) -> None:
         self.rows.pop(key, None)

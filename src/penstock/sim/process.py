@@ -54,9 +54,9 @@ class SimProcess:
 
     def at(self, moment_s: float, action: Callable[..., None], *args: Any) -> None:
         """Run something in this process at a moment of the world's time, unless it has ended by then."""
-        self.world.schedule(max(moment_s, self.world.now), self._run, action, args)
+        self.world.schedule(max(moment_s, self.world.now), self._do_unless_ended, action, args)
 
-    def _run(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
+    def _do_unless_ended(self, action: Callable[..., None], args: tuple[Any, ...]) -> None:
         if not self.is_alive:
             return
         if self.world.now < self.paused_until:
@@ -69,7 +69,7 @@ class SimProcess:
         if self.world.now >= self.paused_until:
             backlog, self._backlog = self._backlog, []
             for action, args in backlog:
-                self.world.schedule(self.world.now, self._run, action, args)
+                self.world.schedule(self.world.now, self._do_unless_ended, action, args)
 
     # --- blocking code --------------------------------------------------------------------------------
 
@@ -80,6 +80,14 @@ class SimProcess:
         self._fibers.append(fiber)
         self.later(0.0, fiber.begin)
         return fiber
+
+    def start(self) -> None:
+        """Begin."""
+        raise NotImplementedError
+
+    def request_stop(self) -> None:
+        """Ask the process to stop politely."""
+        raise NotImplementedError
 
     def end(self) -> None:
         """End the process where it is; its threads are left at once."""

@@ -1,316 +1,359 @@
-"""A simulated Spark query: a driver that plans and commits as Spark does; its tasks (`query_task`) outlive it.
+"""A simulated Spark query: the production's planner in a process of its own, driven as Spark drives it.
 
-The driver runs the production's `Coordinator` and `QueryShards`.
 What Spark keeps (the log of offsets, the log of commits) survives the driver; everything else dies with it, at any moment,
-since every step is an event of its own. Attempts of one task race, fail and are repeated.
+also in the middle of a call. Tasks run in executors (`executor`), which its death does not touch.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from penstock.core.batches.claims import Execution
-from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.query_shards import QueryShards, plan_recreation
+from penstock.core.batches.claims import resolve_start
+from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
 from penstock.core.leases.coordinator_events import (
-    AuditReaders,
+    Effect,
     Event,
-    ExtendDelivery,
-    NotDone,
-    Problem,
-    ReadersFound,
     ReaderStopped,
+    Report,
     ShardDrained,
     StartReader,
-    StopReader,
-    StopRequested,
-    Tick,
-    Unknown,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.leases.lease import Lease, starting_lease
-from penstock.core.leases.lease_writes import Create, Promote
-from penstock.core.position import Position, Sentinel
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import LeaseWrite, Outcome
+from penstock.core.leases.table_part import TablePart
 from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import PenstockError
+from penstock.ports.lease_table import LeaseScan
+from penstock.ports.metrics import NoMetrics
+from penstock.runtime.lease_loop import LeaseLoop
+from penstock.runtime.loop import Loop
+from penstock.sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.environment import Environment
-from penstock.sim.query_task import SimTask
-from penstock.sim.stream import SimShard
-from penstock.sim.worker import SimWorker
+from penstock.sim.executor import STREAM_NAME, Attempt, ShardRows, SimExecutor, TaskFailed, read_task
+from penstock.sim.faults import STREAM, Scenario
+from penstock.sim.fibers import Fiber, VirtualThreads
+from penstock.sim.process import SimProcess
+from penstock.sim.stream import SimStream
+from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.planner import Planner
+from penstock.spark.shard_task import ShardTask
+from penstock.spark.spark_options import SourceOptions, parse_source
 
-_FAILURES_MAX: Final = 8
-_IDLE_S: Final = 1.0
-_JOIN_S: Final = 20.0
-_STREAM: Final = StreamIdentity("arn", 1)
+_TASK_FAILURES_MAX: Final = 4  # spark.task.maxFailures
+
+
+class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
+    """Another driver has written this entry of the checkpoint location's log."""
+
+
+class JobFailed(Exception):  # noqa: N818 - as Spark says it
+    """A task failed too often."""
 
 
 @dataclass(slots=True)
 class QueryLog:
     """What a query's checkpoint location holds: it survives the driver."""
 
-    offsets: list[StreamOffset] = field(default_factory=list)
+    offsets: list[str] = field(default_factory=list)
     committed_count: int = 0
+    _states: list[tuple[int, int]] = field(default_factory=list)
 
-    @property
-    def done(self) -> StreamOffset:
-        """The offset of the last committed batch."""
-        return self.offsets[self.committed_count - 1] if self.committed_count else StreamOffset()
+    def offset(self, index: int) -> StreamOffset:
+        """Return the offset of a batch by Spark's number; the initial one before the first."""
+        return INITIAL_OFFSET if index < 0 else parse_offset(json.loads(self.offsets[index]))
 
-    @property
-    def pending(self) -> StreamOffset | None:
-        """The offset that was logged and whose batch was not committed."""
-        return self.offsets[-1] if len(self.offsets) > self.committed_count else None
+    def add_offset(self, index: int, offset: StreamOffset) -> None:
+        """Log a batch before it runs."""
+        if index != len(self.offsets):
+            raise LogConflict(f"offsets/{index} is there already")
+        self._keep_state()
+        self.offsets.append(json.dumps(offset.to_json(), sort_keys=True))
+
+    def commit(self, index: int) -> None:
+        """Log that a batch is done."""
+        if index != self.committed_count:
+            raise LogConflict(f"commits/{index} is there already")
+        self._keep_state()
+        self.committed_count += 1
+
+    def _keep_state(self) -> None:
+        self._states.append((len(self.offsets), self.committed_count))
+
+    def copy(self) -> QueryLog:
+        """Return a copy of the location."""
+        return QueryLog(list(self.offsets), self.committed_count, list(self._states))
+
+    def restore(self, choice: float) -> bool:
+        """Go back to an earlier state; False where there is none with a batch in it."""
+        earlier = [place for place, state in enumerate(self._states) if state[0]]
+        if not earlier:
+            return False
+        place = earlier[int(choice * len(earlier))]
+        offset_count, self.committed_count = self._states[place]
+        del self.offsets[offset_count:], self._states[place:]
+        return True
 
 
-def index_after(shard: SimShard, position: Position) -> int:
-    """Return the index of the first record that a position leaves to be read."""
-    if position.sequence_number is not None:
-        return bisect_right(shard.sequences, int(position.sequence_number))
-    if position.is_shard_end:
-        return len(shard.sequences)
-    if position.timestamp_ms is not None:
-        return bisect_left(shard.arrivals_ms, position.timestamp_ms)
-    return len(shard.sequences) if position.sentinel is Sentinel.LATEST else 0
+def source_options(scenario: Scenario, name: str, stream: str = STREAM_NAME) -> SourceOptions:
+    """Return a query's options, as its user would give them."""
+    start = scenario.options.start.default
+    where = {"startingPosition": "LATEST" if start.sentinel is None else start.sentinel.value}
+    if start.timestamp_ms is not None:
+        where = {"startingTimestamp": str(start.timestamp_ms)}
+    given = {
+        "streamName": stream,
+        "applicationName": "application",
+        "workerId": name,
+        "leaseDuration": f"{scenario.options.lease_duration_s}s",
+        "balance": scenario.options.policy.value,
+        "region": "sim-1",
+        **where,
+        **scenario.query_plan.options,
+    }
+    return parse_source(given)[0]
 
 
-class SimQuery(SimWorker):
-    """One life of a query's driver; `log` is its checkpoint location."""
+@dataclass(slots=True)
+class _Task:
+    """One task of a batch, in the driver's eyes."""
+
+    shards: list[ShardTask]
+    failure_count: int = 0
+    rows: dict[str, ShardRows] | None = None
+    error: Exception | None = None
+
+
+class SimQuery(SimProcess):
+    """One life of a query's driver.
+
+    Args:
+        world: What it sees.
+        name: The query's worker id.
+        incarnation: Names this life.
+        on_gone: Called when it has ended, with how.
+        log: Its checkpoint location.
+        executors: Returns the processes that run its tasks now.
+        stream: Another stream than the world's, for a query that has no business here.
+    """
 
     def __init__(
         self,
         world: Environment,
         name: str,
         incarnation: int,
-        on_gone: Callable[[SimWorker, str], None],
+        *,
+        on_gone: Callable[[SimProcess, str], None],
         log: QueryLog,
+        executors: Callable[[], list[SimExecutor]],
+        stream: tuple[SimStream, StreamIdentity] | None = None,
     ) -> None:
-        super().__init__(world, name, incarnation, on_gone)
+        super().__init__(world, name, incarnation)
+        self.on_gone = on_gone
         self.log = log
-        self.shards = QueryShards(name)
-        self._commands: list[StartReader | StopReader] = []
-        self._epochs: dict[str, int] = {}
-        self._began_s = world.now
-        self._has_joined = False
-        self._results: dict[str, tuple[int, ...]] = {}
-        self._failures = 0
-        self._running: StreamOffset | None = None
+        self._executors = executors
+        self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
+        self._options = source_options(world.scenario, name, STREAM_NAME if stream is None else "other")
+        self._clock = SimClock(self)
+        self._threads = VirtualThreads(self)
+        self._changed = self._threads.condition()
+        self._table = _DriverTable(self, lambda: world.fibers.current is self._main)
+        self._main: Fiber | None = None
         self._is_stopping = False
-        self._handlers[StartReader] = self._keep
-        self._handlers[StopReader] = self._keep
-        self._handlers[AuditReaders] = self._tell_alive
-        self._handlers[ExtendDelivery] = lambda _: None
+        self.read_now: tuple[str, ...] = ()
+        """The shards of the batch under way."""
+        self._reads_what_is_there = world.has_fault("available_now")
 
-    def coordinator_options(self) -> CoordinatorOptions:
-        """As production's queries coordinate."""
-        return replace(self.world.scenario.options, keeps_claims=True)
-
-    # --- the coordinator --------------------------------------------------------------------------------
+    # --- the process ----------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Make what the log knows and the table does not, then join."""
-        known = self.log.pending or self.log.done
-
-        def see(rows: dict[str, Lease]) -> None:
-            for row in rows.values():
-                self.shards.see(row)
-            self._recreate(rows, known, self._join)
-
-        self._look(see)
-
-    def _join(self) -> None:
-        self.feed(Tick())
-        self.later(0.05, self._turn)
-
-    def _keep(self, command: StartReader | StopReader) -> None:
-        if isinstance(command, StartReader):
-            self.world.note("start", self.who, command.key, command.epoch, command.position)
-            self._epochs[command.key] = command.epoch
-        self._commands.append(command)
-
-    def _tell_alive(self, _: AuditReaders) -> None:
-        self.later(0.0, self.feed, ReadersFound(frozenset(self._epochs.items())))
-
-    def _obey(self) -> None:
-        commands, self._commands = self._commands, []
-        for command in commands:
-            if isinstance(command, StartReader):
-                self.shards.start(command, self.world.wall_ms())
-            else:
-                self.shards.stop(command)
-
-    def _tell(self, events: list[Any]) -> None:
-        told: list[Event] = list(events)
-        for event in told:
-            if isinstance(event, ShardDrained | ReaderStopped):
-                self._epochs.pop(event.key, None)
-                self.world.note("gone", self.who, event.key, event.epoch)
-        for event in told:
-            self.feed(event)
+        """Begin."""
+        self._main = self.spawn(self._live)
 
     def request_stop(self) -> None:
-        """Stop as Spark stops a source: politely when no batch is under way, else by ending the process."""
-        if self._running is not None or not self.shards.is_settled:
-            self.on_gone(self, "stopped in a batch")
-            return
-        self._is_stopping = True
-        self._obey()
-        self._tell([*self.shards.drained(), *self.shards.hand_back_all()])
-        self.feed(StopRequested())
+        """Stop as Spark stops a source: with SIGTERM, wherever it is."""
+        if self._main is not None and not self._is_stopping:
+            self._is_stopping = True
+            self._main.interrupt(SystemExit(0))
 
-    # --- Spark's loop -------------------------------------------------------------------------------------
-
-    def _turn(self) -> None:
-        if self._running is not None or self._is_stopping:
-            return
-        if not self._has_joined:
-            waited_s = self.world.now - self._began_s
-            if not self.coordinator.is_at_rest and waited_s < _JOIN_S:
-                self.later(0.2, self._turn)
-                return
-            self._has_joined = True
-        self._obey()
-        if self.log.pending is not None:
-            self._run_batch(self.log.pending)
-        elif self.shards.is_settled_for(self.log.done.batch):
-            self._plan()
-        else:
-            self._look(lambda rows: self._recreate(rows, self.log.done, lambda: self._look(self._settle)))
-
-    def _look(self, then: Any) -> None:
-        known_before = bool(self.log.offsets)
-
-        def serve() -> Problem | dict[str, Lease]:
-            if not self.world.table.exists:
-                self.world.table.exists = True  # production makes it anew, and says so
-                if known_before:
-                    self.world.note("report", self.who, "TABLE_GONE", "", None)
-            problem = self.world.table_problem()
-            return problem if problem is not None else dict(self.world.table.rows)
-
-        def answer(result: Problem | dict[str, Lease]) -> None:
-            if isinstance(result, Problem):
-                self.later(self.world.chance.uniform(0.1, 1.0), self._look, then)
-            else:
-                then(result)
-
-        self.call("query scan", serve, answer)
-
-    def _recreate(self, rows: dict[str, Lease], known: StreamOffset, then: Any) -> None:
-        lineage = {key: shard.parents for key, shard in self.world.stream.shards.items()}
-        missing = list(plan_recreation(rows, known, lineage).items())
-
-        def following(_: Any = None) -> None:
-            if not missing:
-                then()
-                return
-            key, position = missing.pop()
-            shard = self.world.stream.shards[key]
-            write = Create(starting_lease(key, position, shard.parents, shard.hash_range))
-            self.call("query create", lambda: self.world.serve_write(self.who, write), following, key)
-
-        following()
-
-    def _settle(self, rows: dict[str, Lease]) -> None:
-        if self._is_stopping:
-            return
-        settlement = self.shards.settle(self.log.done, rows, self.world.wall_ms(), self.local_s())
-        self._tell(list(settlement.progress))
-        self._plan()
-
-    def _plan(self) -> None:
-        if self._is_stopping:
-            return
-        self._obey()
-        for key, state in self.shards.states.items():
-            shard = self.world.stream.shards[key]
-            if index_after(shard, state.position) < len(shard.sequences):
-                state.has_news = True
-            elif shard.closed_ms is not None:
-                state.is_finished = True
-                state.children = self.world.stream.children_of(shard)
-        self._tell([*self.shards.drained(), *self.shards.hand_back()])
-        wanted = [key for key, state in self.shards.states.items() if state.has_news]
-        if not wanted:
-            self._promote(self.shards.promotions())
-            return
-        offset = self.shards.next_offset(
-            self.log.done,
-            wanted,
-            stream=_STREAM,
-            record_count_max=self.world.chance.choice((3, 10, 1000)),
-            bytes_max=None,
-            until_ms=None,
+    def _live(self) -> None:
+        planner = Planner(
+            self._options,
+            SimKinesis(self, "", self._stream, self._identity),
+            self._table,
+            clock=self._clock,
+            chance=self.world.chance,
+            threads=self._threads,
+            open_metrics=lambda _options, _worker: NoMetrics(),
+            read=self._fix,
         )
-        self.later(self.world.latency_s(), self._log, offset)
+        how = "done"
+        try:
+            self._run(planner)
+        except SystemExit:
+            how = "stopped"
+        except (PenstockError, LogConflict, JobFailed) as error:
+            how = f"failed: {type(error).__name__}"
+            self.world.note("query_failed", self.who, type(error).__name__, str(error))
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            how = "crashed"
+            self.world.note("log", self.who, "CRITICAL", "the driver crashed", repr(error))
+        try:
+            planner.stop()
+        except SystemExit:
+            how = "stopped"
+        self.on_gone(self, how)
 
-    def _promote(self, writes: list[Promote]) -> None:
-        if not writes:
-            self.later(_IDLE_S, self._turn)
-            return
-        write = writes[0]
+    def watch_loop(self, loop: Loop[Any]) -> None:
+        """Note what the coordinator reports, and which shards come and go."""
+        if isinstance(loop, LeaseLoop):
+            loop.observe = self._observe
 
-        def answer(outcome: Any) -> None:
-            if not isinstance(outcome, NotDone | Unknown):
-                self.shards.note_promoted([write.key])
-            self._promote(writes[1:])
+    def _observe(self, what: Event | Effect) -> None:
+        match what:
+            case StartReader():
+                self.world.note("start", self.who, what.key, what.epoch, what.position)
+            case ShardDrained() | ReaderStopped():
+                self.world.note("gone", self.who, what.key, what.epoch)
+            case Report():
+                self.world.note("report", self.who, what.topic.name, what.reason, what.key)
+            case _:
+                pass
 
-        self.call("query promote", lambda: self.world.serve_write(self.who, write), answer, write.key)
+    # --- Spark's loop -----------------------------------------------------------------------------------------
 
-    def _log(self, offset: StreamOffset) -> None:
-        if self._is_stopping:
-            return
-        self.log.offsets.append(offset)
-        self.later(self.world.latency_s(), self._run_batch, offset)
+    def _run(self, planner: Planner) -> None:
+        log, world = self.log, self.world
+        index = log.committed_count
+        done = log.offset(index - 1)
+        if self._reads_what_is_there:
+            planner.prepare_available_now()
+        while True:
+            if index < len(log.offsets):
+                end = log.offset(index)
+            else:
+                end = planner.latest(done)
+                self._count_settled(done)
+                is_news = end is not done
+                if not is_news and not (index == 0 and world.has_fault("empty_first_batch")):
+                    if self._reads_what_is_there:
+                        return
+                    self._clock.sleep(world.chance.uniform(0.01, 0.5))
+                    continue
+                self._clock.sleep(world.latency_s())
+                log.add_offset(index, end)
+                world.note("logged", self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
+            self._clock.sleep(world.latency_s())
+            self._run_batch(planner, index, done, end)
+            done, index = end, index + 1
 
-    # --- a batch ------------------------------------------------------------------------------------------
+    def _count_settled(self, done: StreamOffset) -> None:
+        for key, row in self._table.take_seen().items():
+            begin = resolve_start(row, self.name, done.batch, done.shards.get(key))
+            if begin is not None:
+                self.world.met[f"settled: {begin.reason.name}"] += 1
 
-    def _run_batch(self, offset: StreamOffset) -> None:
-        if self._is_stopping:
-            return
-        self._running = offset
-        self._results = {}
-        self._failures = 0
-        self.shards.batch_begins()
-        keys = list(offset.shares())
-        for key in keys:
-            for _ in range(2 if self.world.chance.random() < 0.2 else 1):
-                self._attempt(offset, key)
-        if not keys:
-            self._commit(offset)
+    def _run_batch(self, planner: Planner, index: int, done: StreamOffset, end: StreamOffset) -> None:
+        world = self.world
+        groups = [] if end == done else planner.tasks(end)
+        self.read_now = tuple(end.shares())
+        world.note("batch", self.who, end.batch, self.read_now)
+        row_count_max = None
+        if world.has_fault("unread_batch"):
+            # An action that takes a few rows, or none: what it leaves unread is skipped when the query goes on.
+            row_count_max = world.chance.choice((0, 1, 3))
+            groups = groups[: 0 if row_count_max == 0 else world.chance.randint(1, max(1, len(groups)))]
+        results: dict[str, ShardRows] = {}
+        for _ in range(2 if world.has_fault("repeated_batch") else 1):
+            results |= self._run_tasks(groups, row_count_max)
+        self._clock.sleep(world.chance.choice((0.01, 0.5)))
+        self.log.commit(index)
+        self.read_now = ()
+        whole = {key: rows.numbers for key, rows in results.items() if rows.is_whole}
+        unread = tuple(key for key in end.shares() if key not in whole) if end != done else ()
+        if unread:
+            world.note("unread", self.name, end.batch, unread)
+        world.note("committed", self.name, end.batch, tuple(sorted(whole.items())))
+        for key, rows in results.items():
+            if rows.numbers:
+                world.note("done", self.who, key, -1, rows.numbers)
 
-    def _attempt(self, offset: StreamOffset, key: str) -> None:
-        if offset is self._running:
-            execution = Execution(
-                offset.worker, offset.batch, self.who, offset.shards[key], self.shards.seen_claim(key)
+    # --- a job --------------------------------------------------------------------------------------------------
+
+    def _run_tasks(self, groups: list[list[ShardTask]], row_count_max: int | None) -> dict[str, ShardRows]:
+        tasks = [_Task(group) for group in groups]
+        for task in tasks:
+            self._attempt(task, row_count_max)
+            if self.world.has_fault("second_attempt"):
+                self.later(self.world.chance.uniform(0.0, 5.0), self._speculate, task, row_count_max)
+        with self._changed:
+            self._changed.wait_for(
+                lambda: (
+                    all(task.rows is not None for task in tasks)
+                    or any(task.failure_count >= _TASK_FAILURES_MAX for task in tasks)
+                )
             )
-            SimTask(self.world, self, offset, execution, key).begin()
+        failed = next((task for task in tasks if task.rows is None), None)
+        if failed is not None:
+            raise JobFailed(f"a task failed {failed.failure_count} times, last: {failed.error!r}")
+        return {key: rows for task in tasks for key, rows in (task.rows or {}).items()}
 
-    def on_task(self, offset: StreamOffset, key: str, rows: tuple[int, ...] | None) -> None:
-        """Observe how an attempt ended: with rows, or None when it failed."""
-        if offset is not self._running or not self.is_alive:
-            return
-        if rows is None:
-            self._failures += 1
-            if key in self._results:
-                return
-            if self._failures > _FAILURES_MAX * len(offset.shards):
-                self.on_gone(self, "failed")
-                return
-            self.later(self.world.chance.uniform(0.01, 0.5), self._attempt, offset, key)
-            return
-        self._results.setdefault(key, rows)
-        if all(key in self._results for key in offset.shares()):
-            self.later(self.world.chance.choice((0.01, 0.5)), self._commit, offset)
+    def _speculate(self, task: _Task, row_count_max: int | None) -> None:
+        if task.rows is None:
+            self._attempt(task, row_count_max)
 
-    def _commit(self, offset: StreamOffset) -> None:
-        if offset is not self._running:
-            return  # a second attempt came to its end meanwhile
-        self._running = None
-        self.world.note("committed", self.name, offset.batch, tuple(sorted(self._results.items())))
-        for key, rows in self._results.items():
-            if rows:
-                self.world.note("done", self.who, key, -1, rows)
-        self.log.committed_count += 1
-        self.later(0.01, self._turn)
+    def _attempt(self, task: _Task, row_count_max: int | None) -> None:
+        executors = self._executors()
+        if not executors:
+            self.later(1.0, self._attempt, task, row_count_max)
+            return
+
+        def on_end(result: dict[str, ShardRows] | TaskFailed) -> None:
+            if isinstance(result, TaskFailed):
+                task.failure_count += 1
+                task.error = result.error
+                if task.rows is None and task.failure_count < _TASK_FAILURES_MAX:
+                    self.later(self.world.chance.uniform(0.01, 0.5), self._attempt, task, row_count_max)
+            elif task.rows is None:
+                task.rows = result
+            self._changed.notify_all()
+
+        attempt = Attempt(self, self.name, self._options, task.shards, row_count_max, on_end)
+        self.world.chance.choice(executors).run(attempt)
+
+    def _fix(self, task: ShardTask) -> Iterator[Any]:
+        self.world.met["settled: END FIXED BY THE DRIVER"] += 1
+        kinesis = SimKinesis(self, "task ", self._stream, self._identity)
+        return read_task(kinesis, IteratorCache(), self._options, task, self.name)
+
+
+class _DriverTable(SimLeaseTable):
+    """Remembers which rows the driver looked at, to count what it made of them."""
+
+    def __init__(self, process: SimProcess, is_on_main: Callable[[], bool]) -> None:
+        super().__init__(process)
+        self._is_on_main = is_on_main
+        self._seen: dict[str, Lease] = {}
+
+    def take_seen(self) -> dict[str, Lease]:
+        """Return the rows since the last call."""
+        seen, self._seen = self._seen, {}
+        return seen
+
+    def scan(self, part: TablePart | None = None) -> LeaseScan:
+        """Read every row; the planner's own looks have a name of theirs in the history."""
+        return self.scan_as("planner scan" if self._is_on_main() else "scan", part)
+
+    def fetch_many(self, keys: Any) -> LeaseScan:
+        """Read some rows."""
+        scan = super().fetch_many(keys)
+        self._seen |= {row.key: row for row in scan.leases}
+        return scan
+
+    def write(self, write: LeaseWrite) -> Outcome:
+        """Count what becomes of the driver's own writes."""
+        outcome = super().write(write)
+        self.caller.world.met[f"driver: {type(write).__name__} {type(outcome).__name__}"] += 1
+        return outcome

@@ -1,48 +1,26 @@
-"""What a Spark query guarantees, as checkers over the history: replays, once each, parents before children."""
+"""What a Spark query guarantees, as checkers over the history: replays, once each, parents before children, no false alarm."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Create, Release, Take
+from penstock.core.leases.lease_writes import Claim, Reset
+from penstock.core.position import Position
 from penstock.sim.checkers import Broken, Checker
 from penstock.sim.history import History, name_of
 
+_STRANGER: Final = "z/stranger"
 
-class _Followed(Checker):
-    """Follows whether a shard was one query's without a break, from the first attempt of a batch on."""
-
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
-        self._changes: dict[str, list[str]] = {}
-        self._begun: dict[tuple[str, int, str], int] = {}
-
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Note every change of hands that could cost the claim."""
-        del before, after
-        if isinstance(write, Take | Release | Create):
-            self._changes.setdefault(write.key, []).append(name_of(who))
-
-    def on_attempt(self, name: str, batch: int, key: str) -> None:
-        """Remember how things stood when the batch was first begun."""
-        self._begun.setdefault((name, batch, key), self._mark(key, name))
-
-    def _mark(self, key: str, name: str) -> int:
-        """Return a number that rises whenever the shard had another owner than `name`, or got a new row."""
-        return sum(1 for other in self._changes.get(key, ()) if other != name)
-
-    def was_kept(self, name: str, batch: int, key: str) -> bool:
-        """Whether the shard was the query's alone since that batch was begun, and nobody damaged its row."""
-        begun = self._begun.get((name, batch, key), self._mark(key, name))
-        return begun == self._mark(key, name) and not self.history.is_forgiven(key)
+Results = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class SameReplays(Checker):
-    """Q1: every execution of a batch, until it is committed, holds the same records, whoever had the lease in between.
+    """Q1: every execution of a batch holds the same records, however late, and whoever had the lease in between.
 
-    The one exception is a row that was deleted or damaged: its claims are gone with it.
+    Two exceptions: a row that was deleted or damaged, whose claims are gone with it; and a checkpoint location that was set
+    back, after which the executions of earlier drivers count no more.
     """
 
     invariant = "Q1"
@@ -50,40 +28,102 @@ class SameReplays(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._held: dict[tuple[str, int, str], tuple[int, ...]] = {}
-        self._committed: dict[str, int] = {}
+        self._parts: dict[tuple[str, int, str], tuple[int, ...]] = {}
+        self._first_life: dict[str, int] = {}
 
-    def on_committed(self, name: str, batch: int, _results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
-        """What ends later is the business of nobody."""
-        self._committed[name] = batch
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Begin anew where a driver sets leases back to its checkpoint location."""
+        del before, after
+        if isinstance(write, Reset) and write.forget is not None:
+            self._first_life[write.forget] = int(who.partition("#")[2])
+            for known in (self._held, self._parts):
+                for place in [place for place in known if place[0] == write.forget]:
+                    del known[place]
 
-    def on_executed(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
-        """Compare with the first execution."""
-        first = self._held.setdefault((name, batch, key), rows)
-        is_late = batch <= self._committed.get(name, -1)
-        if rows != first and not is_late and not self.history.is_forgiven(key):
-            raise Broken(f"batch {batch} of {name} held {first} of {key}, and now {rows}")
+    def _is_out(self, who: str, key: str) -> bool:
+        life = int(who.partition("#")[2])
+        return life < self._first_life.get(name_of(who), 0) or self.history.is_forgiven(key)
+
+    def on_executed(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+        """Compare with the first execution, and with what an action took of the batch."""
+        if self._is_out(who, key):
+            return
+        place = (name_of(who), batch, key)
+        first = self._held.setdefault(place, rows)
+        if rows != first:
+            raise Broken(f"batch {batch} of {who} held {first} of {key}, and now {rows}")
+        self._compare_part(place, self._parts.get(place, ()))
+
+    def on_partly(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+        """Compare what an action took with what the batch holds."""
+        if not self._is_out(who, key):
+            place = (name_of(who), batch, key)
+            self._parts[place] = max(rows, self._parts.get(place, ()), key=len)
+            self._compare_part(place, rows)
+
+    def _compare_part(self, place: tuple[str, int, str], part: tuple[int, ...]) -> None:
+        whole = self._held.get(place)
+        if whole is not None and whole[: len(part)] != part:
+            raise Broken(
+                f"batch {place[1]} of {place[0]} held {whole} of {place[2]}, and an action took {part}"
+            )
 
 
-class OnceInQuery(_Followed):
-    """Q2: a query's batches hold a record once, as long as its shard stays the query's."""
+class OnceEach(Checker):
+    """Q2: a record is given out once, and once more for each time that its shard changed hands at a checkpoint before it.
+
+    What a query gives out are the batches that it commits. A worker that starts again under its name is the same worker.
+    """
 
     invariant = "Q2"
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._seen: dict[tuple[str, str, int], int] = {}
+        self._given: dict[tuple[str, int], list[tuple[str, int]]] = {}
+        self._begins: dict[str, list[int]] = {}
+        self._reader: dict[str, str] = {}
 
-    def on_committed(self, name: str, batch: int, results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
-        """Look at every record."""
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Note where a new owner begins, or where a lease was set back to."""
+        del who, before
+        if after is None:
+            return
+        reader = after.reader
+        is_new = reader is not None and reader != self._reader.get(write.key, reader)
+        if is_new or isinstance(write, Reset):
+            place = self.history.index_after(write.key, after.checkpoint)
+            self._begins.setdefault(write.key, []).append(place)
+        if reader is not None:
+            self._reader[write.key] = reader
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """Look at every record of a batch."""
         for key, rows in results:
-            for row in rows:
-                before = self._seen.setdefault((name, key, row), batch)
-                if before != batch and self.was_kept(name, before, key):
-                    raise Broken(f"record {row} of {key} is in batches {before} and {batch} of {name}")
+            self._give(name, batch, key, rows)
+
+    def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
+        """Look at every record that a plain worker has handled."""
+        if epoch >= 0:
+            self._give(name_of(who), -1, key, rows)
+
+    def _give(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
+        for row in rows:
+            given = self._given.setdefault((key, row), [])
+            if (name, batch) in given and (batch >= 0 or given[-1] == (name, batch)):
+                continue
+            given.append((name, batch))
+            if len(given) == 1 or self.history.is_forgiven(key):
+                continue
+            place = self.history.shards[key].sequences.index(row)
+            allowed = 1 + sum(1 for begin in self._begins.get(key, ()) if begin <= place)
+            if len(given) > allowed:
+                raise Broken(
+                    f"record {row} of {key} was given out by {given}, and {allowed - 1} changes of hands explain it"
+                )
 
 
 class ParentsInEarlierBatches(Checker):
-    """Q3: a child's first record comes in a later batch than its parents' last one."""
+    """Q3: a child's first record comes in a later batch than its parents' last one, and after all of them are handled."""
 
     invariant = "Q3"
 
@@ -92,19 +132,130 @@ class ParentsInEarlierBatches(Checker):
         self._last: dict[tuple[str, str], int] = {}
         self._first: dict[tuple[str, str], int] = {}
 
-    def on_committed(self, name: str, batch: int, results: tuple[tuple[str, tuple[int, ...]], ...]) -> None:
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Begin anew where a driver sets leases back to its checkpoint location."""
+        del who, before, after
+        if isinstance(write, Reset) and write.forget is not None:
+            for known in (self._last, self._first):
+                for place in [place for place in known if place[0] == write.forget]:
+                    del known[place]
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
+    ) -> None:
+        """Look at the parents of the shards that a batch reads."""
+        del starts
+        for key in read:
+            for parent in self.history.shards[key].parents:
+                undone = self.history.first_undone(parent, len(self.history.shards[parent].sequences))
+                if undone is not None and not self.history.is_forgiven(parent):
+                    raise Broken(f"batch {batch} of {who} reads {key} before {undone} of {parent}")
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
         """Look at the families of what a batch held."""
         held = [key for key, rows in results if rows and not self.history.is_forgiven(key)]
         for key in held:
-            self._last[name, key] = batch
+            self._last[name, key] = max(batch, self._last.get((name, key), batch))
             self._first.setdefault((name, key), batch)
         for key in held:
             for parent in self.history.shards[key].parents:
                 if self._last.get((name, parent), -1) >= self._first[name, key]:
                     raise Broken(f"batch {batch} of {name} holds records of {key} and of its parent {parent}")
             for child in self.history.shards[key].children:
-                if (name, child) in self._first and not self.history.is_forgiven(child):
+                is_early = self._first.get((name, child), batch + 1) <= batch
+                if is_early and not self.history.is_forgiven(child):
                     raise Broken(f"batch {batch} of {name} holds records of {key} after its child {child}")
 
 
-QUERIES = (SameReplays, OnceInQuery, ParentsInEarlierBatches)
+class NothingSkipped(Checker):
+    """Q4: a batch starts where everything before is handled.
+
+    Two copies of a checkpoint location know nothing of what the other one has begun and not done: one of them is told to stop.
+    """
+
+    invariant = "Q4"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._copied: set[str] = set()
+
+    def on_copied(self, name: str) -> None:
+        """From now on there may be two."""
+        self._copied.add(name)
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
+    ) -> None:
+        """Look at every shard's start."""
+        del read
+        for key, start in () if name_of(who) in self._copied else starts:
+            undone = self.history.first_undone(key, self.history.index_after(key, start))
+            if undone is not None:
+                raise Broken(
+                    f"batch {batch} of {who} starts {key} at {start}, and {undone} before it is not handled"
+                )
+
+
+class ReadersClaim(Checker):
+    """Q6: a claim that holds records is the reader's, and nobody's checkpoint has passed its start."""
+
+    invariant = "Q6"
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Look at every claim that an action may give out records by."""
+        del after
+        if not isinstance(write, Claim) or before is None or write.claim.end == write.claim.start:
+            return
+        claim, key = write.claim, write.key
+        if before.reader != claim.worker:
+            raise Broken(f"{who} claimed records of {key} for {claim.worker}, and {before.reader} reads it")
+        start, passed = (self.history.index_after(key, each) for each in (claim.start, before.checkpoint))
+        if before.checkpoint.is_record and start < passed:
+            raise Broken(
+                f"{who} claimed {key} from {claim.start} on, and {before.checkpoint} is done elsewhere"
+            )
+
+
+class NoFalseAlarm(Checker):
+    """Q5: nobody speaks of lost records, of another driver or of another stream unless there is one; nothing crashes."""
+
+    invariant = "Q5"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._doubled: set[str] = set()
+
+    def on_second_driver(self, name: str) -> None:
+        """From now on there may be two."""
+        self._doubled.add(name)
+
+    on_copied = on_restored = on_second_driver
+
+    def on_task_failed(self, who: str, _executor: str, error: str, text: str) -> None:
+        """Judge a task's error; what an attempt says whose batch is done already concerns nobody, but for a loss."""
+        if error in ("DataLossError", "StreamChanged"):
+            raise Broken(f"a task of {who} speaks of a loss, and nothing has left the stream: {text}")
+
+    def on_query_failed(self, who: str, error: str, text: str) -> None:
+        """Judge what ended a query."""
+        if error in ("DataLossError", "StreamChanged"):
+            raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
+        is_damaged = self.history.was_table_dropped or bool(self.history.disturbed)
+        is_excused = name_of(who) in self._doubled or is_damaged
+        if "AnotherDriver" in f"{error} {text}" and not is_excused:
+            raise Broken(f"{who} speaks of another driver, and there never was one: {text}")
+        if error == "OptionError" and name_of(who) != _STRANGER:
+            raise Broken(f"{who} refuses its own options: {text}")
+
+    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+        """Nothing fails in an unexpected way."""
+        if error and level in ("ERROR", "CRITICAL"):
+            raise Broken(f"{who}: {text}: {error}")
+
+    def on_write(self, who: str, write: Any, _before: Lease | None, _after: Lease | None) -> None:
+        """A query of another stream changes nothing."""
+        if name_of(who) == _STRANGER:
+            raise Broken(f"{who}, which reads another stream, wrote {write}")
+
+
+QUERIES: Final = (SameReplays, OnceEach, ParentsInEarlierBatches, NothingSkipped, NoFalseAlarm, ReadersClaim)

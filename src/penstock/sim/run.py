@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -32,7 +32,7 @@ class SeedResult:
         settled_s: Seconds from the end of the faults until everything was read and balanced.
         virtual_s: Seconds that passed in the simulated world.
         history: What happened, line by line.
-        met: How often each fault, refusal and situation came up.
+        met: How often each fault, decision and situation came up.
     """
 
     seed: int
@@ -51,7 +51,23 @@ class SeedResult:
 def run_scenario(scenario: Scenario) -> SeedResult:
     """Run one scenario to its verdict; stops at the first violation."""
     suite = Suite(scenario.options, QUERIES if scenario.queries else ())
-    world = World(scenario, suite.see)
+    world = _open_world(scenario, suite.see)
+    try:
+        return _judge(world, suite)
+    finally:
+        world.close()
+
+
+def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
+    if not scenario.queries:
+        return World(scenario, listener)
+    from penstock.sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
+
+    return QueryWorld(scenario, listener)
+
+
+def _judge(world: World, suite: Suite) -> SeedResult:
+    scenario = world.scenario
     world.begin()
     _run_until(world, suite, scenario.safety_s)
     healed_s = world.now
@@ -72,7 +88,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         world.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
         suite.finish((NothingLost,))
-    situations = Situations(world.met)
+    situations = Situations(scenario, world.met)
     for entry in world.history:
         situations.see(entry)
     return SeedResult(

@@ -1,7 +1,7 @@
-"""How often each fault, each refusal and each awkward situation came up: what a clean run is worth.
+"""How often each fault, each decision and each awkward situation came up: what a clean run is worth.
 
-A simulator that finds nothing may have met nothing. The environment counts faults and refusals as they happen;
-what the history shows is counted here.
+A simulator that finds nothing may have met nothing. The environment and the ports count faults, refusals and decisions as
+they happen; situations that take several events are found here, in the history.
 """
 
 from __future__ import annotations
@@ -11,28 +11,67 @@ from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any, Final
 
-from penstock.core.leases.lease_writes import Refusal
-from penstock.sim.faults import FaultPlan
-from penstock.sim.history import HistoryEntry
+from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Refusal, Take
+from penstock.sim.faults import FaultPlan, Scenario
+from penstock.sim.history import HistoryEntry, name_of
+from penstock.sim.query_plan import QueryPlan
 
 _NOT_COUNTED: Final = frozenset({"pause_max_s", "clock_rate_spread", "wall_jumps", "latency_max_s"})
-_OF_QUERIES: Final = frozenset({"unknown_shard", "lost_iterator", "early_tip"})
+_OF_A_PLAN: Final = frozenset({"options", "executor_count", "executor_pause_max_s", "available_now"})
 _BY_HISTORY: Final = {
-    "pause": "pauses_per_min",
     "stopping": "stops_per_min",
     "closed": "reshards_per_min",
     "row_deleted": "row_deletions_per_min",
     "table_dropped": "table_drops_per_min",
+    "executor_down": "executor_kills_per_min",
+    "restored": "restores_per_min",
+    "copied": "copies_per_min",
 }
-_REFUSALS: Final = (Refusal.EXISTS, Refusal.MISSING, Refusal.COUNTER, Refusal.HANDOVER, Refusal.BACKWARDS)
+_OF_ALL: Final = (Refusal.EXISTS, Refusal.MISSING, Refusal.COUNTER, Refusal.HANDOVER, Refusal.BACKWARDS)
+_OF_QUERIES: Final = (*_OF_ALL, Refusal.OWNER, Refusal.CHECKPOINT, Refusal.CLAIMED, Refusal.CLAIM_GONE)
+_ROBBED: Final = "situation: a lease is taken from a query during its batch"
+_OUTLASTED: Final = "situation: a task outlasts a lease"
+_REPLACED: Final = "situation: a driver comes back while others have its leases"
+_RACING: Final = "situation: a task runs twice at the same time"
+_TWO_DRIVERS: Final = "situation: two drivers work from one checkpoint location"
+_REPEATED: Final = "situation: a batch is run again by another driver"
+_RESHARDED: Final = "situation: a shard is closed during its batch"
+_FOREIGN: Final = "situation: a worker that knows only the KCL's attributes takes a lease"
+_SITUATIONS: Final = (
+    _ROBBED,
+    _OUTLASTED,
+    _REPLACED,
+    _RACING,
+    _TWO_DRIVERS,
+    _REPEATED,
+    _RESHARDED,
+    _FOREIGN,
+)
 
 
 def expected(*, queries: bool) -> tuple[str, ...]:
     """Return what a run of many seeds must meet, of plain workers or of queries and workers."""
-    faults = [each.name for each in fields(FaultPlan) if queries or each.name not in _OF_QUERIES]
+    of_queries = {"unknown_shard", "lost_iterator", "early_tip"}
+    faults = [each.name for each in fields(FaultPlan) if queries or each.name not in of_queries]
+    known = [f"fault: {name}" for name in faults if name not in _NOT_COUNTED]
+    if not queries:
+        return (*known, *(f"refusal: {reason.name}" for reason in _OF_ALL))
+    plan = [each.name for each in fields(QueryPlan) if each.name not in _OF_A_PLAN]
     return (
-        *(f"fault: {name}" for name in faults if name not in _NOT_COUNTED),
-        *(f"refusal: {reason.name}" for reason in _REFUSALS),
+        *known,
+        *(f"fault: {name}" for name in plan),
+        *(f"refusal: {reason.name}" for reason in _OF_QUERIES),
+        *(f"settled: {reason.name}" for reason in StartReason),
+        "settled: END FIXED BY THE DRIVER",
+        "task: ReadFreely",
+        "task: ReadTo",
+        "task: ReadUnclaimed",
+        "task: ClaimedElsewhere",
+        *(f"task: ReadNothing {reason.name}" for reason in NothingReason),
+        *(f"refused claim: {meaning.name}" for meaning in RefusedClaim),
+        *_SITUATIONS,
     )
 
 
@@ -46,11 +85,19 @@ class Situations:
     """Finds situations in one seed's history.
 
     Args:
+        scenario: What the seed decides.
         met: Counted in.
     """
 
-    def __init__(self, met: Counter[str]) -> None:
+    def __init__(self, scenario: Scenario, met: Counter[str]) -> None:
+        self._scenario = scenario
         self._met = met
+        self._lease_s = scenario.options.lease_duration_s
+        self._running: dict[str, tuple[int, tuple[str, ...]]] = {}
+        self._ran: dict[tuple[str, int], str] = {}
+        self._attempts: dict[tuple[str, str, int, str], float] = {}
+        self._rows: dict[str, Lease] = {}
+        self._alive: set[str] = set()
 
     def see(self, entry: HistoryEntry) -> None:
         """Look at one line."""
@@ -61,6 +108,63 @@ class Situations:
         if handler is not None:
             handler(entry[0], *entry[2:])
 
-    def _on_down(self, _now: float, _who: Any, how: str) -> None:
+    def _on_down(self, _now: float, who: str, how: str) -> None:
+        self._alive.discard(who)
+        self._running.pop(who, None)
         if how == "crashed":
             self._met["fault: crashes_per_min"] += 1
+
+    def _on_up(self, _now: float, who: str) -> None:
+        name = name_of(who)
+        if name not in self._scenario.queries:
+            return
+        if any(name_of(other) == name for other in self._alive):
+            self._met[_TWO_DRIVERS] += 1
+        self._alive.add(who)
+        rows = self._rows.values()
+        if any(row.claim_of(name) is not None and row.reader not in (None, name) for row in rows):
+            self._met[_REPLACED] += 1
+
+    def _on_pause(self, _now: float, who: str, _until_s: float) -> None:
+        kind = "executor_pauses_per_min" if who.startswith("executor") else "pauses_per_min"
+        self._met[f"fault: {kind}"] += 1
+
+    def _on_batch(self, _now: float, who: str, batch: int, keys: tuple[str, ...]) -> None:
+        self._running[who] = (batch, keys)
+        if self._ran.setdefault((name_of(who), batch), who) != who:
+            self._met[_REPEATED] += 1
+
+    def _on_committed(self, _now: float, name: str, batch: int, _results: Any) -> None:
+        for who, (running, _) in list(self._running.items()):
+            if name_of(who) == name and running == batch:
+                del self._running[who]
+
+    def _on_closed(self, _now: float, key: str) -> None:
+        if any(key in keys for _, keys in self._running.values()):
+            self._met[_RESHARDED] += 1
+
+    def _on_write(self, _now: float, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        if after is None:
+            self._rows.pop(write.key, None)
+            return
+        self._rows[write.key] = after
+        if not isinstance(write, Take) or before is None or before.reader == write.worker:
+            return
+        if name_of(who) in self._scenario.foreign:
+            self._met[_FOREIGN] += 1
+        for driver, (_, keys) in self._running.items():
+            if name_of(driver) == before.reader and write.key in keys:
+                self._met[_ROBBED] += 1
+
+    def _on_attempt(self, now: float, who: str, executor: str, batch: int, key: str) -> None:
+        if any((each[0], *each[2:]) == (who, batch, key) for each in self._attempts):
+            self._met[_RACING] += 1
+        self._attempts[who, executor, batch, key] = now
+
+    def _on_attempt_ended(self, now: float, who: str, executor: str, batch: int, key: str) -> None:
+        began_s = self._attempts.pop((who, executor, batch, key), now)
+        if now - began_s > self._lease_s:
+            self._met[_OUTLASTED] += 1
+
+    def _on_executor_down(self, _now: float, who: str) -> None:
+        self._attempts = {each: since for each, since in self._attempts.items() if each[1] != who}

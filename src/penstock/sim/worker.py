@@ -82,7 +82,7 @@ class SimWorker(SimProcess):
     """
 
     def __init__(
-        self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimWorker, str], None]
+        self, world: Environment, name: str, incarnation: int, on_gone: Callable[[SimProcess, str], None]
     ) -> None:
         super().__init__(world, name, incarnation)
         self.on_gone = on_gone
@@ -124,7 +124,7 @@ class SimWorker(SimProcess):
         if wake < self._wake - 1e-9 and wake != math.inf:
             self._wake = wake
             # A hair later: turning the moment into the world's time and back may come out a hair before it.
-            self.world.schedule(max(wake, self.world.now) + 1e-6, self._run, self._tick, (wake,))
+            self.world.schedule(max(wake, self.world.now) + 1e-6, self._do_unless_ended, self._tick, (wake,))
 
     def _tick(self, wake: float) -> None:
         if wake == self._wake:

@@ -12,7 +12,7 @@ from typing import Final
 from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry
-from penstock.sim.query import QueryLog, SimQuery
+from penstock.sim.process import SimProcess
 from penstock.sim.worker import SimWorker
 
 _SHARDS_MAX: Final = 14
@@ -23,21 +23,28 @@ class World(Environment):
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
         super().__init__(scenario, listener)
-        self.workers: dict[str, SimWorker] = {}
+        self.workers: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
-        self._query_logs: dict[str, QueryLog] = {}
 
     # --- the course of things -------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Prepare what happens by itself."""
-        faults, chance = self.faults, self.chance
+        chance = self.chance
         for _ in range(chance.randint(0, 3)):
             self._reshard()
         for name in self.scenario.workers:
             # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
             self.schedule(4.0 + chance.uniform(0.0, self.scenario.start_spread_s), self.start_worker, name)
-        for rate, action in (
+        for rate, action in self.recurring():
+            self._recur(rate, action)
+        if self.scenario.records_per_s:
+            self._recur_puts()
+
+    def recurring(self) -> list[tuple[float, Callable[[], None]]]:
+        """Return what happens again and again, and how often a minute."""
+        faults = self.faults
+        return [
             (faults.crashes_per_min, self._crash),
             (faults.stops_per_min, self._stop),
             (faults.pauses_per_min, self._pause),
@@ -46,10 +53,7 @@ class World(Environment):
             (faults.row_deletions_per_min, self._delete_row),
             (faults.table_drops_per_min, self._drop_table),
             (6.0 if faults.wall_jumps else 0.0, self._jump_wall),
-        ):
-            self._recur(rate, action)
-        if self.scenario.records_per_s:
-            self._recur_puts()
+        ]
 
     def _recur(self, per_min: float, action: Callable[[], None]) -> None:
         if per_min <= 0:
@@ -95,20 +99,26 @@ class World(Environment):
         """Start a process of this name, unless one runs."""
         if name in self.workers:
             return
-        self._incarnations[name] = self._incarnations.get(name, 0) + 1
-        incarnation = self._incarnations[name]
-        if name in self.scenario.queries:
-            log = self._query_logs.setdefault(name, QueryLog())
-            worker: SimWorker = SimQuery(self, name, incarnation, self.on_worker_gone, log)
-        else:
-            worker = SimWorker(self, name, incarnation, self.on_worker_gone)
-        self.workers[name] = worker
+        worker = self.workers[name] = self.make_worker(name)
         self.note("up", worker.who)
         worker.start()
 
-    def on_worker_gone(self, worker: SimWorker, how: str) -> None:
+    def make_worker(self, name: str) -> SimProcess:
+        """Return a new process of this name, not begun yet."""
+        return SimWorker(self, name, self.next_incarnation(name), self.on_worker_gone)
+
+    def next_incarnation(self, name: str) -> int:
+        """Return the number of the next life under a name."""
+        self._incarnations[name] = self._incarnations.get(name, 0) + 1
+        return self._incarnations[name]
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self.fibers.close()
+
+    def on_worker_gone(self, worker: SimProcess, how: str) -> None:
         """Note that a process has ended; another of the same name may come."""
-        worker.is_alive = False
+        worker.end()
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]
         self.note("down", worker.who, how)
@@ -119,7 +129,7 @@ class World(Environment):
                 self.now + self.chance.choice((0.05, 1.0, 5.0, 30.0)), self.start_worker, worker.name
             )
 
-    def _some_worker(self) -> SimWorker | None:
+    def _some_worker(self) -> SimProcess | None:
         return self.chance.choice(list(self.workers.values())) if self.workers else None
 
     def _crash(self) -> None:

@@ -6,7 +6,7 @@ did, and drops the rows.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -61,7 +61,7 @@ def read_shard(
     table: LeaseTable,
     iterators: IteratorCache,
     query: str | None = None,
-) -> Iterator[pa.RecordBatch]:
+) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of one shard of a batch; when this ends without an error, the batch's end there is fixed.
 
     Args:

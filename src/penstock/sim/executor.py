@@ -1,0 +1,164 @@
+"""A simulated executor: it runs tasks of Spark queries by the production's code, and does not end with their drivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.core.batches.claims import Execution, ReadNothing, judge_refused_claim, plan_read
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Claim, LeaseWrite, Outcome, Refused
+from penstock.core.position import Position
+from penstock.errors import PenstockError
+from penstock.runtime.hash_ranges import HashRanges
+from penstock.sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
+from penstock.sim.faults import STREAM
+from penstock.sim.process import SimProcess
+from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.shard_opening import ReadingProcess
+from penstock.spark.shard_task import ShardTask, read_shard
+from penstock.spark.spark_options import SourceOptions
+
+if TYPE_CHECKING:
+    from penstock.sim.environment import Environment
+
+STREAM_NAME = "stream"
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRows:
+    """What an attempt gave out of one shard; `is_whole` where it read to the end of the batch."""
+
+    numbers: tuple[int, ...]
+    is_whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TaskFailed:
+    """An attempt failed, or its executor ended."""
+
+    error: Exception | None
+
+
+@dataclass(eq=False, slots=True)
+class Attempt:
+    """One attempt of one task of a batch.
+
+    Args:
+        driver: Who is told how it ended.
+        name: The query's worker id.
+        options: The source's.
+        tasks: Its shards, one after the other.
+        row_count_max: The action takes no more rows, or None.
+        on_end: Called in the driver's process with what came of it.
+    """
+
+    driver: SimProcess
+    name: str
+    options: SourceOptions
+    tasks: list[ShardTask]
+    row_count_max: int | None
+    on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]
+
+    def lose(self) -> None:
+        """Learn, in the driver's process, that the executor has ended."""
+        self.on_end(TaskFailed(None))
+
+
+class SimExecutor(SimProcess):
+    """One process that runs tasks."""
+
+    def __init__(self, world: Environment, name: str, incarnation: int) -> None:
+        super().__init__(world, name, incarnation)
+        self.attempts: dict[Attempt, None] = {}
+        self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
+        self._iterators = IteratorCache()
+
+    def run(self, attempt: Attempt) -> None:
+        """Begin an attempt."""
+        self.attempts[attempt] = None
+        self.spawn(lambda: self._run(attempt))
+
+    def fail(self) -> list[Attempt]:
+        """End the process; return the attempts that it leaves."""
+        self.end()
+        return [attempt for attempt in self.attempts if attempt.driver.is_alive]
+
+    def _run(self, attempt: Attempt) -> None:
+        result: dict[str, ShardRows] | TaskFailed = {}
+        try:
+            result = {task.shard_id: self._read(attempt, task) for task in attempt.tasks}
+        except PenstockError as error:
+            self.world.note("task_failed", attempt.driver.who, self.who, type(error).__name__, str(error))
+            result = TaskFailed(error)
+        except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
+            self.world.note("log", self.who, "CRITICAL", "a task crashed", repr(error))
+            result = TaskFailed(error)
+        self.attempts.pop(attempt, None)
+        for task in attempt.tasks:
+            batch = task.execution.batch
+            self.world.note("attempt_ended", attempt.driver.who, self.who, batch, task.shard_id)
+        attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
+
+    def _read(self, attempt: Attempt, task: ShardTask) -> ShardRows:
+        world, key, batch = self.world, task.shard_id, task.execution.batch
+        world.note("attempt", attempt.driver.who, self.who, batch, key)
+        is_slow = world.has_fault("slow_task")
+        numbers: list[int] = []
+        is_whole = True
+        clock = SimClock(self)
+        rows = read_task(self._kinesis, self._iterators, attempt.options, task, attempt.name)
+        with closing(rows):
+            for page in rows:
+                numbers += map(int, page.column("sequenceNumber").to_pylist())
+                if attempt.row_count_max is not None and len(numbers) >= attempt.row_count_max:
+                    is_whole = False
+                    break
+                clock.sleep(world.chance.uniform(1.0, 25.0) if is_slow and not world.is_healed else 0.01)
+        given = tuple(numbers)
+        world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, given)
+        return ShardRows(given, is_whole)
+
+
+def read_task(
+    kinesis: SimKinesis, iterators: IteratorCache, options: SourceOptions, task: ShardTask, name: str
+) -> Generator[Any, None, None]:
+    """Read one shard of a batch as the production does, in any process."""
+    process = kinesis.process
+    clock = SimClock(process)
+    ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
+    reading = ReadingProcess(kinesis, ranges, clock, process.world.chance)
+    table = _TaskTable(process, task.execution)
+    return read_shard(task, options, reading, table=table, iterators=iterators, query=name)
+
+
+class _TaskTable(SimLeaseTable):
+    """Counts what a task finds on its lease, judged by the rules that it judges by itself."""
+
+    def __init__(self, process: SimProcess, execution: Execution) -> None:
+        super().__init__(process, "task ")
+        self._met = process.world.met
+        self._execution = execution
+        self._refused: Position | None = None
+
+    def fetch(self, key: str) -> Lease | None:
+        """Read one row, and count what it means."""
+        lease = super().fetch(key)
+        if self._refused is not None:
+            meaning, _ = judge_refused_claim(lease, self._execution, self._refused)
+            self._met[f"refused claim: {meaning.name}"] += 1
+            self._refused = None
+        else:
+            plan = plan_read(lease, self._execution)
+            reason = f" {plan.reason.name}" if isinstance(plan, ReadNothing) else ""
+            self._met[f"task: {type(plan).__name__}{reason}"] += 1
+        return lease
+
+    def write(self, write: LeaseWrite) -> Outcome:
+        """Write, and remember a refused claim."""
+        outcome = super().write(write)
+        if isinstance(write, Claim) and isinstance(outcome, Refused):
+            self._refused = write.claim.end
+        return outcome

@@ -1,0 +1,222 @@
+"""A world with Spark queries: their drivers and executors, and what goes wrong around them."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable
+from typing import Any, Final
+
+from penstock.core.leases.lease_writes import Take
+from penstock.core.stream_identity import StreamIdentity
+from penstock.sim.executor import SimExecutor
+from penstock.sim.faults import EPOCH_MS, Scenario
+from penstock.sim.fibers import ProcessEnded
+from penstock.sim.history import HistoryEntry
+from penstock.sim.process import SimProcess
+from penstock.sim.query import QueryLog, SimQuery
+from penstock.sim.stream import SimStream
+from penstock.sim.worker import SimWorker
+from penstock.sim.world import World
+
+_OTHER_STREAM: Final = StreamIdentity("other", 2)
+STRANGER: Final = "z/stranger"
+
+
+class QueryWorld(World):
+    """One run of one scenario that has queries."""
+
+    def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
+        super().__init__(scenario, listener)
+        self.table.foreign |= scenario.foreign
+        self._logs: dict[str, QueryLog] = {}
+        self._extra: list[SimQuery] = []
+        self._executors: dict[str, SimExecutor] = {}
+        self._journal = _Journal(self)
+        self._other = SimStream(random.Random(scenario.seed), 2, EPOCH_MS)
+
+    def begin(self) -> None:
+        """Prepare what happens by itself."""
+        self._journal.open()
+        for place in range(self.scenario.query_plan.executor_count):
+            self._start_executor(f"executor{place}")
+        super().begin()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        super().close()
+        self._journal.shut()
+
+    def make_worker(self, name: str) -> SimProcess:
+        """Return a new process of this name: a query's driver, or a plain worker."""
+        if name not in self.scenario.queries:
+            return super().make_worker(name)
+        return self._driver(name, self._log_of(name), self.on_worker_gone)
+
+    def _log_of(self, name: str) -> QueryLog:
+        return self._logs.setdefault(name, QueryLog())
+
+    def _driver(self, name: str, log: QueryLog, on_gone: Any, **more: Any) -> SimQuery:
+        return SimQuery(
+            self,
+            name,
+            self.next_incarnation(name),
+            on_gone=on_gone,
+            log=log,
+            executors=lambda: list(self._executors.values()),
+            **more,
+        )
+
+    def recurring(self) -> list[tuple[float, Callable[[], None]]]:
+        """Return what happens again and again, and how often a minute."""
+        plan = self.scenario.query_plan
+        return [
+            *super().recurring(),
+            (plan.executor_kills_per_min, self._kill_executor),
+            (plan.executor_pauses_per_min, self._pause_executor),
+            (plan.second_drivers_per_min, self._start_second_driver),
+            (plan.lost_drivers_per_min, self._lose_driver),
+            (plan.robberies_per_min, self._rob),
+            (plan.restores_per_min, self._restore),
+            (plan.copies_per_min, self._start_copy),
+            (plan.strangers_per_min, self._start_stranger),
+        ]
+
+    def heal(self) -> None:
+        """End all faults, and every driver but one of each query."""
+        for extra in list(self._extra):
+            self._on_extra_gone(extra, "ended")
+        for executor in self._executors.values():
+            executor.paused_until = min(executor.paused_until, self.now)
+            executor.resume()
+        super().heal()
+
+    # --- executors ----------------------------------------------------------------------------------------
+
+    def _start_executor(self, name: str) -> None:
+        self._executors[name] = SimExecutor(self, name, self.next_incarnation(name))
+
+    def _some_executor(self) -> SimExecutor:
+        return self.chance.choice(list(self._executors.values()))
+
+    def _kill_executor(self) -> None:
+        executor = self._some_executor()
+        self.note("executor_down", executor.who)
+        for attempt in executor.fail():
+            attempt.driver.later(self.chance.uniform(0.5, 10.0), attempt.lose)
+        self._start_executor(executor.name)
+
+    def _pause_executor(self) -> None:
+        executor = self._some_executor()
+        executor.paused_until = self.now + self.chance.uniform(
+            0.5, self.scenario.query_plan.executor_pause_max_s
+        )
+        self.schedule(executor.paused_until, executor.resume)
+        self.note("pause", executor.who, round(executor.paused_until, 3))
+
+    # --- drivers ------------------------------------------------------------------------------------------
+
+    def _some_query(self) -> SimQuery | None:
+        found = [worker for worker in self.workers.values() if isinstance(worker, SimQuery)]
+        return self.chance.choice(found) if found else None
+
+    def _start_extra(self, query: SimQuery) -> None:
+        self._extra.append(query)
+        self.note("up", query.who)
+        query.start()
+
+    def _on_extra_gone(self, query: SimProcess, how: str) -> None:
+        query.end()
+        self._extra = [each for each in self._extra if each is not query]
+        self.note("down", query.who, how)
+
+    def _start_second_driver(self) -> None:
+        query = self._some_query()
+        if query is not None:
+            self.met["fault: second_drivers_per_min"] += 1
+            self.note("second_driver", query.name)
+            self._start_extra(self._driver(query.name, query.log, self._on_extra_gone))
+
+    def _lose_driver(self) -> None:
+        """Pause a driver, and start another in its place; the paused one wakes up some time."""
+        query = self._some_query()
+        if query is None:
+            return
+        self.met["fault: lost_drivers_per_min"] += 1
+        self.note("second_driver", query.name)
+        query.paused_until = self.now + self.chance.uniform(5.0, 60.0)
+        self.schedule(query.paused_until, query.resume)
+        self.note("pause", query.who, round(query.paused_until, 3))
+        del self.workers[query.name]
+        query.on_gone = self._on_extra_gone
+        self._extra.append(query)
+        self.schedule(self.now + self.chance.uniform(0.0, 10.0), self.start_worker, query.name)
+
+    def _rob(self) -> None:
+        """Let a plain worker take a lease from a query whose batch is under way; it finds itself the owner and reads."""
+        robbers = [worker for worker in self.workers.values() if isinstance(worker, SimWorker)]
+        drivers = [worker for worker in self.workers.values() if isinstance(worker, SimQuery)]
+        read = {(driver.name, key) for driver in drivers for key in driver.read_now}
+        rows = [row for key, row in self.table.rows.items() if (row.reader, key) in read and not row.is_ended]
+        if not robbers or not rows:
+            return
+        robber, row = self.chance.choice(robbers), self.chance.choice(rows)
+        if row.key not in robber.readers:
+            if self.chance.random() < 0.5:  # it gives back what it took while the batch still runs
+                robber.later(self.chance.uniform(1.0, 6.0), robber.request_stop)
+            self.met["fault: robberies_per_min"] += 1
+            self.table.write(robber.who, Take(row.key, row.counter, robber.name))
+
+    def _restore(self) -> None:
+        query = self._some_query()
+        if query is None:
+            return
+        for extra in [each for each in self._extra if each.log is query.log]:
+            self._on_extra_gone(extra, "ended before a restore")
+        self.on_worker_gone(query, "ended before a restore")
+        if query.log.restore(self.chance.random()):
+            self.note("restored", query.name)
+
+    def _start_copy(self) -> None:
+        query = self._some_query()
+        if query is not None and query.log.offsets:
+            self.note("copied", query.name)
+            self._start_extra(self._driver(query.name, query.log.copy(), self._on_extra_gone))
+
+    def _start_stranger(self) -> None:
+        """Start a query of another stream under the same name; it must be refused and change nothing."""
+        is_marked = any(row.stream is not None for row in self.table.rows.values())
+        if is_marked and not self.faults.table_drops_per_min:
+            self.met["fault: strangers_per_min"] += 1
+            other = (self._other, _OTHER_STREAM)
+            self._start_extra(self._driver(STRANGER, QueryLog(), self._on_extra_gone, stream=other))
+
+
+class _Journal(logging.Handler):
+    """Notes what the production code logs as a warning, or worse, in the history; nothing of it is shown."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(logging.WARNING)
+        self._world = world
+        self._logger = logging.getLogger("penstock")
+        self._before = (self._logger.level, self._logger.propagate)
+
+    def open(self) -> None:
+        """Begin."""
+        self._logger.addHandler(self)
+        self._logger.setLevel(logging.WARNING)
+        self._logger.propagate = False
+
+    def shut(self) -> None:
+        """End, and leave the loggers as they were."""
+        self._logger.removeHandler(self)
+        self._logger.setLevel(self._before[0])
+        self._logger.propagate = self._before[1]
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Note a line; what a process says while it is ended is not heard."""
+        error = None if not record.exc_info else record.exc_info[1]
+        fiber = self._world.fibers.current
+        if fiber is not None and fiber.process.is_alive and not isinstance(error, ProcessEnded):
+            name = "" if error is None else repr(error)
+            self._world.note("log", fiber.process.who, record.levelname, record.getMessage(), name)

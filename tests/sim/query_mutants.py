@@ -1,0 +1,345 @@
+"""Planted bugs of a Spark query's claims, its planner, its tasks and its probes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from penstock.core.batches import query_shards
+from penstock.core.batches.claims import (
+    BatchStart,
+    ReadFreely,
+    RefusedClaim,
+    StartReason,
+    judge_refused_claim,
+    plan_read,
+)
+from penstock.core.batches.query_shards import QueryShards
+from penstock.core.leases.coordinator_events import StartReader
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied, Claim, Promote, Take, is_forward
+from penstock.core.reading import shard_reader
+from penstock.core.reading.reader_steps import Finished
+from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.starting import with_moment
+from penstock.sim.table import SimTable
+from penstock.spark import batch_settling, claimed_read, planner, startup_checks
+from penstock.spark.claimed_read import ClaimedRead
+from penstock.spark.news_polling import NewsPoller
+from penstock.spark.planner import Planner
+from sim.mutants import Mutant
+
+# --- the table's rules --------------------------------------------------------------------------------------
+
+
+def last_claim_stands(self, before, write):
+    """A table in which a second claim of a batch replaces the first."""
+    if isinstance(write, Claim) and before is not None:
+        own = before.claim_of(write.claim.worker)
+        write = replace(write, before=None if own is None else own.identity)
+    return apply_write(before, write)
+
+
+def take_clears_claims(self, before, write):
+    """A table in which a new owner forgets the claims of the queries before it."""
+    outcome = apply_write(before, write)
+    if isinstance(write, Take) and isinstance(outcome, Applied):
+        return Applied(replace(outcome.lease, claims=()))
+    return outcome
+
+
+def promotes_any_batch(self, before, write):
+    """A promotion that does not ask which batch's claim stands there."""
+    if isinstance(write, Promote) and before is not None and before.reader == write.worker:
+        claim = before.claim_of(write.worker)
+        if claim is not None and claim.end.is_record and is_forward(before.checkpoint, claim.end):
+            return apply_write(before, replace(write, batch=claim.batch, position=claim.end))
+    return apply_write(before, write)
+
+
+def claims_without_the_lease(self, before, write):
+    """A claim that does not ask who reads the shard."""
+    if isinstance(write, Claim) and before is not None:
+        as_reader = replace(before, owner=write.claim.worker, checkpoint_owner=None)
+        outcome = apply_write(as_reader, write)
+        if isinstance(outcome, Applied):
+            owners = {"owner": before.owner, "checkpoint_owner": before.checkpoint_owner}
+            return Applied(replace(outcome.lease, **owners))
+    return apply_write(before, write)
+
+
+def claims_whatever_the_checkpoint(self, before, write):
+    """A claim that does not look at the checkpoint."""
+    if isinstance(write, Claim) and before is not None:
+        write = replace(write, checkpoint_seen=before.checkpoint)
+    return apply_write(before, write)
+
+
+# --- tasks --------------------------------------------------------------------------------------------------
+
+
+def reads_again(lease, execution):
+    """A replay that does not look for the claim."""
+    plan = plan_read(lease, execution)
+    return ReadFreely() if lease is not None and lease.reader == execution.worker else plan
+
+
+def agrees_with_everything(row, execution, mine):
+    """A refused claim that is taken for one's own."""
+    meaning, end = judge_refused_claim(row, execution, mine)
+    return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
+
+
+def takes_a_lost_lease_for_agreement(row, execution, mine):
+    """What was read before the lease was lost is given out without an end."""
+    meaning, end = judge_refused_claim(row, execution, mine)
+    return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
+
+
+def claims_nothing_in_silence(self, lease, why):
+    """A batch that holds nothing of a shard, and nobody writes it down."""
+    return True
+
+
+def keeps_the_iterator_behind_the_page(self, page, count):
+    """What was cut off the page is left behind by the iterator that is kept."""
+    KEEP_REST(self, page, count)
+    self._shard.keep_iterator(self._progress.end)
+
+
+def never_asks_twice(self):
+    """One answer that nothing is left is believed where something must be."""
+    return False
+
+
+def reads_on_without_leaving_out(self, iterator, now_s, wall_ms):
+    """A reader whose new iterator begins at the last record, which it gives once more."""
+    ON_ITERATOR(self, iterator, now_s, wall_ms)
+    self._skip_through = None
+
+
+def believes_every_end(self, page, is_progress, now_s, chance):
+    """A reader that takes a missing next iterator for the end of the shard."""
+    self._final = Finished(page.children)
+
+
+# --- the driver ---------------------------------------------------------------------------------------------
+
+
+def starts_at_the_checkpoint(lease, worker, batch, planned):
+    """A driver that goes by checkpoints alone."""
+    return None if lease is None else BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
+
+
+def forgets_what_it_gave_back(self, held, effect, now_ms):
+    """A shard that comes back is taken for a new one."""
+    self._given_back.clear()
+    return BEGIN_AGAIN(self, held, effect, now_ms)
+
+
+def forgets_promotions(promotions, keys):
+    """The promotion of a shard is dropped when the next batch does not read it."""
+    return {}
+
+
+def knows_no_claim(self, key):
+    """Tasks are sent without the claim that the driver saw."""
+    return
+
+
+def skips_what_came_later(task, moment_ms):
+    """A batch that nobody read is fixed to end at the tip: what came after it was planned is skipped too."""
+    return task
+
+
+def finds_no_later_claims(rows, worker, batch):
+    """A checkpoint location that was set back is not noticed."""
+    return []
+
+
+def counts_on_from_the_copy(*args, **kwargs):
+    """New batches get the numbers of those that a restored location does not know."""
+    REWIND(*args, **kwargs)
+    return -1
+
+
+def hands_back_at_any_time(self):
+    """Leases go in the middle of a batch."""
+    leaving = [key for key, held in sorted(self._held.items()) if held.leaving is not None]
+    return [self._give_back(key) for key in leaving]
+
+
+def ends_before_the_children(self):
+    """A shard that is read to its end is ended without its children."""
+    return [replace(event, children=()) for event in DRAINED(self)]
+
+
+def gives_up_after_a_failure(self, answer, error):
+    """A shard whose probe failed is not asked again."""
+    ON_FAILURE(self, answer, error)
+    answer.state.due_s = float("inf")
+
+
+def takes_behind_for_the_tip(self, state, page):
+    """A page without records counts as the tip, whatever the service says is behind it."""
+    LEARN(self, state, page)
+    if not page.records and page.next_iterator is not None:
+        state.has_news = False
+
+
+def sees_no_unread_shards(self, start, rows):
+    """Ends that no task has claimed are left open, and the query goes on behind them."""
+    for key in start.shares():
+        row = rows.get(key)
+        if row is not None and row.claim_of(self.worker) is None:
+            self.states.pop(key, None)
+    return []
+
+
+def takes_shards_unseen(self, query_worker, shards):
+    """A shard that comes with another driver's claim is taken as it is."""
+    for command in query_worker.take_commands():
+        if isinstance(command, StartReader):
+            begin = with_moment(command.position, self._options.starting.of(command.key))
+            shards.start(replace(command, position=begin), self._clock.wall_ms())
+        else:
+            shards.stop(command)
+
+
+KEEP_REST = ClaimedRead._keep_rest
+ON_ITERATOR = ShardReader.on_iterator
+BEGIN_AGAIN = QueryShards._begin_again
+REWIND = startup_checks.rewind_leases
+DRAINED = QueryShards.drained
+ON_FAILURE = NewsPoller._on_failure
+LEARN = NewsPoller._learn
+
+CLAIMS = "the claim protocol"
+SPARK = "connectors that keep offsets in Spark alone"
+
+QUERY_MUTANTS = (
+    Mutant("the last claim stands", CLAIMS, 0, SimTable, "decide", last_claim_stands),
+    Mutant("a take clears the claims", CLAIMS, 0, SimTable, "decide", take_clears_claims),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 0, SimTable, "decide", promotes_any_batch),
+    Mutant("a claim without being the reader", CLAIMS, 0, SimTable, "decide", claims_without_the_lease),
+    Mutant(
+        "a claim does not look at the checkpoint",
+        CLAIMS,
+        0,
+        SimTable,
+        "decide",
+        claims_whatever_the_checkpoint,
+    ),
+    Mutant("a replay reads on to the tip", SPARK, 0, claimed_read, "plan_read", reads_again),
+    Mutant(
+        "a refused claim is taken for one's own",
+        CLAIMS,
+        0,
+        claimed_read,
+        "judge_refused_claim",
+        agrees_with_everything,
+    ),
+    Mutant(
+        "rows of a lost lease count",
+        CLAIMS,
+        0,
+        claimed_read,
+        "judge_refused_claim",
+        takes_a_lost_lease_for_agreement,
+    ),
+    Mutant("nothing is not claimed", CLAIMS, 0, ClaimedRead, "_claim_nothing", claims_nothing_in_silence),
+    Mutant(
+        "the iterator behind a cut page is kept",
+        "any cache of iterators",
+        0,
+        ClaimedRead,
+        "_keep_rest",
+        keeps_the_iterator_behind_the_page,
+    ),
+    Mutant("one answer at the tip is believed", "KCL: lag 0", 0, ShardReader, "look_again", never_asks_twice),
+    Mutant(
+        "what was read is read again",
+        "several: AT for AFTER",
+        0,
+        ShardReader,
+        "on_iterator",
+        reads_on_without_leaving_out,
+    ),
+    Mutant(
+        "every end is believed",
+        "several: a null iterator",
+        0,
+        ShardReader,
+        "_on_last_page",
+        believes_every_end,
+    ),
+    Mutant("one listing without a shard ends it", "KCL 339", 0, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant(
+        "the next batch starts at the checkpoint",
+        "a driver beside the KCL",
+        0,
+        query_shards,
+        "resolve_start",
+        starts_at_the_checkpoint,
+    ),
+    Mutant(
+        "what was given back is forgotten", SPARK, 0, QueryShards, "_begin_again", forgets_what_it_gave_back
+    ),
+    Mutant(
+        "the promotion of a quiet shard is dropped",
+        "this query",
+        0,
+        query_shards,
+        "_without",
+        forgets_promotions,
+    ),
+    Mutant("tasks do not know the claim that stands", SPARK, 0, QueryShards, "seen_claim", knows_no_claim),
+    Mutant(
+        "what came later is skipped with an unread batch",
+        SPARK,
+        0,
+        batch_settling,
+        "_up_to",
+        skips_what_came_later,
+    ),
+    Mutant(
+        "a restored location is not noticed",
+        SPARK,
+        0,
+        planner,
+        "find_later_claims",
+        finds_no_later_claims,
+        also=((batch_settling, "find_later_claims", finds_no_later_claims),),
+    ),
+    Mutant(
+        "a restored location counts on from its copy",
+        SPARK,
+        0,
+        planner,
+        "rewind_leases",
+        counts_on_from_the_copy,
+    ),
+    Mutant("leases go during a batch", "several", 0, QueryShards, "hand_back", hands_back_at_any_time),
+    Mutant(
+        "a shard ends without its children", "KCL 339", 0, QueryShards, "drained", ends_before_the_children
+    ),
+    Mutant(
+        "a probe that failed is the last one",
+        "silent stalls: KCL 185",
+        0,
+        NewsPoller,
+        "_on_failure",
+        gives_up_after_a_failure,
+    ),
+    Mutant(
+        "an empty page is the tip",
+        "several: MillisBehindLatest",
+        0,
+        NewsPoller,
+        "_learn",
+        takes_behind_for_the_tip,
+    ),
+    Mutant("one listing is a loss", SPARK, 0, startup_checks, "_DENIALS_MIN", 0),
+    Mutant(
+        "a second driver is not noticed when a shard comes", SPARK, 149, Planner, "_obey", takes_shards_unseen
+    ),
+)
