@@ -1,7 +1,8 @@
-"""`penstock simulate`: run the deterministic simulator over many seeds.
+"""`penstock simulate`: run the deterministic simulator over many seeds, or count what a large fleet costs.
 
 Every seed is a fleet of workers with faults of its own on a stream and a lease table of its own, in virtual time. A
-seed that breaks an invariant is shown with the end of its history and the command that runs it again.
+seed that breaks an invariant is shown with the end of its history and the command that runs it again. With `--fleet`
+one fleet of any size goes through what happens to fleets, and its reads, writes and moves are counted.
 """
 
 from __future__ import annotations
@@ -12,15 +13,21 @@ import sys
 import time
 from collections import Counter
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING
+
+from penstock.cli.progress_bar import ProgressBar
+from penstock.cli.simulate_fleet import POLICIES, SCENARIOS, run_fleet_command
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
     from penstock.sim.run import SeedResult
 
-DESCRIPTION = "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time."
+DESCRIPTION = (
+    "Prove the coordination of a fleet in a simulated world: many seeds, faults, virtual time. "
+    "With --fleet: count what a large fleet costs."
+)
 _TAIL_LINES = 30
-_BAR_WIDTH = 30
+_LEASES_PER_WORKER = 10
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -43,15 +50,43 @@ def add_parser(subparsers: Subparsers) -> None:
         metavar="LINES",
         help=f"lines of history shown for a failing seed (default: {_TAIL_LINES})",
     )
+    parser.add_argument(
+        "--fleet",
+        type=int,
+        metavar="N",
+        help="count the reads, writes and moves of a fleet of N workers instead of running seeds",
+    )
+    parser.add_argument(
+        "--leases",
+        type=int,
+        metavar="N",
+        help=f"with --fleet: leases in the table (default: {_LEASES_PER_WORKER} for each worker)",
+    )
+    parser.add_argument(
+        "--scenario",
+        action="append",
+        choices=SCENARIOS,
+        help="with --fleet: only this one; may be given several times",
+    )
+    parser.add_argument(
+        "--policy",
+        choices=POLICIES,
+        default="even",
+        help="with --fleet: who gets which lease; kcl2 is the rule of the KCL 2.x (default: even)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
-    """Run the seeds; 0 when no invariant was broken, else 1."""
+    """Run the seeds, or the fleet; 0 when no invariant was broken, else 1."""
+    _check(args)
+    return _run_seeds(args) if args.fleet is None else run_fleet_command(args)
+
+
+def _run_seeds(args: argparse.Namespace) -> int:
     from penstock.sim.run import run_seeds
     from penstock.sim.situations import never_met
 
-    _check(args)
-    bar = _Bar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None
+    bar = ProgressBar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None
     began_s = time.monotonic()
     violations = 0
     virtual_s = 0.0
@@ -69,7 +104,7 @@ def run(args: argparse.Namespace) -> int:
         elif result.violation is not None:
             _show(result, args.history, queries=args.queries)
         if bar is not None:
-            bar.draw(count, violations)
+            bar.draw(count, f"{count}/{args.seeds} seeds, {violations} violations")
     if bar is not None:
         bar.clear()
     per_s = args.seeds / max(time.monotonic() - began_s, 1e-9)
@@ -99,14 +134,16 @@ def _show_met(met: Counter[str], never: list[str]) -> None:
 def _check(args: argparse.Namespace) -> None:
     from penstock.errors import OptionError
 
-    for name, smallest in (("seeds", 1), ("start", 0), ("history", 0)):
+    for name, smallest in (("seeds", 1), ("start", 0), ("history", 0), ("fleet", 1), ("leases", 2)):
         value = getattr(args, name)
-        if value < smallest:
+        if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
     if args.queries and find_spec("pyarrow") is None:
         raise OptionError(
             "--queries runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"
         )
+    if args.fleet is None and (args.leases is not None or args.scenario):
+        raise OptionError("--leases and --scenario describe a fleet: add --fleet with the number of workers")
 
 
 def _describe(result: SeedResult, line_count: int) -> dict[str, object]:
@@ -134,29 +171,3 @@ def _show(result: SeedResult, line_count: int, *, queries: bool) -> None:
         print(f"  {line}")
     kind = " --queries" if queries else ""
     print(f"  again: penstock simulate{kind} --seeds 1 --start {result.seed} --history 200")
-
-
-class _Bar:
-    """A progress bar for people; drawn at most ten times a second."""
-
-    def __init__(self, total: int, stream: TextIO) -> None:
-        self._total = total
-        self._stream = stream
-        self._drawn_s = 0.0
-
-    def draw(self, count: int, violations: int) -> None:
-        """Show how far it is."""
-        now_s = time.monotonic()
-        if now_s - self._drawn_s < 0.1:
-            return
-        self._drawn_s = now_s
-        filled = _BAR_WIDTH * count // self._total
-        bar = "#" * filled + "-" * (_BAR_WIDTH - filled)
-        self._stream.write(f"\r[{bar}] {count}/{self._total} seeds, {violations} violations")
-        self._stream.flush()
-
-    def clear(self) -> None:
-        """Make room for a line."""
-        if self._drawn_s:
-            self._stream.write("\r\x1b[K")
-            self._stream.flush()

@@ -47,7 +47,7 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Outcome, Take
-from penstock.core.leases.table_part import TablePart
+from penstock.core.leases.table_part import TablePart, number_of_part
 from penstock.core.shard import ChildShard, Shard
 from penstock.sim.table_units import get_units, row_bytes, scan_units, write_units
 
@@ -166,6 +166,10 @@ class Fleet:
         """Return for how long a shard has been unread by now."""
         return self.now - min(self._unread_since_s.values(), default=self.now)
 
+    def is_unread_since(self, since_s: float) -> bool:
+        """Whether a shard has not been read from that moment on."""
+        return min(self._unread_since_s.values(), default=self.now + 1) <= since_s
+
     def on_reader_started(self, key: str, worker: str) -> None:
         """Count a reader of a shard."""
         self._readers[key] = self._readers.get(key, 0) + 1
@@ -208,7 +212,7 @@ class Fleet:
         self._bytes[key] = row_bytes(row)
         if before is None:
             for count, parts in self._parts.items():
-                parts[self._number(key, count)][key] = None
+                parts[number_of_part(key, count)][key] = None
             if not row.parents and not self._readers.get(key):
                 self._unread_since_s[key] = self.now
         if row.is_ended:
@@ -225,19 +229,15 @@ class Fleet:
     def _delete(self, key: str) -> None:
         del self.rows[key], self._bytes[key]
         for count, parts in self._parts.items():
-            del parts[self._number(key, count)][key]
-
-    def _number(self, key: str, count: int) -> int:
-        return next(number for number in range(count) if TablePart(number, count).holds(key))
+            del parts[number_of_part(key, count)][key]
 
     def _keys(self, part: TablePart | None) -> Sequence[str] | dict[str, None]:
         if part is None or part.is_whole:
             return list(self.rows)
         if part.count not in self._parts:
-            found = [
-                {key: None for key in self.rows if TablePart(number, part.count).holds(key)}
-                for number in range(part.count)
-            ]
+            found: list[dict[str, None]] = [{} for _ in range(part.count)]
+            for key in self.rows:
+                found[number_of_part(key, part.count)][key] = None
             self._parts[part.count] = found
         return self._parts[part.count][part.number]
 

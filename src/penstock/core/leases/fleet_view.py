@@ -150,12 +150,12 @@ def fleet_of(
 
 def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
     """Return everybody who renews a lease or has asked for one, and this worker."""
-    workers = {me}
+    workers: set[str | None] = {me}
     for entry in fleet:
         if entry.owner_state is OwnerState.ALIVE:
-            named = (entry.lease.owner, entry.lease.checkpoint_owner)
-            workers.update(worker for worker in named if worker is not None)
-    return workers
+            workers.add(entry.lease.owner)
+            workers.add(entry.lease.checkpoint_owner)
+    return {worker for worker in workers if worker is not None}
 
 
 def zone_of(worker: str) -> str:

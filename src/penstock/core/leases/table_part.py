@@ -32,7 +32,12 @@ class TablePart:
 
     def holds(self, key: str) -> bool:
         """Whether a row is in this part, for tables in memory. DynamoDB divides by a hash of its own."""
-        return self.count == 1 or crc32(key.encode()) % self.count == self.number
+        return number_of_part(key, self.count) == self.number
+
+
+def number_of_part(key: str, count: int) -> int:
+    """Return the number of the part that holds a row, for tables in memory."""
+    return crc32(key.encode()) % count
 
 
 WHOLE_TABLE: Final = TablePart(0, 1)
