@@ -67,7 +67,7 @@ SPARK_TESTS := tests/spark tests/spark_kills
 # What differs between the lines: the source in a session, queries by the reader's calls, and a program that is killed.
 SPARK_OLDEST_TESTS := tests/spark/session/test_smoke.py tests/spark/session/test_lines.py tests/spark/session/test_sink.py \
 	tests/spark/queries/test_reader.py tests/spark/queries/test_without_starts.py tests/spark/test_engine.py \
-	"tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[eight kills]"
+	"tests/spark_kills/test_kills.py::test_no_kill_loses_repeats_or_reorders_a_record[ten kills]"
 # The py4j of older lines leaves its sockets to the garbage collector.
 SPARK_WARNINGS := -W "ignore:unclosed <socket:ResourceWarning"
 

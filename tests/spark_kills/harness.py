@@ -221,7 +221,7 @@ class Run:
 
     def kill(self, kind, chance):
         """Kill one process of a kind, as soon as there is one."""
-        end_s = time.monotonic() + 20
+        end_s = time.monotonic() + 60
         while time.monotonic() < end_s:
             found = [each for each in find_processes(self.program.pid) if KINDS[kind](each)]
             if found and kill_process(chance.choice(sorted(found, key=lambda each: each.pid)).pid):

@@ -12,7 +12,7 @@ from company_checks import Processed, Taken
 from harness import Plan, Run
 
 DEFAULT = Plan(seed=1, records=70_000, kills=21, reshards=4, weights=(2, 2, 3, 0))
-SHORT = Plan(seed=6, records=24_000, kills=8, reshards=3, weights=(2, 2, 3, 0))
+SHORT = Plan(seed=6, records=30_000, kills=10, reshards=3, weights=(2, 2, 3, 0))
 """For each line of Spark: enough for every kind of process to die."""
 CLUSTER = Plan(
     seed=2,
@@ -30,7 +30,7 @@ CLUSTER = Plan(
 @pytest.mark.parametrize(
     "plan",
     [
-        pytest.param(SHORT, id="eight kills", marks=pytest.mark.timeout(900)),
+        pytest.param(SHORT, id="ten kills", marks=pytest.mark.timeout(900)),
         pytest.param(DEFAULT, id="twenty-one kills", marks=pytest.mark.timeout(2400)),
         pytest.param(
             Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
