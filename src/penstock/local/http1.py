@@ -254,7 +254,8 @@ class Http1Protocol(asyncio.Protocol):
             return False
         if self._transport is None or not self._writable.is_set():
             return False
-        self._transport.write(_head(response, keep_alive) + response.sent_body)
+        body = b"" if response.is_head else response.body
+        self._transport.write(_head(response, keep_alive) + body)
         if not keep_alive:
             self._transport.close()
         return True

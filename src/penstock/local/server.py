@@ -44,6 +44,7 @@ _START_TIMEOUT_S = 60.0
 _TURNS_FROM_ACCEPT_TO_CONNECTION = 3
 _STOP_TIMEOUT_S = 20.0
 _SWEEP_S = 1.0
+_FREED_BLOCK_BYTES = 16 * 1024 * 1024
 
 log = logging.getLogger("penstock.local")
 
@@ -141,6 +142,9 @@ class Server:
         """
         loop = asyncio.get_running_loop()
         options = self.options
+        # Once glibc has seen a large block freed it keeps blocks up to that size. Otherwise the memory of each large body
+        # may go back to the system and be fetched anew, which costs more than reading the body.
+        bytearray(_FREED_BLOCK_BYTES)
         try:
             if options.speaks_tls:
                 self._certificate = Certificate(options.cert, options.key, options.allow_hosts)
