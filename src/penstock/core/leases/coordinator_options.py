@@ -43,7 +43,8 @@ class CoordinatorOptions:
         round_interval_s: Mean time between two looks at the lease table. None: 0.8 of the lease duration.
         scanned_rows_per_s_max: Rows that all workers together may read per second by scanning. In a large fleet each
             worker watches a part of the table, and looks at the whole table as rarely as this needs.
-        part_watchers_min: At least so many workers watch each part of the table.
+        part_watchers_min: So many workers watch each part of the table, or more; fewer, but at least two, where that
+            would cost more.
         policy: Who gets how many leases.
         max_leases: This worker holds at most so many unfinished leases. None: no limit.
         leases_to_acquire: At most so many takes and hand-overs are begun per round. None: the whole share.

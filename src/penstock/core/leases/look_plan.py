@@ -26,8 +26,8 @@ from penstock.core.leases.table_part import TablePart
 _EVERY_ROUND_SHARE: Final = (
     1 / 8
 )  # of the budget: what whole looks in every round may cost; they are strongly consistent
-_PART_SHARE: Final = 1 / 2
-_WHOLE_SHARE: Final = 2 / 5
+_PART_SHARE: Final = 2 / 3
+_WHOLE_SHARE: Final = 1 / 3
 _PART_ROUNDS: Final = (
     0.75  # a part is looked at more often than a whole table: fewer workers watch each lease
 )
@@ -100,9 +100,9 @@ def _plan(options: CoordinatorOptions, row_count: int, worker_count: int, place:
     part_count = 1
     if options.policy is not BalancePolicy.KCL2 and read > budget * _EVERY_ROUND_SHARE * interval_s:
         affordable = budget * _PART_SHARE * part_s / row_count
-        wanted = options.part_watchers_min
-        watchers_min = max(min(_WATCHERS_MIN, wanted), min(wanted, affordable))
-        while worker_count / (2 * part_count) >= watchers_min:
+        while worker_count / (2 * part_count) >= options.part_watchers_min or (
+            worker_count / part_count > affordable and worker_count / (2 * part_count) >= _WATCHERS_MIN
+        ):
             part_count *= 2
     if part_count == 1:
         round_s = max(interval_s, read / budget)

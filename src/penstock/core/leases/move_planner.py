@@ -122,17 +122,17 @@ class MovePlanner:
         if not free or not share:
             return NOTHING_TO_MOVE
         soon_s = _PART_LOOK_ROUNDS * round_s
-        doublings = min(int(max(entry.free_s for entry in free) / (2 * soon_s)), _DOUBLINGS_MAX)
-        is_urgent = doublings < _DOUBLINGS_MAX
-        wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**doublings)
+        looks = min(int(max(entry.free_s for entry in free) / soon_s), _DOUBLINGS_MAX)
+        wanted = math.ceil(len(free) / max(1.0, watchers * _present_share(part)) * 2**looks)
         # The first to see that many workers are gone leaves something to those that look a moment later.
-        crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, doublings - 1))
+        crowded = math.ceil(_CROWDED_SHARES * share * 2 ** max(0, looks // 2 - 1))
         room = max(1, crowded - held_count)
         if options.max_leases is not None:
             room = min(room, max(0, options.max_leases - held_count))
         free.sort(key=lambda entry: tie(self.me, entry.lease.key))
         taken = free[: min(wanted, room)][: options.leases_to_acquire]
-        look_s = now_s + soon_s if is_urgent and len(taken) < len(free) else math.inf
+        is_urgent = looks < _DOUBLINGS_MAX and len(taken) < len(free)
+        look_s = now_s + soon_s if is_urgent else math.inf
         return RoundPlan([take_free(entry, self.me) for entry in taken], look_s)
 
     def _hold_back(
