@@ -113,7 +113,9 @@ class OneOwner(Checker):
         """Two processes have one name: the counter alone tells their writes apart, and each may find the other's."""
         self._doubled.add(name)
 
-    on_copied = on_second_driver
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._doubled.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Follow who holds what."""

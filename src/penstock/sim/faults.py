@@ -175,6 +175,7 @@ def draw_query_scenario(seed: int) -> Scenario:
         drawn,
         workers=names,
         queries=frozenset(names[:queries]),
+        quiet_rounds=min(drawn.quiet_rounds, 6),
         query_plan=draw_query_plan(chance, has_robbers=has_robbers),
         options=options,
         faults=faults,

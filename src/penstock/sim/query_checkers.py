@@ -13,6 +13,7 @@ from penstock.sim.history import History, name_of
 
 _STRANGER: Final = "z/stranger"
 
+_Place = tuple[str, str, int, str]
 Results = tuple[tuple[str, tuple[int, ...]], ...]
 
 
@@ -20,15 +21,16 @@ class SameReplays(Checker):
     """Q1: every execution of a batch holds the same records, however late, and whoever had the lease in between.
 
     Two exceptions: a row that was deleted or damaged, whose claims are gone with it; and a checkpoint location that was set
-    back, after which the executions of earlier drivers count no more.
+    back, after which the executions of earlier drivers count no more. Batches of a copied location are batches of its own.
     """
 
     invariant = "Q1"
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._held: dict[tuple[str, int, str], tuple[int, ...]] = {}
-        self._parts: dict[tuple[str, int, str], tuple[int, ...]] = {}
+        self._held: dict[_Place, tuple[int, ...]] = {}
+        self._parts: dict[_Place, tuple[int, ...]] = {}
+        self._copies: set[str] = set()
         self._first_life: dict[str, int] = {}
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
@@ -40,6 +42,13 @@ class SameReplays(Checker):
                 for place in [place for place in known if place[0] == write.forget]:
                     del known[place]
 
+    def on_copied(self, _name: str, copy: str) -> None:
+        """Tell what the driver of a copy does apart from what the others do."""
+        self._copies.add(copy)
+
+    def _place(self, who: str, batch: int, key: str) -> _Place:
+        return (name_of(who), who if who in self._copies else "", batch, key)
+
     def _is_out(self, who: str, key: str) -> bool:
         life = int(who.partition("#")[2])
         return life < self._first_life.get(name_of(who), 0) or self.history.is_forgiven(key)
@@ -48,7 +57,7 @@ class SameReplays(Checker):
         """Compare with the first execution, and with what an action took of the batch."""
         if self._is_out(who, key):
             return
-        place = (name_of(who), batch, key)
+        place = self._place(who, batch, key)
         first = self._held.setdefault(place, rows)
         if rows != first:
             raise Broken(f"batch {batch} of {who} held {first} of {key}, and now {rows}")
@@ -57,15 +66,15 @@ class SameReplays(Checker):
     def on_partly(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
         """Compare what an action took with what the batch holds."""
         if not self._is_out(who, key):
-            place = (name_of(who), batch, key)
+            place = self._place(who, batch, key)
             self._parts[place] = max(rows, self._parts.get(place, ()), key=len)
             self._compare_part(place, rows)
 
-    def _compare_part(self, place: tuple[str, int, str], part: tuple[int, ...]) -> None:
+    def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
         if whole is not None and whole[: len(part)] != part:
             raise Broken(
-                f"batch {place[1]} of {place[0]} held {whole} of {place[2]}, and an action took {part}"
+                f"batch {place[2]} of {place[0]} held {whole} of {place[3]}, and an action took {part}"
             )
 
 
@@ -179,7 +188,7 @@ class NothingSkipped(Checker):
         super().__init__(history, options)
         self._copied: set[str] = set()
 
-    def on_copied(self, name: str) -> None:
+    def on_copied(self, name: str, _copy: str) -> None:
         """From now on there may be two."""
         self._copied.add(name)
 
@@ -229,7 +238,11 @@ class NoFalseAlarm(Checker):
         """From now on there may be two."""
         self._doubled.add(name)
 
-    on_copied = on_restored = on_second_driver
+    on_restored = on_second_driver
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._doubled.add(name)
 
     def on_task_failed(self, who: str, _executor: str, error: str, text: str) -> None:
         """Judge a task's error; what an attempt says whose batch is done already concerns nobody, but for a loss."""

@@ -180,8 +180,9 @@ class QueryWorld(World):
     def _start_copy(self) -> None:
         query = self._some_query()
         if query is not None and query.log.offsets:
-            self.note("copied", query.name)
-            self._start_extra(self._driver(query.name, query.log.copy(), self._on_extra_gone))
+            copy = self._driver(query.name, query.log.copy(), self._on_extra_gone)
+            self.note("copied", query.name, copy.who)
+            self._start_extra(copy)
 
     def _start_stranger(self) -> None:
         """Start a query of another stream under the same name; it must be refused and change nothing."""
