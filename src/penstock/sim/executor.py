@@ -13,7 +13,7 @@ from penstock.core.leases.lease_writes import Claim, LeaseWrite, Outcome, Refuse
 from penstock.core.position import Position
 from penstock.errors import PenstockError
 from penstock.runtime.hash_ranges import HashRanges
-from penstock.sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
+from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.faults import STREAM
 from penstock.sim.process import SimProcess
 from penstock.spark.iterator_cache import IteratorCache
@@ -23,8 +23,6 @@ from penstock.spark.spark_options import SourceOptions
 
 if TYPE_CHECKING:
     from penstock.sim.environment import Environment
-
-STREAM_NAME = "stream"
 
 
 @dataclass(frozen=True, slots=True)

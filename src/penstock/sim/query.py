@@ -30,9 +30,9 @@ from penstock.ports.lease_table import LeaseScan
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
-from penstock.sim.blocking_ports import SimClock, SimKinesis, SimLeaseTable
+from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.environment import Environment
-from penstock.sim.executor import STREAM_NAME, Attempt, ShardRows, SimExecutor, TaskFailed, read_task
+from penstock.sim.executor import Attempt, ShardRows, SimExecutor, TaskFailed, read_task
 from penstock.sim.faults import STREAM, Scenario
 from penstock.sim.fibers import Fiber, VirtualThreads
 from penstock.sim.process import SimProcess
