@@ -97,3 +97,24 @@ def test_an_offset_that_is_asked_for_before_the_log_is_read_is_refused(query, cl
     q.reader = q.fresh()
     q.drain()
     assert q.numbers() == list(range(40))
+
+
+def test_a_checkpoint_location_goes_on_with_a_later_spark_and_back(query, client):
+    q = query()
+    for number, is_told_starts in enumerate((False, True, False, True)):
+        q.reader.stop()
+        q.is_told_starts = is_told_starts
+        q.reader = q.fresh()
+        put(client, q.stream, numbered(30 * number, 30 * number + 30))
+        q.drain()
+    put(client, q.stream, numbered(120, 150))
+    q.is_told_starts = False
+    q.die()
+    end = q.plan()
+    first = q.execute(end)
+    q.is_told_starts = True
+    q.die()
+    assert q.execute(end) == first
+    q.commit(end, first)
+    q.drain()
+    assert q.numbers() == list(range(150))
