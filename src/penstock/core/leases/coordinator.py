@@ -88,9 +88,7 @@ from penstock.core.leases.lease_cleanup import LeaseCleanup
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import (
     Applied,
-    LeaseWrite,
     Refused,
-    Release,
     Renew,
     RequestHandover,
     Take,
@@ -98,6 +96,7 @@ from penstock.core.leases.lease_writes import (
 from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.look_schedule import LookSchedule
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
+from penstock.core.leases.own_rows import OwnRows
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.row_looks import RowLooks
 from penstock.core.leases.shard_syncer import ShardSyncer
@@ -113,7 +112,6 @@ from penstock.core.leases.write_purposes import (
     ForLateCheckpoint,
     ForMissingLease,
 )
-from penstock.core.position import LATEST
 
 _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
@@ -150,6 +148,16 @@ class Coordinator:
         self._syncer = ShardSyncer(worker, options, view, turn, writes, listing, scans)
         self._cleanup = LeaseCleanup(worker, options, view, turn, writes, listing)
         self._awaited = AwaitedLeases(worker, options, view, turn, writes, self._stream_check)
+        self._own_rows = OwnRows(
+            worker,
+            options,
+            view,
+            writes,
+            self.held_leases,
+            self._awaited,
+            self._late_checkpoints,
+            self._stream_check,
+        )
         self._row_looks = RowLooks(turn)
         self._looks = LookSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
@@ -158,7 +166,6 @@ class Coordinator:
         self._fleet_size = (0, 1)
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
-        self._unheld_own: set[str] = set()  # this worker's by name in the last round, and not in its hands
         self._is_refused = False
         self._stop_by_s: float | None = None
         self._stop_hard_s: float | None = None
@@ -210,15 +217,9 @@ class Coordinator:
             and self._looks.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
-            and not any(self._is_own_and_unheld(key) for key in self._unheld_own)
+            and self._own_rows.are_picked_up()
             and self._writes.is_idle()
             and all(held.phase in _RESTING for held in self.held_leases)
-        )
-
-    def _is_own_and_unheld(self, key: str) -> bool:
-        row = self.view.get(key)
-        return (
-            key not in self.held_leases and row is not None and not row.is_ended and row.reader == self.worker
         )
 
     def held(self) -> dict[str, LeasePhase]:
@@ -346,8 +347,8 @@ class Coordinator:
         if self._syncer.restore_if_gone(standing, now_s):
             return NOTHING_TO_MOVE
         self._syncer.remember(self._last_known(), now_s)
-        self._unheld_own.clear()
-        self._see_own_rows(self.view, now_s)
+        self._own_rows.forget()
+        self._own_rows.see(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
         self._count(fleet, live)
@@ -362,8 +363,8 @@ class Coordinator:
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Take what nobody reads in the part of the table that this worker watches."""
         self._syncer.remember(self._last_known(), now_s)
-        self._unheld_own.difference_update(lease.key for lease in event.leases)
-        self._see_own_rows(event.leases, now_s)
+        self._own_rows.forget(lease.key for lease in event.leases)
+        self._own_rows.see(event.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
         self._looks.on_part(part, now_s)
         self._look_for_parents(part, now_s)
@@ -400,37 +401,6 @@ class Coordinator:
         self._looks.schedule(now_s, look_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._syncer.cold_until_s is not None:
             self._scans.schedule(max(self._syncer.cold_until_s, now_s + 0.01 * self.round_s))
-
-    def _see_own_rows(self, rows: Iterable[Lease], now_s: float) -> None:
-        """Pick up leases that bear this worker's name although it does not hold them: a restart, or a loss."""
-        for lease in rows:
-            if self.worker in (lease.owner, lease.checkpoint_owner):
-                self._see_own_row(lease, now_s)
-
-    def _see_own_row(self, lease: Lease, now_s: float) -> None:
-        key = lease.key
-        if lease.is_ended or key in self.held_leases:
-            return
-        if lease.reader == self.worker:
-            self._unheld_own.add(key)
-        if self._writes.is_busy(key) or not self.view.is_usable(key):
-            return
-        if lease.owner == self.worker and lease.checkpoint_owner not in (None, self.worker):
-            self._awaited.add(key, now_s)
-        elif lease.reader == self.worker:
-            reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
-            self._writes.enqueue(self._write_for_own(lease, now_s), ForGain(reason))
-
-    def _write_for_own(self, lease: Lease, now_s: float) -> LeaseWrite:
-        """Return what makes, or leaves, a row in this worker's name a lease in its hands."""
-        key = lease.key
-        is_leaving = lease.owner != self.worker  # it was being handed over when this worker stopped
-        if is_leaving and not self.options.keeps_claims:
-            return Release(key, lease.counter, self.worker, self._late_checkpoints.take(key), lease.owner)
-        if lease.checkpoint == LATEST and not is_leaving:
-            return self._stream_check.for_this_stream(Take(key, lease.counter, self.worker), now_s)
-        stream = self._stream_check.stream_to_note(lease)
-        return Renew(key, lease.counter, self.worker, during_handover=is_leaving, stream=stream)
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
         plan = self._planner.plan(
@@ -586,9 +556,9 @@ class Coordinator:
         self._awaited.on_answer(key, self.held_leases, now_s)
         if self._row_looks.on_answer(key) and self._stop_by_s is None:
             self._scans.settle_doubt(key)
-            self._unheld_own.discard(key)
+            self._own_rows.forget([key])
             if lease is not None:
-                self._see_own_rows([lease], now_s)
+                self._own_rows.see([lease], now_s)
             self.held_leases.wake_waiting(now_s)
 
     # --- stopping -------------------------------------------------------------------------------------

@@ -1,0 +1,100 @@
+"""Leases that bear a worker's name although it does not hold them: a restart, a loss, or an answer that never came."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from penstock.core.leases.awaited_leases import AwaitedLeases
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.fleet_view import Reason
+from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.late_checkpoints import LateCheckpoints
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.lease_writes import LeaseWrite, Release, Renew, Take
+from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.stream_check import StreamCheck
+from penstock.core.leases.write_purposes import ForGain
+from penstock.core.position import LATEST
+
+
+class OwnRows:
+    """Picks up one worker's own leases. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        view: The coordinator's.
+        writes: Sends writes.
+        held_leases: What is in this worker's hands.
+        awaited: What it has asked for.
+        late_checkpoints: What is done in shards whose leases were lost.
+        stream_check: The coordinator's.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one coordinator
+        self,
+        me: str,
+        options: CoordinatorOptions,
+        view: LeaseView,
+        writes: PendingWrites,
+        held_leases: HeldLeases,
+        awaited: AwaitedLeases,
+        late_checkpoints: LateCheckpoints,
+        stream_check: StreamCheck,
+    ) -> None:
+        self.me = me
+        self.options = options
+        self.view = view
+        self._writes = writes
+        self._held_leases = held_leases
+        self._awaited = awaited
+        self._late_checkpoints = late_checkpoints
+        self._stream_check = stream_check
+        self._unheld: set[str] = set()
+
+    def are_picked_up(self) -> bool:
+        """Whether every lease in this worker's name that was seen is in its hands, or another one's by now."""
+        return not any(self._is_unheld(key) for key in self._unheld)
+
+    def _is_unheld(self, key: str) -> bool:
+        row = self.view.get(key)
+        return key not in self._held_leases and row is not None and not row.is_ended and row.reader == self.me
+
+    def forget(self, keys: Iterable[str] | None = None) -> None:
+        """Forget what was seen of all leases, or of some: they have been read again."""
+        if keys is None:
+            self._unheld.clear()
+        else:
+            self._unheld.difference_update(keys)
+
+    def see(self, rows: Iterable[Lease], now_s: float) -> None:
+        """Pick up what bears this worker's name among rows that were read."""
+        for lease in rows:
+            if self.me in (lease.owner, lease.checkpoint_owner):
+                self._see(lease, now_s)
+
+    def _see(self, lease: Lease, now_s: float) -> None:
+        key = lease.key
+        if lease.is_ended or key in self._held_leases:
+            return
+        if lease.reader == self.me:
+            self._unheld.add(key)
+        if self._writes.is_busy(key) or not self.view.is_usable(key):
+            return
+        if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
+            self._awaited.add(key, now_s)
+        elif lease.reader == self.me:
+            reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
+            self._writes.enqueue(self._write_for(lease, now_s), ForGain(reason))
+
+    def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:
+        """Return what makes, or leaves, a row in this worker's name a lease in its hands."""
+        key = lease.key
+        is_leaving = lease.owner != self.me  # it was being handed over when this worker stopped
+        if is_leaving and not self.options.keeps_claims:
+            return Release(key, lease.counter, self.me, self._late_checkpoints.take(key), lease.owner)
+        if lease.checkpoint == LATEST and not is_leaving:
+            return self._stream_check.for_this_stream(Take(key, lease.counter, self.me), now_s)
+        stream = self._stream_check.stream_to_note(lease)
+        return Renew(key, lease.counter, self.me, during_handover=is_leaving, stream=stream)
