@@ -25,7 +25,7 @@ from h2.events import (
 )
 from h2.settings import SettingCodes
 
-TIMEOUT_S = 20.0
+TIMEOUT_S = 60.0
 JSON = "application/x-amz-json-1.1"
 
 
