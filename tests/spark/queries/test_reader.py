@@ -9,6 +9,7 @@ import json
 import logging
 import random
 import threading
+import time
 from dataclasses import replace
 
 import pytest
@@ -274,11 +275,26 @@ def test_available_now_does_not_end_while_its_leases_are_lost(server, query, cli
     put(client, q.stream, numbered(0, 40))
     q.reader.prepareForTriggerAvailableNow()
     assert q.batch()
-    server.faults.throttle("dynamodb.UpdateItem", count=None)
+    for shard in sorted(coordinator(q).held()):
+        q.steal(shard)
     wait_until(lambda: not coordinator(q).held(), "the leases to be lost")
+    list(iter(q.batch, None))  # the robber never renews
+    assert set(q.numbers()) == set(range(40))
+
+
+def test_available_now_goes_on_with_leases_that_it_renews_late(server, query, client):
+    q = query(leaseDuration="1s", maxRecordsPerTrigger="10")
+    put(client, q.stream, numbered(0, 40))
+    q.reader.prepareForTriggerAvailableNow()
+    assert q.batch()
+    held = coordinator(q).held().keys()
+    renewed_s = min(lease.renewed_s for lease in coordinator(q).held_leases)
+    server.faults.throttle("dynamodb.UpdateItem", count=None)
+    wait_until(lambda: time.monotonic() > renewed_s + 3, "the leases to be late")
+    assert coordinator(q).held().keys() == held
     server.faults.clear()
     list(iter(q.batch, None))
-    assert set(q.numbers()) == set(range(40))
+    assert q.numbers() == list(range(40))
 
 
 def test_available_now_does_not_end_while_a_shard_gives_no_answer(server, query, client):
