@@ -77,3 +77,9 @@ def test_a_reader_that_fails_parks_its_lease_unless_it_was_to_be_given_up(before
 
 def test_a_lease_that_waits_for_its_parents_is_read_given_up_or_lost_and_nothing_else():
     assert set(TRANSITIONS[LeasePhase.WAITING]) == {Trigger.START, Trigger.STOP, Trigger.LOST}
+
+
+def test_a_shard_that_stopped_without_a_reason_is_not_renewed_at_once():
+    lease = held(LeasePhase.READING)
+    lease.on_failed(ReaderFailed("s", 1, None, "poison"))
+    assert advance(lease) == []

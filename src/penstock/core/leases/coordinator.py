@@ -113,6 +113,7 @@ from penstock.core.leases.write_purposes import (
     ForMissingLease,
 )
 
+_WATCHERS_ROUNDS: Final = 2  # so long a free lease is left to those that watch its part
 _SHUN_DURATIONS: Final = (
     10  # a shard that failed here and was freed is left to others for so many lease times
 )
@@ -413,7 +414,14 @@ class Coordinator:
         )
         if self._looks.part is not None:
             # Whatever is free is taken by those that watch its part: they see it sooner than a look at the whole table.
-            kept = [move for move in plan.moves if not isinstance(move, Gain) or move.is_live]
+            # What they leave they have no room for, and it goes to anybody.
+            patience_s = _WATCHERS_ROUNDS * self._looks.plan.settling_s
+            left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
+            kept = [
+                move
+                for move in plan.moves
+                if not isinstance(move, Gain) or move.is_live or move.write.key in left
+            ]
             plan = RoundPlan(kept, plan.look_s)
         self._begin_moves(plan.moves, now_s)
         return plan

@@ -511,7 +511,7 @@ class HeldLease:
         """Observe that the reader has given up."""
         self.want(event.position)
         self._move(Trigger.READER_FREED if event.release else Trigger.READER_FAILED)
-        self.stopped_reason = event.short_reason
+        self.stopped_reason = event.short_reason or None
         self.is_urgent = True
         return [report_failed_reader(event, is_freed=self.phase is LeasePhase.STOPPED)]
 
