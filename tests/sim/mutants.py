@@ -12,14 +12,16 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest.mock import patch
 
+from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases import held_lease, move_planner, shard_syncer
+from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Report, StopWhy
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Gain, Reason
 from penstock.core.leases.held_lease import HeldLease, LeasePhase
 from penstock.core.leases.held_lease_wants import Want
 from penstock.core.leases.held_leases import HeldLeases
-from penstock.core.leases.lease import Lease, starting_lease
+from penstock.core.leases.lease import Lease, TipMark, starting_lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import (
@@ -38,9 +40,14 @@ from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForChildOf
 from penstock.core.position import Position, Sentinel
+from penstock.core.reading import shard_reader
+from penstock.core.reading.delivery import ShardDelivery
+from penstock.core.reading.delivery_calls import CallKind, SendToDeadLetter
 from penstock.core.reading.reader_steps import ListPage
+from penstock.core.reading.resume import MissingRecord
+from penstock.sim.reader import SimReader
 from penstock.sim.table import SimTable
-from penstock.sim.worker import SimReader, SimWorker
+from penstock.sim.worker import SimWorker
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +169,7 @@ def _refused_is_lost(self: HeldLease, write: Any, row: Lease | None, turn: Turn)
     return self._lose(StopWhy.LOST, row=row, row_gone=row is None)
 
 
+_begin_call = SimReader._begin_call
 _on_child_created = HeldLeases.on_child_created
 _next_write = HeldLease._next_write
 _start = HeldLease._start
@@ -235,9 +243,9 @@ def _retry_at_once(self: HeldLease, now_s: float, turn: Turn) -> None:
     self.retry_s = now_s + 0.01
 
 
-def _checkpoint_before_done(self: SimReader, batch: Any, sequences: tuple[int, ...]) -> None:
-    self.checkpoint(Position(sequence_number=batch[-1].sequence_number))
-    self.worker.later(self.worker.world.handling_s(), self._on_handled, batch, sequences)
+def _checkpoint_before_done(self: SimReader, call: Any) -> None:
+    self.run.acknowledge(call.records, call.ordinals)
+    _begin_call(self, call)
 
 
 def _repeat_the_first(self: ListPage[Any], done: Position | None) -> Any:
@@ -263,7 +271,136 @@ def _start_where_the_row_says(lease: Lease, has_parent: bool) -> Position:
     return lease.checkpoint
 
 
+def _no_tip(self: ShardRun) -> None:
+    del self
+
+
+def _tip_with_records_waiting(self: ShardRun) -> TipMark | None:
+    done, tip_ms = self._delivery.low_water, self._reader.tip_ms
+    return TipMark(done, tip_ms) if done.is_record and tip_ms is not None else None
+
+
+def _missing_is_harmless(*_args: Any, **_kwargs: Any) -> MissingRecord:
+    return MissingRecord.HARMLESS
+
+
+def _missing_is_a_loss(*_args: Any, **_kwargs: Any) -> MissingRecord:
+    return MissingRecord.LOSS
+
+
+def _skip_the_poison(
+    self: ShardDelivery[Any], call_id: int, error: BaseException, now_s: float, chance: float
+) -> Any:
+    piece = self._under_way[call_id]
+    if piece.attempt <= self.options.retries_max:
+        return _on_raised(self, call_id, error, now_s, chance)
+    return self.on_returned(call_id, now_s)
+
+
+def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: BaseException) -> Any:
+    self._ready.append(piece.lane)
+    self._lanes[piece.lane].again.appendleft(
+        replace(piece, kind=CallKind.DEAD_LETTER, attempt=1, error=error)
+    )
+    return SendToDeadLetter(len(piece.records))
+
+
+def _forget_the_place_inside(self: ShardRun, unread: Any, records: Any) -> Any:
+    del self, unread
+    return records
+
+
+def _skip_the_rest_of_the_aggregate(self: ShardRun, unread: Any, records: Any) -> Any:
+    start = self._start.sequence_number
+    return [] if start is not None and int(start) == int(unread.sequence_number) else records
+
+
+def _term_of_anybody(self: Lease) -> float:
+    return 0.0 if self.term is None else self.term.duration_ms / 1000
+
+
+def _free_leases_are_the_watchers(self: Coordinator, fleet: Any, now_s: float) -> Any:
+    young = [entry._replace(free_s=0.0) for entry in fleet]
+    return _balance(self, young, now_s)
+
+
+_on_raised = ShardDelivery.on_raised
+_balance = Coordinator._balance
+
 MUTANTS = (
+    Mutant("the tip is not noted", "a quiet stream that looks like a loss", 9, ShardRun, "_tip", _no_tip),
+    Mutant(
+        "the tip is noted while records wait",
+        "a mark that is trusted for another position",
+        36,
+        ShardRun,
+        "_tip",
+        _tip_with_records_waiting,
+    ),
+    Mutant(
+        "a missing record is never a loss",
+        "several: trimmed records are passed over",
+        10,
+        shard_reader,
+        "judge_missing_record",
+        _missing_is_harmless,
+    ),
+    Mutant(
+        "a missing record is always a loss",
+        "KCL-like readers on quiet streams",
+        9,
+        shard_reader,
+        "judge_missing_record",
+        _missing_is_a_loss,
+    ),
+    Mutant(
+        "a poison record is skipped",
+        "Java KCL: an exception of the processor is logged, and the batch is done",
+        7,
+        ShardDelivery,
+        "on_raised",
+        _skip_the_poison,
+    ),
+    Mutant(
+        "neighbours go to the dead letters",
+        "batch-wise dead-letter queues",
+        18,
+        ShardDelivery,
+        "_give_up",
+        _whole_calls_to_dead_letters,
+    ),
+    Mutant(
+        "the place inside an aggregate is forgotten",
+        "several: sub-sequence numbers are not stored",
+        1,
+        ShardRun,
+        "_without_done",
+        _forget_the_place_inside,
+    ),
+    Mutant(
+        "the rest of an aggregate is skipped",
+        "AFTER_SEQUENCE_NUMBER behind a checkpoint inside an aggregate",
+        1,
+        ShardRun,
+        "_without_done",
+        _skip_the_rest_of_the_aggregate,
+    ),
+    Mutant(
+        "anybody's term is honoured",
+        "a term that a Java worker leaves standing",
+        2,
+        Lease,
+        "term_s",
+        property(_term_of_anybody),
+    ),
+    Mutant(
+        "free leases are left to full watchers",
+        "workers of different limits",
+        27,
+        Coordinator,
+        "_balance",
+        _free_leases_are_the_watchers,
+    ),
     Mutant(
         "create over a row",
         "a Rust KCL (D1): PutItem without a condition",
@@ -299,7 +436,7 @@ MUTANTS = (
         _table(_fence_by_nothing),
     ),
     Mutant(
-        "take keeps the hand-over", "zio-kinesis (Z6)", 74, SimTable, "decide", _table(_take_keeps_handover)
+        "take keeps the hand-over", "zio-kinesis (Z6)", 21, SimTable, "decide", _table(_take_keeps_handover)
     ),
     Mutant(
         "children at LATEST",
@@ -320,7 +457,7 @@ MUTANTS = (
     ),
     Mutant("end never written", "vmware-go-kcl 72, SPARK-18020", 0, HeldLease, "_children_stand", _never_end),
     Mutant(
-        "parents are not waited for", "Hazelcast (A.5)", 1, LeaseView, "waits_for_parents", _wait_for_nobody
+        "parents are not waited for", "Hazelcast (A.5)", 4, LeaseView, "waits_for_parents", _wait_for_nobody
     ),
     Mutant(
         "delivery without a deadline",
@@ -341,7 +478,7 @@ MUTANTS = (
     Mutant(
         "unknown creation taken as done",
         "several: two outcomes instead of three",
-        9,
+        14,
         HeldLeases,
         "on_child_created",
         _unknown_child_is_created,
@@ -357,7 +494,7 @@ MUTANTS = (
     Mutant(
         "release while still reading",
         "KCL 265: stealing makes duplicates",
-        18,
+        1,
         HeldLease,
         "stop",
         _release_while_reading,
@@ -401,13 +538,13 @@ MUTANTS = (
         "KCL 10: the batch is skipped",
         0,
         SimReader,
-        "begin_handling",
+        "_begin_call",
         _checkpoint_before_done,
     ),
     Mutant(
         "the first record again",
         "a Rust KCL (D13): the resume filter",
-        0,
+        2,
         ListPage,
         "rows_after",
         _repeat_the_first,

@@ -17,6 +17,8 @@ from penstock.core.leases.lease_writes import (
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock.sim.checkers import Suite
+from penstock.sim.faults import EPOCH_MS
+from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 
 A, B = "a#1", "b#1"
 
@@ -473,6 +475,68 @@ AT_THE_END = {
 def test_what_is_still_wrong_at_the_end_is_found(name):
     invariant, broken = AT_THE_END[name]
     assert judge(broken, at_end=True) == invariant
+
+
+def judge_losses(*lines, retention_ms=30_000):
+    suite = Suite(CoordinatorOptions(), (LossesTold, OnlyFailuresAreGivenUp), retention_ms)
+    now = 0.0
+    for line in (part for each in lines for part in (each if isinstance(each, list) else [each])):
+        if isinstance(line, int | float):
+            now = float(line)
+        else:
+            suite.see((now, *line))
+            now += 0.001
+    return None if suite.violation is None else suite.violation.invariant
+
+
+RESUMED = [*UP, *stream(5, 6, 7), taken(checkpoint=at_record("5")), reading(position=at_record("5"))]
+
+
+def test_unread_records_that_left_the_stream_are_not_passed_over_in_silence():
+    gone = [*RESUMED, ("trimmed", "s", 2)]
+    assert judge_losses(gone, handled(7)) == "S9"
+    assert judge_losses(gone, ("loss", A, "s", 1), handled(7)) is None
+
+
+def test_a_loss_where_the_reader_was_at_the_tip_is_a_false_alarm():
+    at_tip = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 5, ("trimmed", "s", 3)]
+    assert judge_losses(at_tip, ("loss", A, "s", 1)) == "S9"
+    assert judge_losses(at_tip, 60, ("loss", A, "s", 1)) is None
+
+
+def test_a_loss_where_the_row_notes_the_tip_is_a_false_alarm():
+    row_at = row(owner="a", counter=1, checkpoint=at_record("7"))
+    noted = [
+        *[*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 20],
+        ("write", A, Renew("s", 1, "a"), row_at, row_at),
+        *[("gone", A, "s", 1), ("trimmed", "s", 3), reading(B, position=at_record("7"))],
+    ]
+    assert judge_losses(noted, ("loss", B, "s", 1)) == "S9"
+    assert judge_losses(noted, 60, ("loss", B, "s", 1)) is None
+
+
+def test_a_dead_letter_that_did_not_fail_alone_is_found():
+    begun = [*RESUMED, ("deliver", A, "s", 1, (6, 7)), ("raised", A, "s", 1, (6, 7))]
+    assert judge_losses(begun, ("dead", A, "s", 1, (6,))) == "S1"
+    alone = [("redeliver", A, "s", 1, (6,)), ("raised", A, "s", 1, (6,)), ("dead", A, "s", 1, (6,))]
+    assert judge_losses(begun, alone) is None
+
+
+def test_what_did_not_fail_is_not_delivered_again():
+    done = [*RESUMED, *handled(6, 7)]
+    assert judge_losses(done, ("redeliver", A, "s", 1, (6,))) == "S6"
+
+
+def test_a_worker_over_its_limit_is_found():
+    suite = Suite(CoordinatorOptions(), limits={"a": 1})
+    lines = [("up", A), ("up", B)]
+    for key in "xy":
+        lines += [*stream(key=key), taken(key=key), reading(key=key)]
+    for line in lines:
+        suite.see((0.0, *line))
+    suite.finish()
+    assert suite.violation is not None
+    assert "over the limits" in suite.violation.what
 
 
 def test_a_settled_history_is_clean_at_the_end():

@@ -2,6 +2,7 @@
 
 import json
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -167,6 +168,23 @@ def test_a_joining_worker_has_its_share_after_two_rounds_and_nothing_is_repeated
     assert sum(counts.values()) == shards
     assert len(counts) == 4
     assert suite.violation is None
+
+
+def run_with_a_limited_worker():
+    drawn = calm(("a", "b"), 6, BalancePolicy.EVEN, start_spread_s=0.0, limits=(("b", 1),))
+    scenario = replace(drawn, options=replace(drawn.options, scanned_rows_per_s_max=4.0, part_watchers_min=1))
+    world = World(scenario, lambda entry: None)
+    world.chance.randint = lambda low, high: low  # no resharding before the start
+    world.begin()
+    world.run_until(60.0)
+    world.is_healed = True  # it comes back at once
+    world.workers["a"].request_stop()
+    world.run_until(200.0)
+    return Counter(row.owner for row in world.table.rows.values())
+
+
+def test_leases_whose_watchers_are_full_are_taken_by_others():
+    assert run_with_a_limited_worker() == {"a": 5, "b": 1}
 
 
 def test_a_calm_world_settles_without_a_violation():

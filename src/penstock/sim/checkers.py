@@ -6,8 +6,9 @@ those of the project's reliability scorecard.
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
@@ -30,6 +31,7 @@ from penstock.core.leases.lease_writes import (
 from penstock.core.position import Position, Sentinel
 from penstock.sim.history import History, HistoryEntry, name_of
 
+_NO_LIMITS: Final[Mapping[str, int]] = {}
 _CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
 
 
@@ -222,7 +224,8 @@ class EndIsTheEnd(Checker):
         if undone is not None:
             raise Broken(f"{who} ended {write.key} before record {undone} was handled")
         for child in shard.children:
-            if child not in self.history.rows and child not in self.history.created:
+            is_owed = not (shard.is_expired or self.history.shards[child].is_expired)
+            if is_owed and child not in self.history.rows and child not in self.history.created:
                 raise Broken(f"{who} ended {write.key}, and its child {child} has no lease")
 
 
@@ -245,9 +248,27 @@ class InOrder(Checker):
         reader = self.history.readers.get((who, key, epoch))
         if reader is None:
             raise Broken(f"{who} delivers {key} without a reader")
-        expected = self.history.shards[key].sequences[reader.next_index : reader.next_index + len(sequences)]
+        shard = self.history.shards[key]
+        begin = reader.next_index
+        if begin < shard.trimmed and sequences[0] > shard.sequences[begin]:
+            begin = bisect_left(
+                shard.sequences, sequences[0], begin, shard.trimmed
+            )  # retention took the rest
+        expected = shard.sequences[begin : begin + len(sequences)]
         if tuple(expected) != sequences:
             raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
+
+    def on_redeliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """What failed comes again where it failed."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is None:
+            raise Broken(f"{who} delivers {key} again without a reader")
+        places = self.history.shards[key].sequences
+        again = bisect_left(places, sequences[0])
+        if not (reader.done_index <= again and sequences[-1] <= places[reader.next_index - 1]):
+            raise Broken(f"{who} delivers {sequences} of {key} again, which did not fail")
+        if reader.done_index != again and self.history.first_undone(key, again) is not None:
+            raise Broken(f"{who} delivers {sequences} of {key} again before {places[reader.done_index]}")
 
 
 class FewDuplicates(Checker):
@@ -265,7 +286,16 @@ class FewDuplicates(Checker):
         """Remember how far each worker came."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is not None:
-            self._last[who, key] = (epoch, reader.next_index + len(sequences))
+            self._last[who, key] = (epoch, bisect_right(self.history.shards[key].sequences, sequences[-1]))
+
+    on_redeliver = on_deliver
+
+    def on_raised(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """What failed is not done."""
+        del sequences
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is not None:
+            self._last[who, key] = (epoch, reader.done_index)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Remember where a release left the shard, and what an owner's write found."""
@@ -323,6 +353,8 @@ class StopsInTime(Checker):
                 f"{who} (reader {epoch}) delivers {sequences[0]} of {key} {since_s:.2f} s after its last renewal"
             )
 
+    on_redeliver = on_deliver
+
 
 class NothingSilent(Checker):
     """S9: deleted rows, a deleted table and foreign rows are reported, the last only once."""
@@ -356,6 +388,8 @@ class NothingSilent(Checker):
         del reason
         if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
             self._owed.pop((who, key), None)
+        elif topic == "LOST":  # all that it held
+            self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
         if topic in ("TABLE_GONE", "ROW_GONE", "LOST"):
             self._table_owed_s = None
         if topic == "ROW_SKIPPED":
@@ -439,11 +473,15 @@ class Balanced(Checker):
             for members in zones.values():
                 _must_be_even(members)
         else:
-            _must_be_even(counts)
+            _must_be_even(counts, self.history.limits)
 
 
-def _must_be_even(counts: dict[str, int]) -> None:
-    if counts and max(counts.values()) - min(counts.values()) > 1:
+def _must_be_even(counts: dict[str, int], limits: Mapping[str, int] = _NO_LIMITS) -> None:
+    if any(count > limits.get(worker, count) for worker, count in counts.items()):
+        raise Broken(f"over the limits {dict(limits)}: {dict(sorted(counts.items()))}")
+    free = [count for worker, count in counts.items() if count != limits.get(worker)]
+    # Nobody knows the others' limits: what a full worker does not ask for, the fullest keeps.
+    if free and max(counts.values()) - min(free) > (2 if limits else 1):
         raise Broken(f"uneven: {dict(sorted(counts.items()))}")
 
 
@@ -462,8 +500,8 @@ class AllConsumed(Checker):
             if shard.is_closed and row is not None and not row.is_ended:
                 raise Broken(f"closed shard {key} is not finished: {row.owner} at {row.checkpoint}")
             if row is not None and not row.is_ended and row.checkpoint.is_record:
-                left = len(shard.sequences) - history.index_after(key, row.checkpoint)
-                if left:
+                left = len(shard.sequences) - max(history.index_after(key, row.checkpoint), shard.trimmed)
+                if left > 0:
                     raise Broken(
                         f"{key} stands at {row.checkpoint}, {left} handled records are not checkpointed"
                     )
@@ -523,10 +561,20 @@ class Suite:
     Args:
         options: The fleet's, for durations and the policy.
         more: Checkers beside those of every fleet.
+        retention_ms: How long the stream keeps a record; None is for ever.
+        limits: How many leases a worker holds at most, where it has a limit.
+        foreign: Workers that know only the KCL's attributes of a lease.
     """
 
-    def __init__(self, options: CoordinatorOptions, more: Sequence[type[Checker]] = ()) -> None:
-        self.history = History(options.start.default)
+    def __init__(
+        self,
+        options: CoordinatorOptions,
+        more: Sequence[type[Checker]] = (),
+        retention_ms: int | None = None,
+        limits: Mapping[str, int] = _NO_LIMITS,
+        foreign: frozenset[str] = frozenset(),
+    ) -> None:
+        self.history = History(options.start.default, retention_ms, dict(limits), foreign)
         kinds: dict[type[Checker], None] = dict.fromkeys((*SAFETY, *LIVENESS, *more))
         self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}
         self.violation: Violation | None = None

@@ -11,16 +11,20 @@ import math
 import random
 from collections import Counter
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Any, Final
 
+from penstock.core.aggregation import DecodeCounts
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, LeaseWrite
 from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position, at_record
+from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import ListedShard, ListPage, find_listed
 from penstock.core.shard import Shard
-from penstock.errors import ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
+from penstock.errors import AccessDenied, ExpiredIterator, NotFound, PenstockError, Throttled, UnknownOutcome
+from penstock.ports.kinesis import RecordPage
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock.sim.fibers import Fibers
 from penstock.sim.history import HistoryEntry
@@ -29,6 +33,9 @@ from penstock.sim.table import SimTable
 
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
+READER_OPTIONS: Final = ReaderOptions(
+    idle_time_between_reads_s=4.0, backoff_min_s=0.5, backoff_max_s=4.0, on_data_loss="warn"
+)
 
 
 class Environment:
@@ -47,8 +54,13 @@ class Environment:
         self.history: list[HistoryEntry] = []
         self.is_healed = False
         self.throttled_until = 0.0
+        self.denied_until = {"table": 0.0, "stream": 0.0}
+        self.denial = "AccessDeniedException"
         self.wall_offset_ms = 0
         self._listener = listener
+        self.decoded = DecodeCounts()
+        # Much shorter than the retention, as the service's five minutes are.
+        self._iterator_life_s = 300.0 if scenario.retention_s is None else 8.0
         self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
@@ -124,6 +136,25 @@ class Environment:
             self.met[f"fault: {name}"] += 1
         return happens
 
+    @property
+    def reader_options(self) -> ReaderOptions:
+        """How shards are read. Once faults have ended, losses of the past are accepted."""
+        on_data_loss = "warn" if self.is_healed else self.scenario.on_data_loss
+        return replace(READER_OPTIONS, on_data_loss=on_data_loss, retention_s=self.scenario.retention_s)
+
+    def handler_fails(self, numbers: tuple[int, ...]) -> bool:
+        """Draw whether the handler raises: always on a poison record, and now and then by chance."""
+        rate = self.faults.poison_record
+        if rate and any(self.is_poison(number) for number in numbers):
+            self.met["fault: poison_record"] += 1
+            return True
+        return self.luck("handler_failure")
+
+    def is_poison(self, number: int) -> bool:
+        """Whether the handler always fails on a record, as the seed decides."""
+        draw = (number * 2_654_435_761 + self.scenario.seed) % 10_007
+        return draw < self.scenario.faults.poison_record * 10_007
+
     # --- servers --------------------------------------------------------------------------------------
 
     def luck(self, fault: str) -> bool:
@@ -134,11 +165,20 @@ class Environment:
             self.met[f"fault: {fault}"] += 1
         return happens
 
+    def is_denied(self, service: str) -> bool:
+        """Whether the credentials are refused now, by the table or the stream."""
+        is_denied = self.now < self.denied_until[service]
+        if is_denied:
+            self.met[f"fault: denials_per_min ({service}, {self.denial})"] += 1
+        return is_denied
+
     def table_problem(self) -> Problem | None:
         """Draw what keeps a call to the lease table from being served, or None."""
         if self.now < self.throttled_until and self.chance.random() < 0.8:
             self.met["fault: throttle_bursts_per_min"] += 1
             return Problem.THROTTLED
+        if self.is_denied("table"):
+            return Problem.REFUSED
         if self.luck("table_error"):
             return Problem.UNAVAILABLE
         return None if self.table.exists else Problem.TABLE_MISSING
@@ -222,6 +262,8 @@ class Environment:
         self, filter_type: str | None, timestamp_ms: int | None, stream: SimStream | None = None
     ) -> Problem | tuple[tuple[Shard, ...], int]:
         """Answer ListShards: in any order, now and then incomplete."""
+        if self.is_denied("stream"):
+            return Problem.REFUSED
         if self.luck("stream_throttle"):
             return Problem.THROTTLED
         shards = (stream or self.stream).list_shards(filter_type, timestamp_ms)
@@ -235,6 +277,8 @@ class Environment:
         return self._stream_error()
 
     def _stream_error(self) -> PenstockError | None:
+        if self.is_denied("stream"):
+            return AccessDenied("access is denied", code=self.denial)
         if self.luck("stream_throttle"):
             return Throttled("throttled")
         if self.luck("broken_connection"):
@@ -250,12 +294,17 @@ class Environment:
 
     def _mistaken_denial(self, key: str) -> PenstockError | None:
         if self._is_mistaken("unknown_shard", key):
-            return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
+            return self._unknown_shard(key)
         return None
+
+    def _unknown_shard(self, key: str) -> NotFound:
+        return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
 
     def serve_listing_of(self, key: str) -> ListedShard | PenstockError:
         """Answer a reader's question about its own shard: a whole listing, perhaps incomplete."""
         answer = self.serve_listing(None, None)
+        if answer is Problem.REFUSED:
+            return AccessDenied("access is denied", code=self.denial)
         return Throttled("throttled") if isinstance(answer, Problem) else find_listed(key, answer[0])
 
     def serve_iterator(self, key: str, position: Position) -> str | PenstockError:
@@ -263,7 +312,20 @@ class Environment:
         error = self._stream_error() or self._mistaken_denial(key)
         if error is not None:
             return error
-        return f"{key}:{self.stream.seek(self.stream.shards[key], position)}:{self.now:.3f}"
+        shard = self.stream.shards[key]
+        if shard.is_expired:
+            return self._unknown_shard(key)
+        return f"{key}:{self.stream.seek(shard, position)}:{self.now:.3f}"
+
+    def serve_raw_page(self, iterator: str, record_count_max: int) -> RecordPage | PenstockError:
+        """Answer GetRecords with records as they lie in the stream, and the service's time in whole seconds."""
+        page = self.serve_page(iterator, record_count_max)
+        if isinstance(page, PenstockError):
+            return page
+        shard = self.stream.shards[iterator.partition(":")[0]]
+        blobs = [self.stream.blob(shard, record.sequence_number) for record in page.records]
+        server_ms = self.now_ms() // 1000 * 1000
+        return RecordPage(blobs, page.next_iterator, page.millis_behind_latest, page.children, server_ms)
 
     def serve_page(self, iterator: str, record_count_max: int) -> ListPage[SimRecord] | PenstockError:
         """Answer GetRecords."""
@@ -271,17 +333,17 @@ class Environment:
         if error is not None:
             return error
         key, index_text, born_text = iterator.split(":")
-        if self.now - float(born_text) > 300 or self.luck("expired_iterator"):
+        if self.now - float(born_text) > self._iterator_life_s or self.luck("expired_iterator"):
             return ExpiredIterator("expired")
         error = self._mistaken_denial(key)
         if error is not None:
             return error
         shard = self.stream.shards[key]
-        index = int(index_text)
+        if shard.is_expired:
+            return self._unknown_shard(key)
+        index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
-        sequences = shard.sequences[index : index + count]
-        records = [SimRecord(str(sequence)) for sequence in sequences]
-        after = index + len(records)
+        records, after = self.stream.read(shard, index, count)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
         if after < len(shard.sequences) and not self._is_mistaken("early_tip", key):

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
+from penstock.core.reading.delivery_calls import DeliveryOptions
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.query_plan import CALM, QueryPlan, draw_query_plan
@@ -22,6 +24,10 @@ EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
 STREAM = StreamIdentity("arn", 1)
 """The stream of every simulation."""
+
+
+DELIVERY = DeliveryOptions(batch_records_max=5, checkpoint_interval_s=0.0, backoff_max_s=4.0)
+"""How a handler is called where the seed does not decide it: few records at once, a checkpoint after each call."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +62,13 @@ class FaultPlan:
     foreign_rows: bool = False
     latency_max_s: float = 0.1
     slow_handler: float = 0.0
+    handler_failure: float = 0.0
+    poison_record: float = 0.0
+    aggregate: float = 0.0
+    malformed_aggregate: float = 0.0
+    quiet_streams_per_min: float = 0.0
+    denials_per_min: float = 0.0
+    rows_of_others: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +79,10 @@ class Scenario:
         queries: The workers that are Spark queries.
         query_plan: What happens to them.
         foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing.
+        limits: The workers that hold at most so many leases.
+        delivery: How handlers of consumers are called, and what follows when they fail.
+        on_data_loss: What readers of consumers do where records are gone.
+        retention_s: How long the stream keeps a record; None is for ever.
     """
 
     seed: int
@@ -81,10 +98,59 @@ class Scenario:
     queries: frozenset[str] = frozenset()
     query_plan: QueryPlan = CALM
     foreign: frozenset[str] = frozenset()
+    limits: tuple[tuple[str, int], ...] = ()
+    delivery: DeliveryOptions = DELIVERY
+    on_data_loss: Literal["fail", "warn"] = "warn"
+    retention_s: float | None = None
 
 
 def draw_scenario(seed: int) -> Scenario:
-    """Draw one seed's fleet, options and fault rates."""
+    """Draw one seed's fleet of consumers, its options and fault rates."""
+    drawn = _draw_fleet(seed)
+    chance = random.Random(f"consumers {seed}")
+
+    def some(likelihood: float, low: float, high: float) -> float:
+        return chance.uniform(low, high) if chance.random() < likelihood else 0.0
+
+    retention_s = chance.choice((None, None, 25.0, 40.0, 60.0))
+    faults = replace(
+        drawn.faults,
+        handler_failure=some(0.3, 0.0, 0.1),
+        poison_record=some(0.25, 0.002, 0.02),
+        aggregate=some(0.5, 0.1, 0.8),
+        malformed_aggregate=some(0.2, 0.0, 0.1),
+        denials_per_min=some(0.3, 0.3, 1.5),
+        rows_of_others=chance.choice((0.0, 0.0, 0.0, 0.3, 0.9)),
+        quiet_streams_per_min=0.0 if retention_s is None else some(0.7, 0.5, 2.0),
+    )
+    delivery = DeliveryOptions(
+        batch_records_max=chance.choice((1, 3, 5, 5, 20)),
+        checkpoint_interval_s=chance.choice((0.0, 0.0, 2.0, 5.0)),
+        retries_max=chance.choice((0, 2, 3)),
+        backoff_max_s=4.0,
+        on_failure=chance.choice(("stop_shard", "stop_worker", "dead_letter", "dead_letter")),
+    )
+    options, foreign = drawn.options, frozenset[str]()
+    limits: tuple[tuple[str, int], ...] = ()
+    mixture = chance.choice(("", "", "", "", "KCL 2", "limits"))
+    if mixture == "KCL 2" and len(drawn.workers) > 1:
+        foreign = frozenset(drawn.workers[:1])
+        options = replace(options, policy=BalancePolicy.KCL2, leases_to_acquire=None)
+    elif mixture and options.policy is BalancePolicy.EVEN:
+        limits = tuple((name, chance.randint(1, 3)) for name in drawn.workers[1:])
+    return replace(
+        drawn,
+        faults=faults,
+        options=options,
+        foreign=foreign,
+        limits=limits,
+        delivery=delivery,
+        on_data_loss=chance.choice(("warn", "warn", "fail")),
+        retention_s=retention_s,
+    )
+
+
+def _draw_fleet(seed: int) -> Scenario:
     chance = random.Random(seed)
 
     def some(likelihood: float, low: float, high: float) -> float:
@@ -151,8 +217,8 @@ def draw_scenario(seed: int) -> Scenario:
 
 
 def draw_query_scenario(seed: int) -> Scenario:
-    """Draw a seed's fleet of Spark queries and plain consumers; everything else as `draw_scenario` draws it."""
-    drawn = draw_scenario(seed)
+    """Draw a seed's fleet of Spark queries and plain consumers; everything else as for consumers alone."""
+    drawn = _draw_fleet(seed)
     chance = random.Random(f"queries {seed}")
     queries = chance.choice((1, 1, 2))
     plain = chance.choice((0, 1, 1, 2))

@@ -29,6 +29,8 @@ class ShardHistory:
     arrivals_ms: list[int] = field(default_factory=list)
     done: set[int] = field(default_factory=set)
     verified: int = 0  # so many records from the first are known to be done, or out of scope
+    trimmed: int = 0  # so many records from the first have left the stream
+    is_expired: bool = False  # the shard itself has left the stream
 
 
 @dataclass(slots=True)
@@ -40,7 +42,9 @@ class ReaderHistory:
     start_index: int
     next_index: int
     done_index: int
+    position: Position
     deliveries: int = 0
+    losses: int = 0
 
 
 @dataclass(slots=True)
@@ -49,9 +53,15 @@ class History:
 
     Args:
         start: Where the application is configured to start.
+        retention_ms: How long the stream keeps a record; None is for ever.
+        limits: How many leases a worker holds at most, where it has a limit.
+        foreign: Workers that know only the KCL's attributes of a lease.
     """
 
     start: Position
+    retention_ms: int | None = None
+    limits: dict[str, int] = field(default_factory=dict)
+    foreign: frozenset[str] = frozenset()
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)
@@ -80,7 +90,7 @@ class History:
         """Return the index of the first record that a position leaves to be read."""
         shard = self.shards[key]
         if position.sequence_number is not None:
-            return bisect_right(shard.sequences, int(position.sequence_number))
+            return bisect_right(shard.sequences, int(position.sequence_number) + position.sub_sequence_number)
         if position.sentinel is Sentinel.SHARD_END:
             return len(shard.sequences)
         if position.timestamp_ms is not None:
@@ -88,12 +98,15 @@ class History:
         return len(shard.sequences) if position.sentinel is Sentinel.LATEST else 0
 
     def first_undone(self, key: str, before_index: int) -> int | None:
-        """Return the first record in scope before an index that is not done; None if all are."""
+        """Return the first record in scope before an index that is not done; None if all are.
+
+        What has left the stream is out of scope: nobody can do it any more.
+        """
         shard = self.shards[key]
         start_ms = self.start_ms
         if start_ms is None:
             return None
-        index = shard.verified
+        index = max(shard.verified, shard.trimmed)
         while index < before_index:
             if shard.arrivals_ms[index] >= start_ms and shard.sequences[index] not in shard.done:
                 return shard.sequences[index]
@@ -189,19 +202,32 @@ class History:
 
     def _on_start(self, who: str, key: str, epoch: int, position: Position) -> None:
         index = self.index_after(key, position)
-        self.readers[who, key, epoch] = ReaderHistory(who, key, index, index, index)
+        self.readers[who, key, epoch] = ReaderHistory(who, key, index, index, index, position)
 
     def _on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         reader = self.readers.get((who, key, epoch))
         if reader is not None:
-            reader.next_index += len(sequences)
+            reader.next_index = bisect_right(self.shards[key].sequences, sequences[-1])
             reader.deliveries += 1
 
     def _on_done(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         self.shards[key].done.update(sequences)
         reader = self.readers.get((who, key, epoch))
         if reader is not None:
-            reader.done_index += len(sequences)
+            reader.done_index = bisect_right(self.shards[key].sequences, sequences[-1])
+
+    _on_dead = _on_done
+
+    def _on_loss(self, who: str, key: str, epoch: int) -> None:
+        reader = self.readers.get((who, key, epoch))
+        if reader is not None:
+            reader.losses += 1
+
+    def _on_expired(self, key: str) -> None:
+        self.shards[key].is_expired = True
+
+    def _on_trimmed(self, key: str, count: int) -> None:
+        self.shards[key].trimmed = count
 
     def _on_gone(self, who: str, key: str, epoch: int) -> None:
         self.readers.pop((who, key, epoch), None)

@@ -27,6 +27,7 @@ class SimProcess:
         self.who = f"{name}#{incarnation}"
         self.is_alive = True
         self.paused_until = 0.0
+        self.has_stopped_shard = False
         spread = world.scenario.faults.clock_rate_spread
         self.clock_rate = 1.0 + world.chance.uniform(-spread, spread)
         self.clock_base = world.chance.uniform(0.0, 1e5)

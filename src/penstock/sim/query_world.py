@@ -28,7 +28,6 @@ class QueryWorld(World):
 
     def __init__(self, scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> None:
         super().__init__(scenario, listener)
-        self.table.foreign |= scenario.foreign
         self._logs: dict[str, QueryLog] = {}
         self._extra: list[SimQuery] = []
         self._executors: dict[str, SimExecutor] = {}
@@ -161,7 +160,7 @@ class QueryWorld(World):
         if not robbers or not rows:
             return
         robber, row = self.chance.choice(robbers), self.chance.choice(rows)
-        if row.key not in robber.readers:
+        if row.key not in robber.read_keys():
             if self.chance.random() < 0.5:  # it gives back what it took while the batch still runs
                 robber.later(self.chance.uniform(1.0, 6.0), robber.request_stop)
             self.met["fault: robberies_per_min"] += 1

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -11,6 +13,7 @@ from penstock.sim.checkers import NothingLost, Suite, Violation
 from penstock.sim.environment import show_entry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry
+from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 from penstock.sim.query_checkers import QUERIES
 from penstock.sim.situations import Situations
 from penstock.sim.world import World
@@ -50,10 +53,18 @@ class SeedResult:
 
 def run_scenario(scenario: Scenario) -> SeedResult:
     """Run one scenario to its verdict; stops at the first violation."""
-    suite = Suite(scenario.options, QUERIES if scenario.queries else ())
+    retention_ms = None if scenario.retention_s is None else int(scenario.retention_s * 1000)
+    suite = Suite(
+        scenario.options,
+        QUERIES if scenario.queries else (LossesTold, OnlyFailuresAreGivenUp),
+        retention_ms,
+        dict(scenario.limits),
+        scenario.foreign,
+    )
     world = _open_world(scenario, suite.see)
     try:
-        return _judge(world, suite)
+        with _silence():
+            return _judge(world, suite)
     finally:
         world.close()
 
@@ -64,6 +75,17 @@ def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) ->
     from penstock.sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
 
     return QueryWorld(scenario, listener)
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """Keep the consumer's parts from logging what is made to happen; the history tells it."""
+    log = logging.getLogger("penstock.consumer")
+    was_disabled, log.disabled = log.disabled, True
+    try:
+        yield
+    finally:
+        log.disabled = was_disabled
 
 
 def _judge(world: World, suite: Suite) -> SeedResult:

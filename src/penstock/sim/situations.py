@@ -14,17 +14,31 @@ from typing import Any, Final
 from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Refusal, Take
+from penstock.core.position import Position
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
 from penstock.sim.query_plan import QueryPlan
 
 _NOT_COUNTED: Final = frozenset({"pause_max_s", "clock_rate_spread", "wall_jumps", "latency_max_s"})
+_FAULTS_OF_QUERIES: Final = frozenset({"unknown_shard", "lost_iterator", "early_tip"})
+_FAULTS_OF_CONSUMERS: Final = frozenset(
+    {
+        "handler_failure",
+        "poison_record",
+        "aggregate",
+        "malformed_aggregate",
+        "quiet_streams_per_min",
+        "denials_per_min",
+        "rows_of_others",
+    }
+)
 _OF_A_PLAN: Final = frozenset({"options", "executor_count", "executor_pause_max_s", "available_now"})
 _BY_HISTORY: Final = {
     "stopping": "stops_per_min",
     "closed": "reshards_per_min",
     "row_deleted": "row_deletions_per_min",
     "table_dropped": "table_drops_per_min",
+    "quiet": "quiet_streams_per_min",
     "executor_down": "executor_kills_per_min",
     "restored": "restores_per_min",
     "copied": "copies_per_min",
@@ -41,6 +55,20 @@ _TWO_DRIVERS: Final = "situation: two drivers work from one checkpoint location"
 _REPEATED: Final = "situation: a batch is run again by another driver"
 _RESHARDED: Final = "situation: a shard is closed during its batch"
 _FOREIGN: Final = "situation: a worker that knows only the KCL's attributes takes a lease"
+_TRIMMED: Final = "situation: records leave the stream"
+_EXPIRED: Final = "situation: a shard leaves the stream"
+_LOSS: Final = "situation: a loss is told"
+_DEAD: Final = "situation: a record goes to the dead letters"
+_STOPPED: Final = "situation: a shard stops for good"
+_INSIDE: Final = "situation: a reader begins inside an aggregate"
+_SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE)
+_COUNTED_LINES: Final = {
+    "trimmed": _TRIMMED,
+    "expired": _EXPIRED,
+    "loss": _LOSS,
+    "dead": _DEAD,
+    "failed": _STOPPED,
+}
 _SITUATIONS: Final = (
     _ROBBED,
     _OUTLASTED,
@@ -55,11 +83,11 @@ _SITUATIONS: Final = (
 
 def expected(*, queries: bool) -> tuple[str, ...]:
     """Return what a run of many seeds must meet, of plain workers or of queries and workers."""
-    of_queries = {"unknown_shard", "lost_iterator", "early_tip"}
-    faults = [each.name for each in fields(FaultPlan) if queries or each.name not in of_queries]
+    others = _FAULTS_OF_CONSUMERS if queries else _FAULTS_OF_QUERIES
+    faults = [each.name for each in fields(FaultPlan) if each.name not in others]
     known = [f"fault: {name}" for name in faults if name not in _NOT_COUNTED]
     if not queries:
-        return (*known, *(f"refusal: {reason.name}" for reason in _OF_ALL))
+        return (*known, *(f"refusal: {reason.name}" for reason in _OF_ALL), *_SITUATIONS_OF_CONSUMERS)
     plan = [each.name for each in fields(QueryPlan) if each.name not in _OF_A_PLAN]
     return (
         *known,
@@ -106,9 +134,15 @@ class Situations:
         kind = entry[1]
         if kind in _BY_HISTORY:
             self._met[f"fault: {_BY_HISTORY[kind]}"] += 1
+        elif kind in _COUNTED_LINES:
+            self._met[_COUNTED_LINES[kind]] += 1
         handler = getattr(self, f"_on_{kind}", None)
         if handler is not None:
             handler(entry[0], *entry[2:])
+
+    def _on_start(self, _now: float, _who: str, _key: str, _epoch: int, position: Position) -> None:
+        if position.sub_sequence_number:
+            self._met[_INSIDE] += 1
 
     def _on_down(self, _now: float, who: str, how: str) -> None:
         self._alive.discard(who)

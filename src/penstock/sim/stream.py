@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from typing import Final, NamedTuple
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.position import Position, Sentinel
@@ -19,9 +20,36 @@ class SimRecord:
     sub_sequence_number: int = 0
 
 
+_PLAIN: Final = (b"", "key", 1)
+
+
+class SimBlob(NamedTuple):
+    """A Kinesis record as the service returns it.
+
+    Args:
+        sequence_number: The service's text.
+        data: The blob, perhaps an aggregate.
+        partition_key: Its key.
+        arrival_s: When it came.
+    """
+
+    sequence_number: str
+    data: bytes
+    partition_key: str | None
+    arrival_s: float
+
+
 @dataclass(slots=True)
 class SimShard:
-    """One shard and what lies in it."""
+    """One shard and what lies in it.
+
+    Args:
+        sequences: The number of each user record: the sequence number of its Kinesis record plus its place in it.
+        arrivals_ms: When each came.
+        blobs: The Kinesis records that are not just one plain user record, by sequence number, and how many user
+            records each holds.
+        trimmed: So many user records from the first have left the stream.
+    """
 
     shard_id: str
     hash_range: HashRange
@@ -33,6 +61,9 @@ class SimShard:
     children: list[str] = field(default_factory=list)
     sequences: list[int] = field(default_factory=list)
     arrivals_ms: list[int] = field(default_factory=list)
+    blobs: dict[int, tuple[bytes, str, int]] = field(default_factory=dict)
+    trimmed: int = 0
+    is_expired: bool = False
 
 
 class SimStream:
@@ -46,6 +77,7 @@ class SimStream:
 
     def __init__(self, chance: random.Random, shard_count: int, now_ms: int) -> None:
         self._chance = chance
+        self._horizon_ms = now_ms
         self.shards: dict[str, SimShard] = {}
         # Numbers that soon get a digit more: comparing them as text is wrong then.
         self._sequence = 10 ** chance.randint(2, 5) - chance.randint(1, 60)
@@ -70,8 +102,11 @@ class SimStream:
 
     def put(self, now_ms: int) -> tuple[str, int]:
         """Put a record with a random hash key; give its shard and sequence number."""
-        shard = self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
-        return self.put_into(shard, now_ms)
+        return self.put_into(self.draw_open_shard(), now_ms)
+
+    def draw_open_shard(self) -> SimShard:
+        """Draw a shard that puts land in."""
+        return self._chance.choice([shard for shard in self.shards.values() if shard.closed_ms is None])
 
     def put_into(self, shard: SimShard, now_ms: int) -> tuple[str, int]:
         """Put a record into a shard; give its id and the sequence number."""
@@ -79,6 +114,51 @@ class SimStream:
         shard.sequences.append(self._sequence)
         shard.arrivals_ms.append(now_ms)
         return shard.shard_id, self._sequence
+
+    def put_blob(
+        self, shard: SimShard, data: bytes, partition_key: str, count: int, now_ms: int
+    ) -> list[int]:
+        """Put a Kinesis record of so many user records; return the number of each."""
+        _, sequence = self.put_into(shard, now_ms)
+        shard.blobs[sequence] = (data, partition_key, count)
+        # User records are numbered from their Kinesis record's number on, so the next one must leave room.
+        self._sequence += count - 1
+        shard.sequences.extend(range(sequence + 1, sequence + count))
+        shard.arrivals_ms.extend([now_ms] * (count - 1))
+        return list(range(sequence, sequence + count))
+
+    def blob(self, shard: SimShard, sequence_number: str) -> SimBlob:
+        """Return a Kinesis record as the service returns it."""
+        number = int(sequence_number)
+        data, key, _ = shard.blobs.get(number, _PLAIN)
+        return SimBlob(
+            sequence_number, data, key, shard.arrivals_ms[bisect_left(shard.sequences, number)] / 1000
+        )
+
+    def read(self, shard: SimShard, index: int, count_max: int) -> tuple[list[SimRecord], int]:
+        """Return whole Kinesis records from an index on, and the index behind them."""
+        records: list[SimRecord] = []
+        while index < len(shard.sequences) and len(records) < count_max:
+            sequence = shard.sequences[index]
+            records.append(SimRecord(str(sequence)))
+            index += shard.blobs.get(sequence, _PLAIN)[2]
+        return records, index
+
+    def trim(self, before_ms: int) -> tuple[list[SimShard], list[SimShard]]:
+        """Let go of what came before a moment; return the shards that lost records, and those that left the stream."""
+        self._horizon_ms = max(self._horizon_ms, before_ms)
+        shortened, gone = [], []
+        for shard in self.shards.values():
+            if shard.is_expired:
+                continue
+            trimmed = bisect_left(shard.arrivals_ms, before_ms)
+            if trimmed > shard.trimmed:
+                shard.trimmed = trimmed
+                shortened.append(shard)
+            if shard.closed_ms is not None and shard.closed_ms < before_ms:
+                shard.is_expired = True
+                gone.append(shard)
+        return shortened, gone
 
     def _close(self, shard: SimShard, now_ms: int) -> None:
         self._sequence += 1
@@ -105,11 +185,11 @@ class SimStream:
         return [self._add(whole, (one.shard_id, other.shard_id), now_ms).shard_id]
 
     def list_shards(self, filter_type: str | None, timestamp_ms: int | None) -> list[Shard]:
-        """Answer ListShards; nothing is ever trimmed here."""
+        """Answer ListShards."""
         return [
             self.describe(shard)
             for shard in self.shards.values()
-            if _passes(shard, filter_type, timestamp_ms)
+            if not shard.is_expired and _passes(shard, filter_type, timestamp_ms or 0, self._horizon_ms)
         ]
 
     def describe(self, shard: SimShard) -> Shard:
@@ -123,7 +203,10 @@ class SimStream:
         return tuple(ChildShard(child.shard_id, child.parents, child.hash_range) for child in found)
 
     def seek(self, shard: SimShard, position: Position) -> int:
-        """Return the index of the first record at or after a position."""
+        """Return the index of the first record at or after a position that has not left the stream."""
+        return max(shard.trimmed, self._seek(shard, position))
+
+    def _seek(self, shard: SimShard, position: Position) -> int:
         if position.sequence_number is not None:
             return bisect_left(shard.sequences, int(position.sequence_number))
         if position.sentinel is Sentinel.LATEST:
@@ -133,18 +216,16 @@ class SimStream:
         return 0
 
 
-def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int | None) -> bool:
-    moment = timestamp_ms or 0
+def _passes(shard: SimShard, filter_type: str | None, timestamp_ms: int, horizon_ms: int) -> bool:
+    moment_ms = max(timestamp_ms, horizon_ms)
     match filter_type:
         case None | "FROM_TRIM_HORIZON":
             return True
         case "AT_LATEST":
             return shard.closed_ms is None
-        case "AT_TRIM_HORIZON":
-            return not shard.parents
-        case "AT_TIMESTAMP":
-            born = shard.created_ms <= moment or not shard.parents
-            return born and (shard.closed_ms is None or shard.closed_ms > moment)
+        case "AT_TRIM_HORIZON" | "AT_TIMESTAMP":
+            born = shard.created_ms <= moment_ms or not shard.parents
+            return born and (shard.closed_ms is None or shard.closed_ms > moment_ms)
         case "FROM_TIMESTAMP":
-            return shard.closed_ms is None or shard.closed_ms > moment
+            return shard.closed_ms is None or shard.closed_ms > timestamp_ms
     raise ValueError(f"unknown shard filter {filter_type}")

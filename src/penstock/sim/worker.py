@@ -8,14 +8,13 @@ what happens on the way is the fault plan's choice.
 from __future__ import annotations
 
 import math
-from collections import deque
 from collections.abc import Callable
-from typing import Any, Final
+from dataclasses import replace
+from typing import Any
 
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import (
     AuditReaders,
-    CheckpointRequested,
     Effect,
     EnsureTable,
     Event,
@@ -27,15 +26,11 @@ from penstock.core.leases.coordinator_events import (
     ListingFailed,
     ListShards,
     Problem,
-    ReaderFailed,
-    ReaderProgress,
     ReadersFound,
-    ReaderStopped,
     Report,
     ScanDone,
     ScanFailed,
     ScanTable,
-    ShardDrained,
     StartReader,
     Stopped,
     StopReader,
@@ -46,29 +41,10 @@ from penstock.core.leases.coordinator_events import (
     WriteLease,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
-from penstock.core.position import Position, at_record
-from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import (
-    Failed,
-    FetchIterator,
-    FetchListing,
-    FetchPage,
-    Finished,
-    ListedShard,
-    ListPage,
-    Step,
-    Wait,
-)
-from penstock.core.reading.shard_reader import ShardReader
+from penstock.core.starting import with_moment
 from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
-from penstock.sim.stream import SimRecord
-
-_PAGE_RECORDS: Final = 50
-_BATCH_RECORDS: Final = 5
-READER_OPTIONS: Final = ReaderOptions(
-    idle_time_between_reads_s=4.0, backoff_min_s=0.5, backoff_max_s=4.0, on_data_loss="warn"
-)
+from penstock.sim.reader import SimReader
 
 
 class SimWorker(SimProcess):
@@ -87,7 +63,9 @@ class SimWorker(SimProcess):
         super().__init__(world, name, incarnation)
         self.on_gone = on_gone
         self.coordinator = Coordinator(name, self.coordinator_options())
-        self.readers: dict[str, SimReader] = {}
+        self.readers: dict[tuple[str, int], SimReader] = {}
+        self._current: dict[str, SimReader] = {}
+        self._waiting: dict[str, list[SimReader]] = {}
         self._wake = math.inf
         self._handlers: dict[type, Callable[[Any], None]] = {
             WriteLease: self._write,
@@ -105,13 +83,30 @@ class SimWorker(SimProcess):
 
     def coordinator_options(self) -> CoordinatorOptions:
         """Return how this worker coordinates."""
-        return self.world.scenario.options
+        scenario = self.world.scenario
+        limit = dict(scenario.limits).get(self.name)
+        return scenario.options if limit is None else replace(scenario.options, max_leases=limit)
+
+    # --- the clock of the consumer's parts ------------------------------------------------------------
+
+    def monotonic_s(self) -> float:
+        """Return this process's monotonic clock."""
+        return self.local_s()
+
+    def wall_ms(self) -> int:
+        """Return what this process takes for the time of day."""
+        return self.world.wall_ms()
+
+    def sleep(self, duration_s: float) -> None:
+        """Refuse: nothing that runs here may wait."""
+        raise NotImplementedError(f"a simulated consumer waited for {duration_s} s")
 
     # --- the coordinator ------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin."""
         self.feed(Tick())
+        self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._beat)
 
     def feed(self, event: Event) -> None:
         """Feed the coordinator an event and begin the effects that it returns."""
@@ -196,28 +191,66 @@ class SimWorker(SimProcess):
     # --- readers --------------------------------------------------------------------------------------
 
     def _start_reader(self, effect: StartReader) -> None:
-        self.world.note("start", self.who, effect.key, effect.epoch, effect.position)
-        reader = SimReader(self, effect)
-        self.readers[effect.key] = reader
+        position = with_moment(effect.position, self.world.scenario.options.start.of(effect.key))
+        reader = SimReader(self, replace(effect, position=position))
+        self.readers[effect.key, effect.epoch] = reader
+        reader.note("start", position)
         if self.world.scenario.with_readers:
             self.later(0.0, reader.step)
 
+    def read_keys(self) -> set[str]:
+        """Return the shards that this process reads."""
+        return {key for key, _ in self.readers}
+
+    def is_current(self, reader: SimReader) -> bool:
+        """Whether a reader may go on: calls of one shard never overlap, also when it comes back at once."""
+        place = (reader.key, reader.epoch)
+        if self.readers.get(place) is not reader:
+            return False
+        current = self._current.setdefault(reader.key, reader)
+        if current is reader:
+            return True
+        queue = self._waiting.setdefault(reader.key, [])
+        if reader.run.is_stopping:  # before it could begin: it has nothing in hand
+            del self.readers[place]
+            reader.tell_stopped()
+            if reader in queue:
+                queue.remove(reader)
+        elif reader not in queue:
+            queue.append(reader)
+        return False
+
+    def forget(self, reader: SimReader) -> None:
+        """Let the next reader of the shard begin."""
+        self.readers.pop((reader.key, reader.epoch), None)
+        self._current.pop(reader.key, None)
+        for follower in self._waiting.pop(reader.key, []):
+            self.later(0.0, follower.step)
+
+    def on_reader_failed(self, reader: SimReader) -> None:
+        """Note that a shard has stopped: it is held, and not read until the process begins anew."""
+        del reader
+        self.has_stopped_shard = True
+
+    def _beat(self) -> None:
+        for reader in list(self.readers.values()):
+            news = reader.run.beat(self.local_s())
+            if news is not None:
+                self.feed(news)
+        self.later(self.coordinator_options().renew_interval_s / self.clock_rate, self._beat)
+
     def _stop_reader(self, effect: StopReader) -> None:
-        reader = self.readers.get(effect.key)
-        if reader is not None and reader.epoch == effect.epoch:
-            reader.stopping = True
-            reader.queue.clear()
-            self.later(0.0, reader.step)
+        reader = self.readers.get((effect.key, effect.epoch))
+        if reader is not None:
+            reader.stop(effect.why)
 
     def _extend(self, effect: ExtendDelivery) -> None:
-        reader = self.readers.get(effect.key)
-        if reader is not None and reader.epoch == effect.epoch:
-            reader.until_s = effect.deliver_until_s
-            if reader.is_held_up:
-                self.later(0.0, reader.step)
+        reader = self.readers.get((effect.key, effect.epoch))
+        if reader is not None:
+            reader.extend(effect.deliver_until_s)
 
     def _audit(self, _: AuditReaders) -> None:
-        alive = frozenset((key, reader.epoch) for key, reader in self.readers.items())
+        alive = frozenset(place for place, reader in self.readers.items() if not reader.is_told)
         self.later(0.0, self.feed, ReadersFound(alive))
 
     def _report(self, effect: Report) -> None:
@@ -229,139 +262,3 @@ class SimWorker(SimProcess):
     def request_stop(self) -> None:
         """Ask the process to stop politely."""
         self.feed(StopRequested())
-
-
-class SimReader:
-    """Reads one shard with the real machine and delivers to a handler that takes its time."""
-
-    def __init__(self, worker: SimWorker, effect: StartReader) -> None:
-        self.worker = worker
-        self.key = effect.key
-        self.epoch = effect.epoch
-        self.until_s = effect.deliver_until_s
-        self.machine = ShardReader("stream", effect.key, effect.position, READER_OPTIONS)
-        self.queue: deque[SimRecord] = deque()
-        self.done: Position | None = None
-        self.stopping = False
-        self.is_held_up = False
-        self._is_handling = False
-        self._is_calling = False
-        self._next_step_s = math.inf
-
-    @property
-    def is_current(self) -> bool:
-        """Whether the process still knows this reader."""
-        return self.worker.readers.get(self.key) is self
-
-    def step(self, planned_s: float | None = None) -> None:
-        """Do the next thing."""
-        if planned_s is not None:
-            if planned_s != self._next_step_s:
-                return
-            self._next_step_s = math.inf
-        if not self.is_current or self._is_handling:
-            return
-        if self.stopping:
-            self._gone()
-            self.worker.feed(ReaderStopped(self.key, self.epoch, self.done))
-        elif self.queue:
-            self._deliver()
-        elif not self._is_calling:
-            self._do(self.machine.plan_step(self.worker.local_s()))
-
-    def _gone(self) -> None:
-        del self.worker.readers[self.key]
-        self.worker.world.note("gone", self.worker.who, self.key, self.epoch)
-
-    def _do(self, step: Step) -> None:
-        match step:
-            case FetchIterator(position):
-                self._call(
-                    "iterator", lambda: self._world.serve_iterator(self.key, position), self._on_iterator
-                )
-            case FetchPage(iterator, _):
-                began_s = self.worker.local_s()
-                self._call(
-                    "read",
-                    lambda: self._world.serve_page(iterator, _PAGE_RECORDS),
-                    lambda page: self._on_page(page, began_s),
-                )
-            case FetchListing():
-                self._call("list one", lambda: self._world.serve_listing_of(self.key), self._on_listing)
-            case Wait(until_s, _) if until_s is not None:
-                self._wake_at(until_s)
-            case Finished(children):
-                self._gone()
-                self.worker.feed(ShardDrained(self.key, self.epoch, children))
-            case Failed(error):
-                self._gone()
-                self.worker.feed(ReaderFailed(self.key, self.epoch, self.done, str(error), release=True))
-
-    @property
-    def _world(self) -> Environment:
-        return self.worker.world
-
-    def _wake_at(self, until_s: float) -> None:
-        self._next_step_s = until_s
-        delay_s = max(0.0, self.worker.at_local(until_s) - self._world.now)
-        self.worker.later(delay_s + 1e-6, self.step, until_s)
-
-    def _call(self, name: str, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        self._is_calling = True
-
-        def settle(result: Any) -> None:
-            self._is_calling = False
-            if not self.is_current:
-                return
-            if isinstance(result, Exception):
-                self.machine.on_failure(
-                    result,  # type: ignore[arg-type]  # the world's servers give errors of this package only
-                    self.worker.local_s(),
-                    self._world.chance.random(),
-                )
-            else:
-                answer(result)
-            self.step()
-
-        self.worker.call(name, server, settle, self.key)
-
-    def _on_iterator(self, iterator: str) -> None:
-        self.machine.on_iterator(iterator, self.worker.local_s(), self._world.wall_ms())
-
-    def _on_page(self, page: ListPage[SimRecord], began_s: float) -> None:
-        kept = self.machine.on_page(page, began_s, self.worker.local_s(), self._world.chance.random())
-        if not self.stopping:
-            self.queue.extend(kept.rows or ())
-        self.worker.feed(
-            ReaderProgress(self.key, self.epoch, str(self.machine.position), page.millis_behind_latest)
-        )
-
-    def _on_listing(self, listed: ListedShard) -> None:
-        self.machine.on_listing(listed, self.worker.local_s(), self._world.chance.random())
-
-    def _deliver(self) -> None:
-        if self.worker.local_s() >= self.until_s:
-            self.is_held_up = True  # the lease may be another's by now
-            return
-        self.is_held_up = False
-        batch = tuple(self.queue.popleft() for _ in range(min(_BATCH_RECORDS, len(self.queue))))
-        sequences = tuple(int(record.sequence_number) for record in batch)
-        self._world.note("deliver", self.worker.who, self.key, self.epoch, sequences)
-        self._is_handling = True
-        self.begin_handling(batch, sequences)
-
-    def begin_handling(self, batch: tuple[SimRecord, ...], sequences: tuple[int, ...]) -> None:
-        """Run the handler, which takes a while."""
-        self.worker.later(self._world.handling_s(), self._on_handled, batch, sequences)
-
-    def _on_handled(self, batch: tuple[SimRecord, ...], sequences: tuple[int, ...]) -> None:
-        self._is_handling = False
-        self._world.note("done", self.worker.who, self.key, self.epoch, sequences)
-        self.done = at_record(batch[-1].sequence_number)
-        self.checkpoint(self.done)
-        self.step()
-
-    def checkpoint(self, position: Position) -> None:
-        """Ask the coordinator to store what is done."""
-        urgent = self._world.chance.random() < 0.2
-        self.worker.feed(CheckpointRequested(self.key, self.epoch, position, urgent))

@@ -9,6 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from penstock.core.aggregation import MAGIC, AggregateBuilder
+from penstock.core.leases.lease import Lease, LeaseTerm
+from penstock.core.leases.lease_writes import Create
+from penstock.core.position import TRIM_HORIZON
 from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry
@@ -25,6 +29,8 @@ class World(Environment):
         super().__init__(scenario, listener)
         self.workers: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
+        self._quiet_until = 0.0
+        self.table.foreign = set(scenario.foreign)
 
     # --- the course of things -------------------------------------------------------------------------
 
@@ -33,6 +39,7 @@ class World(Environment):
         chance = self.chance
         for _ in range(chance.randint(0, 3)):
             self._reshard()
+        self._leave_rows_of_others()
         for name in self.scenario.workers:
             # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
             self.schedule(4.0 + chance.uniform(0.0, self.scenario.start_spread_s), self.start_worker, name)
@@ -40,6 +47,7 @@ class World(Environment):
             self._recur(rate, action)
         if self.scenario.records_per_s:
             self._recur_puts()
+        self._trim()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return what happens again and again, and how often a minute."""
@@ -53,6 +61,8 @@ class World(Environment):
             (faults.row_deletions_per_min, self._delete_row),
             (faults.table_drops_per_min, self._drop_table),
             (6.0 if faults.wall_jumps else 0.0, self._jump_wall),
+            (faults.quiet_streams_per_min, self._fall_silent),
+            (faults.denials_per_min, self._deny),
         ]
 
     def _recur(self, per_min: float, action: Callable[[], None]) -> None:
@@ -67,13 +77,66 @@ class World(Environment):
         self.schedule(self.chance.expovariate(per_min / 60), again)
 
     def _recur_puts(self) -> None:
-        for _ in range(self.chance.randint(1, 5)):
-            shard, sequence = self.stream.put(self.now_ms())
-            self.note("put", shard, sequence, self.now_ms())
+        if self.now >= self._quiet_until or self.is_healed:
+            for _ in range(self.chance.randint(1, 5)):
+                self._put()
         if not self.is_healed:
             self.schedule(
                 self.now + self.chance.expovariate(self.scenario.records_per_s / 3), self._recur_puts
             )
+
+    def _put(self) -> None:
+        shard = self.stream.draw_open_shard()
+        now_ms = self.now_ms()
+        if self.luck("malformed_aggregate"):
+            blob = MAGIC + self.chance.randbytes(self.chance.choice((1, 20, 40)))
+            numbers = self.stream.put_blob(shard, blob, "key", 1, now_ms)
+        elif self.luck("aggregate"):
+            count = self.chance.randint(2, 9)
+            builder = AggregateBuilder()
+            for _ in range(count):
+                builder.add(b"", "key", str(shard.hash_range.start))
+            entry = builder.build()
+            numbers = self.stream.put_blob(shard, entry.data, entry.partition_key, count, now_ms)
+        else:
+            numbers = [self.stream.put_into(shard, now_ms)[1]]
+        for number in numbers:
+            self.note("put", shard.shard_id, number, now_ms)
+
+    def _fall_silent(self) -> None:
+        retention_s = self.scenario.retention_s or 0.0
+        self._quiet_until = self.now + self.chance.uniform(0.3, 1.5) * retention_s
+        self.note("quiet", round(self._quiet_until, 3))
+
+    def _deny(self) -> None:
+        self.denial = self.chance.choice(("AccessDeniedException", "ExpiredTokenException"))
+        for service in self.chance.choice((("table",), ("stream",), ("table", "stream"))):
+            self.denied_until[service] = self.now + self.chance.uniform(1.0, 25.0)
+
+    def _leave_rows_of_others(self) -> None:
+        """Let the table hold what dead workers of the KCL and of Spark left: without our attributes, or with old ones."""
+        rate, chance = self.faults.rows_of_others, self.chance
+        if not rate or self.scenario.options.start.default != TRIM_HORIZON or chance.random() > rate:
+            return
+        self.met["fault: rows_of_others"] += 1
+        self.table.exists = True
+        for shard in self.stream.list_shards("AT_TRIM_HORIZON", None):
+            owner = chance.choice(("java/1", "spark/q1"))
+            term = chance.choice((None, LeaseTerm("spark/q1", 30_000), LeaseTerm("spark/q2", 10**9)))
+            hash_range = None if owner == "java/1" and chance.random() < 0.3 else shard.hash_range
+            lease = Lease(shard.shard_id, 7, owner, hash_range=hash_range, term=term)
+            self.table.write(f"{owner}#1", Create(lease))
+
+    def _trim(self) -> None:
+        retention_s = self.scenario.retention_s
+        if retention_s is None:
+            return
+        shortened, gone = self.stream.trim(self.now_ms() - int(retention_s * 1000))
+        for shard in shortened:
+            self.note("trimmed", shard.shard_id, shard.trimmed)
+        for shard in gone:
+            self.note("expired", shard.shard_id)
+        self.schedule(self.now + 1.0, self._trim)
 
     def put_everywhere(self) -> None:
         """Put a record into every open shard: none may have fallen asleep."""
@@ -84,6 +147,7 @@ class World(Environment):
         """End all faults, bring every worker back, and write a last few records."""
         self.faults = FaultPlan(latency_max_s=0.05)
         self.throttled_until = 0.0
+        self.denied_until = dict.fromkeys(self.denied_until, 0.0)
         for worker in self.workers.values():
             worker.paused_until = min(worker.paused_until, self.now)
             worker.resume()
@@ -94,6 +158,11 @@ class World(Environment):
             self._recur_puts()
         self.is_healed = True
         self.note("healed")
+        for worker in list(self.workers.values()):
+            if worker.has_stopped_shard or self.scenario.on_data_loss == "fail":
+                # A stopped shard waits for people: they mend the handler, and start the worker anew.
+                self.note("stopping", worker.who)
+                worker.request_stop()
 
     def start_worker(self, name: str) -> None:
         """Start a process of this name, unless one runs."""

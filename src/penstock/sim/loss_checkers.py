@@ -1,0 +1,140 @@
+"""What a reader owes where retention has taken records: a word where some were unread, and no alarm where none were."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
+from penstock.core.position import Position
+from penstock.sim.checkers import Broken, Checker
+from penstock.sim.faults import EPOCH_MS
+from penstock.sim.history import History, ReaderHistory, name_of
+
+_LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
+_SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
+
+
+@dataclass(frozen=True, slots=True)
+class _Tip:
+    seen_s: float
+    server_ms: int
+    index: int
+
+
+class LossesTold(Checker):
+    """S9: where unread records have left the stream a loss is told, and nowhere else.
+
+    Whether a record that is gone took others with it, nobody can tell who was away for longer than the retention. Who
+    was at the tip since, or finds in the row that somebody was, must not raise an alarm.
+    """
+
+    invariant = "S9"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._tips: dict[tuple[str, str], deque[_Tip]] = {}
+        self._noted: dict[str, tuple[Position, int]] = {}
+        self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
+
+    def on_start(self, who: str, key: str, _epoch: int, _position: Position) -> None:
+        """Forget what an earlier reader saw."""
+        self._tips.pop((who, key), None)
+
+    def on_tip(self, who: str, key: str, epoch: int, server_ms: int) -> None:
+        """Remember when a reader that had done everything found nothing more."""
+        reader = self.history.readers.get((who, key, epoch))
+        shard = self.history.shards[key]
+        count = len(shard.sequences)
+        if reader is None or not count or not reader.done_index == reader.next_index == count:
+            return
+        # A reader that finds its place empty at the very beginning still asks itself whether that is a loss.
+        if reader.deliveries or (who, key) in self._tips or shard.trimmed < reader.start_index:
+            tips = self._tips.setdefault((who, key), deque(maxlen=20))
+            tips.append(_Tip(self.history.now, server_ms, count))
+
+    def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
+        """A lease that was lost takes along what was not written yet."""
+        if topic == "LOST":  # without a key it is all that the worker held
+            self._tips = {
+                at: tips for at, tips in self._tips.items() if at[0] != who or key not in (None, at[1])
+            }
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Remember what a row must tell of the tip: a heartbeat takes it along."""
+        if after is None or before is None or before.checkpoint != after.checkpoint:
+            self._noted.pop(write.key, None)
+        if after is None or not isinstance(write, Renew | Checkpoint | Release):
+            return
+        if not after.checkpoint.is_record or name_of(who) in self.history.foreign:
+            return
+        done = self.history.index_after(write.key, after.checkpoint)
+        for tip in reversed(self._tips.get((who, write.key), ())):
+            if tip.seen_s <= self.history.now - self._note_s and tip.index <= done:
+                self._noted[write.key] = (after.checkpoint, tip.server_ms)
+                break
+
+    def on_loss(self, who: str, key: str, epoch: int) -> None:
+        """Something unread must have left the stream, or nobody can have known better."""
+        history = self.history
+        shard = history.shards[key]
+        reader = history.readers.get((who, key, epoch))
+        retention_ms = history.retention_ms
+        if reader is None or shard.is_expired or retention_ms is None:
+            return
+        if self._has_lost(reader, shard.trimmed):
+            return
+        enough_ms = EPOCH_MS + int(history.now * 1000) - retention_ms + _SLACK_MS
+        tips = self._tips.get((who, key))
+        if tips and tips[-1].server_ms >= enough_ms:
+            raise Broken(f"{who} tells a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")
+        position, noted_ms = self._noted.get(key, (None, 0))
+        if position == reader.position and noted_ms >= enough_ms and not reader.deliveries:
+            raise Broken(
+                f"{who} tells a loss in {key} at {position}, although its row notes the tip at {noted_ms}"
+            )
+
+    def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
+        """A gap that retention left is not passed over in silence."""
+        reader = self.history.readers.get((who, key, epoch))
+        if reader is None or reader.losses or not (reader.deliveries or reader.position.is_record):
+            return
+        shard = self.history.shards[key]
+        if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
+            return
+        gap = [
+            number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[0]
+        ]
+        silent = next((number for number in gap if number not in shard.done), None)
+        if silent is not None:
+            raise Broken(
+                f"{who} goes on in {key} at {sequences[0]} and says nothing of {silent}, which is gone unread"
+            )
+
+    def _has_lost(self, reader: ReaderHistory, trimmed: int) -> bool:
+        shard = self.history.shards[reader.key]
+        return any(number not in shard.done for number in shard.sequences[reader.next_index : trimmed])
+
+
+class OnlyFailuresAreGivenUp(Checker):
+    """S1: a record goes to the dead letters only after the handler failed on it alone."""
+
+    invariant = "S1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._failed_alone: set[tuple[str, str, int]] = set()
+
+    def on_raised(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
+        """Remember what failed alone."""
+        if len(sequences) == 1:
+            self._failed_alone.add((who, key, sequences[0]))
+
+    def on_dead(self, who: str, key: str, _epoch: int, sequences: tuple[int, ...]) -> None:
+        """Look at every dead letter."""
+        for number in sequences:
+            if (who, key, number) not in self._failed_alone:
+                raise Broken(f"{who} gives up {number} of {key}, on which the handler did not fail alone")

@@ -1,0 +1,242 @@
+"""A simulated worker's reading of one shard: the consumer's own `ShardRun`, with calls and handlers in virtual time.
+
+What the consumer's delivery loop does with threads is done here with events: calls reach the service a moment later, and
+the handler takes its time. The machines of reading and delivery, and all that lies between them, are production's.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.consumer.processor import HandlerProcessor
+from penstock.consumer.records import Record, records_of, unread_page
+from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
+from penstock.core.aggregation import MisplacedRule
+from penstock.core.hash_key import HashRange
+from penstock.core.leases.coordinator_events import (
+    CheckpointRequested,
+    Event,
+    ReaderFailed,
+    ReaderStopped,
+    StartReader,
+    StopWhy,
+)
+from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES, Call, CallKind
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage
+from penstock.errors import HandlerFailed, PenstockError
+from penstock.ports.kinesis import RecordPage
+
+if TYPE_CHECKING:
+    from penstock.sim.environment import Environment
+    from penstock.sim.worker import SimWorker
+
+PAGE_RECORDS: Final = 50
+_NOBODY: Final = HandlerProcessor(lambda _: None)  # the reader calls the handler itself, in virtual time
+
+
+class SimReader:
+    """Reads one shard and delivers to a handler that takes its time.
+
+    Args:
+        worker: The process.
+        effect: The coordinator's command.
+    """
+
+    def __init__(self, worker: SimWorker, effect: StartReader) -> None:
+        self.worker = worker
+        self.key = effect.key
+        self.epoch = effect.epoch
+        world = worker.world
+        self.run = ShardRun(
+            "stream",
+            effect,
+            reader_options=world.reader_options,
+            delivery_options=world.scenario.delivery,
+            is_checkpoint_urgent=world.chance.random() < 0.3,
+            clock=worker,
+            chance=world.chance,
+            metrics=_LossMetrics(self),
+            processor=_NOBODY,
+        )
+        self.is_told = False
+        self._delivered = -1  # the highest ordinal that the handler was given
+        self._wake_s = math.inf
+
+    @property
+    def _world(self) -> Environment:
+        return self.worker.world
+
+    def note(self, kind: str, *what: Any) -> None:
+        """Write a line of history about this reader."""
+        self._world.note(kind, self.worker.who, self.key, self.epoch, *what)
+
+    # --- advancing ------------------------------------------------------------------------------------
+
+    def step(self, planned_s: float | None = None) -> None:
+        """Do what is to be done now; a planned step only while its plan stands."""
+        if planned_s is not None:
+            if planned_s != self._wake_s:
+                return
+            self._wake_s = math.inf
+        if not self.worker.is_current(self):
+            return
+        plan = self.run.advance(self.worker.local_s(), has_room=True)
+        if plan.fetch is not None:
+            self._fetch(plan.fetch)
+        for call in plan.calls:
+            self.worker.later(0.0, self._begin_call, call)
+        for event in plan.events:
+            self._tell(event)
+        if plan.is_over:
+            self.worker.forget(self)
+            return
+        if plan.events:
+            self.worker.later(0.0, self.step)  # an answer may call for a last call of user code
+        wake_s = self.run.wake_s
+        if wake_s is not None and wake_s != self._wake_s:
+            self._wake_s = wake_s
+            delay_s = max(0.0, self.worker.at_local(wake_s) - self._world.now)
+            self.worker.later(delay_s + 1e-6, self.step, wake_s)
+
+    def tell_stopped(self) -> None:
+        """Answer a stop that came before the reading could begin."""
+        self._tell(ReaderStopped(self.key, self.epoch, None))
+
+    def _tell(self, event: Event) -> None:
+        if not isinstance(event, CheckpointRequested):
+            self.is_told = True
+            self.note("gone")
+        if isinstance(event, ReaderFailed):
+            self.note("failed", event.short_reason or event.reason)
+            if self.worker.name in self._world.scenario.foreign:
+                event = replace(event, short_reason="")  # the KCL notes no reason in the row
+            self.worker.on_reader_failed(self)
+        self.worker.feed(event)
+
+    def stop(self, why: StopWhy) -> None:
+        """Leave; the coordinator is answered when that is done."""
+        self.run.stop(why)
+        self.worker.later(0.0, self.step)
+
+    def extend(self, deliver_until_s: float) -> None:
+        """Move the moment at which delivery must end."""
+        is_woken = not self.run.may_deliver
+        self.run.extend(deliver_until_s)
+        if is_woken:
+            self.worker.later(0.0, self.step)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def _fetch(self, fetch: Fetch) -> None:
+        world = self._world
+        if isinstance(fetch, TakeApart):
+            self._take_apart()
+            self.worker.later(0.0, self.step)
+        elif isinstance(fetch, FetchIterator):
+            self._call(
+                "iterator", lambda: world.serve_iterator(self.key, fetch.position), self.run.on_iterator
+            )
+        elif isinstance(fetch, FetchPage):
+            began_s = self.worker.local_s()
+            self._call(
+                "read",
+                lambda: world.serve_raw_page(fetch.iterator, PAGE_RECORDS),
+                lambda page: self._on_page(page, began_s),
+            )
+        else:
+            self._call("list one", lambda: world.serve_listing_of(self.key), self.run.on_listing)
+
+    def _call(self, name: str, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
+        def settle(result: Any) -> None:
+            if isinstance(result, PenstockError):
+                self.run.on_fetch_failed(result)
+            else:
+                answer(result)
+            self.step()
+
+        self.worker.call(name, server, settle, self.key)
+
+    def _on_page(self, page: RecordPage, began_s: float) -> None:
+        self.run.on_page(unread_page(page), began_s, page.server_ms)
+        self._take_apart()
+        if (
+            self._world.scenario.retention_s is not None
+            and page.next_iterator
+            and not page.millis_behind_latest
+        ):
+            self.note("tip", page.server_ms)
+
+    def _take_apart(self) -> None:
+        # As the consumer's fetcher does it on a thread of its own.
+        room_bytes, unread = self.run.peek_unread(has_room=True)
+        rule = MisplacedRule(_HashRanges(self._world, self.key), told=self.run.hash_range)
+        records: list[Record] = []
+        taken_counts: list[int] = []
+        for raw in unread:
+            found = records_of(raw, self.key, self._world.decoded, rule)
+            records += found
+            taken_counts.append(len(found))
+            room_bytes -= len(found) * RECORD_MEMORY_BYTES + len(raw.data)
+            if room_bytes <= 0:
+                break
+        self.run.on_taken_apart(records, taken_counts, None)
+
+    # --- the handler ----------------------------------------------------------------------------------
+
+    def _begin_call(self, call: Call[Record]) -> None:
+        if not self.run.may_deliver:
+            self.run.on_not_begun(call)
+            self.step()
+            return
+        numbers = tuple(int(record.sequence_number) + record.sub_sequence_number for record in call.records)
+        if call.kind is CallKind.BATCH:
+            is_new = call.ordinals[0] > self._delivered
+            self.note("deliver" if is_new else "redeliver", numbers)
+            self._delivered = max(self._delivered, call.ordinals[-1])
+        self.worker.later(self._world.handling_s(), self._end_call, call, numbers)
+
+    def _end_call(self, call: Call[Record], numbers: tuple[int, ...]) -> None:
+        if call.kind is CallKind.BATCH and self._world.handler_fails(numbers):
+            self.note("raised", numbers)
+            self.run.on_raised(call, HandlerFailed(f"cannot handle {numbers}"))
+            if self.run.worker_failure is not None:
+                self.worker.later(0.0, self.worker.request_stop)
+        else:
+            self.note("done" if call.kind is CallKind.BATCH else "dead", numbers)
+            self.run.on_returned(call)
+        self.step()
+
+
+class _HashRanges:
+    """Which hash keys a shard owns, as the stream's listing has them."""
+
+    def __init__(self, world: Environment, key: str) -> None:
+        self._shard = world.stream.shards[key]
+
+    def fetch(self) -> HashRange | None:
+        """Return the range."""
+        return self._shard.hash_range
+
+    fetch_again = fetch
+
+
+class _LossMetrics:
+    """Notes in the history what a run counts as a possible loss, and drops every other figure."""
+
+    def __init__(self, reader: SimReader) -> None:
+        self._reader = reader
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Note a loss."""
+        del value, labels
+        if name == "possible_data_loss":
+            self._reader.note("loss")
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Drop it."""
