@@ -81,5 +81,5 @@ def test_a_lease_that_waits_for_its_parents_is_read_given_up_or_lost_and_nothing
 
 def test_a_shard_that_stopped_without_a_reason_is_not_renewed_at_once():
     lease = held(LeasePhase.READING)
-    lease.on_failed(ReaderFailed("s", 1, None, "poison"))
+    lease.on_failed(ReaderFailed("s", 1, None, "poison", short_reason=""))
     assert advance(lease) == []
