@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import DeliveryFailed, NotFound, OptionError, RecordError
 from penstock.local import LocalKinesisProcess
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
-from penstock.spark.sink import RowWriter
+from penstock.spark.row_writer import RowWriter
 from penstock.spark.spark_options import parse_sink
 from stream_reading import firsts_by_key, kcl_reads
 

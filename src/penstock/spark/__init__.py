@@ -12,19 +12,34 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
+    from penstock.spark.micro_batch_loop import MicroBatches, micro_batches
+    from penstock.spark.micro_batch_write import write_kinesis
     from penstock.spark.progress import StreamLag, lag
     from penstock.spark.sink_metrics import SinkReport, sink_report
     from penstock.spark.source import KinesisDataSource
 
-__all__ = ["KinesisDataSource", "SinkReport", "StreamLag", "align_to_shards", "lag", "sink_report"]
+__all__ = [
+    "KinesisDataSource",
+    "MicroBatches",
+    "SinkReport",
+    "StreamLag",
+    "align_to_shards",
+    "lag",
+    "micro_batches",
+    "sink_report",
+    "write_kinesis",
+]
 
 _HOMES: Final = {
     "KinesisDataSource": "source",
+    "MicroBatches": "micro_batch_loop",
     "SinkReport": "sink_metrics",
     "StreamLag": "progress",
     "align_to_shards": "align",
     "lag": "progress",
+    "micro_batches": "micro_batch_loop",
     "sink_report": "sink_metrics",
+    "write_kinesis": "micro_batch_write",
 }
 
 

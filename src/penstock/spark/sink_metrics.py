@@ -119,6 +119,16 @@ def _add(before: SinkReport, batch: int, reports: Mapping[str, WriteReport], dea
 # --- the file -----------------------------------------------------------------------------------------------------
 
 
+def reports_to_json(reports: Mapping[str, WriteReport]) -> dict[str, Any]:
+    """Return what was written by stream as JSON has it."""
+    return {stream: asdict(report) for stream, report in reports.items()}
+
+
+def reports_of_json(document: Mapping[str, Any]) -> dict[str, WriteReport]:
+    """Return what `reports_to_json` was given."""
+    return {stream: _report_of(entry) for stream, entry in document.items()}
+
+
 def _to_json(report: SinkReport) -> dict[str, Any]:
     return {"v": _VERSION, **asdict(report)}
 
@@ -128,8 +138,8 @@ def _from_json(document: Mapping[str, Any]) -> SinkReport:
         raise UsageError(f"{FILE_NAME} has format {document.get('v')!r}, and this version reads {_VERSION}")
     return SinkReport(
         batch=document["batch"],
-        last={stream: _report_of(entry) for stream, entry in document["last"].items()},
-        total={stream: _report_of(entry) for stream, entry in document["total"].items()},
+        last=reports_of_json(document["last"]),
+        total=reports_of_json(document["total"]),
         dead_letters=document["dead_letters"],
         dead_letters_total=document["dead_letters_total"],
     )

@@ -70,7 +70,8 @@ class KinesisDataSource(DataSource):
     @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
         """Return the batch writer."""
-        from penstock.spark.sink import KinesisBatchWriter, check_columns
+        from penstock.spark.row_writer import check_columns
+        from penstock.spark.sink import KinesisBatchWriter
 
         options, notes = parse_sink(self._own_options())
         _say(notes)
@@ -79,7 +80,8 @@ class KinesisDataSource(DataSource):
     @explained
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
         """Return the streaming writer."""
-        from penstock.spark.sink import KinesisStreamWriter, check_columns
+        from penstock.spark.row_writer import check_columns
+        from penstock.spark.sink import KinesisStreamWriter
 
         options, notes = parse_sink(self._own_options())
         _say(notes)

@@ -13,7 +13,6 @@ Source:
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 
 from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
-from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.engine import (
     BatchStarts,
     SupportsTriggerAvailableNow,
@@ -29,12 +27,11 @@ from penstock.spark.engine import (
     limit_of,
 )
 from penstock.spark.planner import Planner
-from penstock.spark.process_resources import open_metrics_for, reading_process, shard_iterators
 from penstock.spark.progress import with_report
-from penstock.spark.shard_task import ShardTask, read_shard
+from penstock.spark.shard_task import ShardTask
+from penstock.spark.source_opening import open_planner, rows_of
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import SystemClock, open_kinesis, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,18 +59,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _opened(self) -> Planner:
         if self._planner is None:
             exit_on_termination()
-            kinesis = open_kinesis(self._options.connection)
-            table = open_lease_table(self._options.lease_table, self._options.connection)
-            self._planner = Planner(
-                self._options,
-                kinesis,
-                table,
-                clock=SystemClock(),
-                chance=random.SystemRandom(),
-                threads=SYSTEM_THREADS,
-                open_metrics=open_metrics_for,
-                read=self._rows_of,
-            )
+            self._planner = open_planner(self._options)
         return self._planner
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,14 +144,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Read each shard's part of a batch and claim its end."""
         query = _query_id()
         for task in partition.tasks:
-            yield from self._rows_of(task, query)
-
-    def _rows_of(self, task: ShardTask, query: str | None = None) -> Iterator[pa.RecordBatch]:
-        options = self._options
-        table = open_lease_table(options.lease_table, options.connection)
-        return read_shard(
-            task, options, reading_process(options), table=table, iterators=shard_iterators(), query=query
-        )
+            yield from rows_of(task, self._options, query)
 
 
 def _query_id() -> str | None:

@@ -17,7 +17,7 @@ import pytest
 from penstock import Consumer, Producer
 from penstock.cli import main as cli
 from penstock.spark.batch import KinesisBatchReader
-from penstock.spark.sink import RowWriter
+from penstock.spark.row_writer import RowWriter
 from penstock.spark.spark_options import parse_batch, parse_sink
 from reader_query import Query
 from spark_support import numbered, put, wait_until

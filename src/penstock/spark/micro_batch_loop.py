@@ -1,0 +1,178 @@
+"""`micro_batches(...).foreach_batch(write)`: the source for a Spark without sources in Python (3.5), driven by the program itself.
+
+The planner, the tasks and their claims are those of `format("kinesis")`. Here a loop takes the place of Spark's own: it writes a
+batch's offset before the batch runs and a commit after it, so a batch that is repeated has the same number and the same rows.
+Event time, watermarks and state are what Structured Streaming is for; this has none of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
+from penstock.errors import UsageError
+from penstock.spark.batch_log import BatchLog
+from penstock.spark.planner import Planner
+from penstock.spark.schema import SCHEMA_DDL
+from penstock.spark.shard_task import ShardTask
+from penstock.spark.source_opening import open_planner, rows_of
+from penstock.spark.spark_errors import explained, explained_rows
+from penstock.spark.spark_options import SourceOptions, parse_source
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
+
+_log: Final = logging.getLogger("penstock.spark")
+Write = Callable[["DataFrame", int], object]
+"""What is done with a batch: it gets the rows and the batch's number."""
+
+
+def micro_batches(spark: SparkSession, options: Mapping[str, str], *, checkpoint: str) -> MicroBatches:
+    """Return a stream's batches, to be driven by this program.
+
+    Args:
+        spark: A classic session of Spark 3.5 or later.
+        options: The source's options, as `format("kinesis")` takes them.
+        checkpoint: Folder of offsets and commits, wherever Spark can write (`s3:`, `hdfs:`, `file:`, ...).
+
+    Raises:
+        OptionError: An option is unknown or has a bad value.
+        UsageError: The checkpoint cannot be used.
+    """
+    parsed, notes = parse_source(options)
+    for note in notes:
+        _log.warning(note)
+    return MicroBatches(spark, parsed, BatchLog(spark, checkpoint.rstrip("/")))
+
+
+class MicroBatches:
+    """A stream's batches; made by `micro_batches`.
+
+    Args:
+        spark: The session.
+        options: The source's.
+        log: The checkpoint.
+    """
+
+    def __init__(self, spark: SparkSession, options: SourceOptions, log: BatchLog) -> None:
+        self._spark = spark
+        self._options = options
+        self._log = log
+        self._stop = threading.Event()
+        self._running = threading.Lock()
+        self.last_progress: Mapping[str, Any] | None = None
+        """The last batch's number and duration, and the source's figures as they were when it was planned."""
+
+    def stop(self) -> None:
+        """End after the batch under way; from any thread."""
+        self._stop.set()
+
+    @explained
+    def foreach_batch(self, write: Write, *, available_now: bool = False) -> None:
+        """Read the stream in batches and give each to `write`, until `stop` or SIGTERM.
+
+        A batch is repeated, with the same number and the same rows, when the program ended before `write` returned.
+
+        Args:
+            write: Gets the batch's rows as a DataFrame, and its number.
+            available_now: End when everything is read that had arrived when this was called.
+
+        Raises:
+            UsageError: It runs already, or another program works from the same checkpoint.
+            PenstockError: Records would be lost, or the service does not answer.
+            Exception: What `write` raised; the batch is not done then.
+        """
+        if not self._running.acquire(blocking=False):
+            raise UsageError("these micro batches run already")
+        try:
+            self._stop.clear()
+            with self._stop_on_termination():
+                planner = open_planner(self._options)
+                try:
+                    self._run(planner, write, available_now=available_now)
+                finally:
+                    planner.stop()
+        finally:
+            self._running.release()
+
+    def _run(self, planner: Planner, write: Write, *, available_now: bool) -> None:
+        number, offset = -1, INITIAL_OFFSET
+        last = self._log.last()
+        if last is not None:
+            number, document, is_done = last
+            offset = parse_offset(document)
+            if not is_done:
+                self._run_batch(planner, number, offset, write)
+        if available_now:
+            planner.prepare_available_now()
+        while not self._stop.is_set():
+            following = planner.latest(offset)
+            if following is offset:
+                if available_now:
+                    return
+                continue
+            number, offset = number + 1, following
+            self._log.plan(number, offset.to_json())
+            self._run_batch(planner, number, offset, write)
+
+    def _run_batch(self, planner: Planner, number: int, offset: StreamOffset, write: Write) -> None:
+        began_s = time.monotonic()
+        tasks = planner.tasks(offset)
+        rows = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(
+            _ReadTasks(tasks, self._options), SCHEMA_DDL
+        )
+        write(rows, number)
+        self._log.commit(number)
+        self.last_progress = {
+            "batchId": number,
+            "durationMs": round(1000 * (time.monotonic() - began_s)),
+            "source": planner.report(),
+        }
+        _log.info("batch %d of stream %s: %s", number, self._options.stream, self.last_progress)
+
+    @contextlib.contextmanager
+    def _stop_on_termination(self) -> Iterator[None]:
+        """Let SIGTERM end the loop after the batch under way, where nobody else handles it and Python lets us."""
+        if (
+            threading.current_thread() is not threading.main_thread()
+            or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
+        ):
+            yield
+            return
+
+        def end(_number: int, _frame: FrameType | None) -> None:
+            self._stop.set()
+
+        signal.signal(signal.SIGTERM, end)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+@dataclass(frozen=True)
+class _ReadTasks:
+    """What an executor does: reads the tasks whose numbers it is given. Holds plain values only."""
+
+    tasks: Sequence[Sequence[ShardTask]]
+    options: SourceOptions
+
+    def __call__(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the tasks in this partition."""
+        return self._rows(numbers)
+
+    @explained_rows
+    def _rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in numbers:
+            for number in batch.column(0).to_pylist():
+                for task in self.tasks[number]:
+                    yield from rows_of(task, self.options)

@@ -1,0 +1,66 @@
+"""`write_kinesis(df, options)`: the sink for a Spark without sinks in Python (3.5), called by the program itself."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.spark.row_writer import RowWriter, TaskReport, check_columns, sum_up
+from penstock.spark.sink_metrics import SinkReport, reports_of_json, reports_to_json
+from penstock.spark.spark_errors import explained
+from penstock.spark.spark_options import parse_sink
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+_REPORT_DDL: Final = "report STRING"
+
+
+@explained
+def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 0) -> SinkReport:
+    """Write every row to Kinesis and wait until each is acknowledged.
+
+    At least once: a task that Spark repeats, and a batch that is repeated, send their rows again.
+
+    Args:
+        df: Columns as the sink takes them: `data`, `partitionKey`, and if wanted `explicitHashKey` and `streamName`.
+        options: The sink's options, as `format("kinesis")` takes them.
+        batch_id: Number of the micro-batch, for the report and for the names of dead letters.
+
+    Returns:
+        What was written, by stream and shard.
+
+    Raises:
+        OptionError: An option or a column is unknown or wrong.
+        Py4JJavaError, PythonException: A task failed four times; the message tells why.
+    """
+    parsed, _ = parse_sink(options)
+    columns = check_columns(df.schema, parsed, overwrite=False)
+    writer = RowWriter(parsed, columns, uuid.uuid4().hex)
+    rows = df.mapInArrow(_WriteTask(writer), _REPORT_DDL).collect()
+    totals, dead_letters = sum_up(map(_parse, (row.report for row in rows)), f"batch {batch_id}")
+    return SinkReport(batch_id, totals, totals, dead_letters, dead_letters)
+
+
+def _parse(text: str) -> TaskReport:
+    document = json.loads(text)
+    return TaskReport(reports_of_json(document["reports"]), document["dead_letters"])
+
+
+@dataclass(frozen=True)
+class _WriteTask:
+    """What an executor does: writes a partition's rows and returns its report as the only row."""
+
+    writer: RowWriter
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Write the rows of this partition."""
+        import pyarrow as pa
+
+        done = self.writer.write(batches)
+        report = {"reports": reports_to_json(done.reports), "dead_letters": done.dead_letter_count}
+        yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})

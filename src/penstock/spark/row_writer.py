@@ -1,0 +1,229 @@
+"""Rows on their way to a stream: what a task of the sink does, whatever Spark calls it.
+
+`penstock.producer.task_writer` does the sending: requests within every limit, order, flow control, retries of refused
+entries only. Here rows are read from Arrow, routed by stream, and counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from penstock.errors import OptionError, RecordError
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
+from penstock.spark.dead_letters import DeadLetters
+from penstock.spark.sink_metrics import merge
+from penstock.spark.spark_errors import explained
+from penstock.spark.spark_options import SinkOptions
+from penstock.wiring import open_kinesis
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import Row
+    from pyspark.sql.types import StructType
+
+_log: Final = logging.getLogger("penstock.spark")
+_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "data": ("binary", "string"),
+    "partitionKey": ("string",),
+    "explicitHashKey": ("string",),
+    "streamName": ("string",),
+}
+_SLICE_BYTES: Final = 4 * 2**20
+_SLICE_ROWS_MAX: Final = 10_000
+_REQUIRED: Final = ("data", "partitionKey")
+_Values: TypeAlias = tuple[Any, Any, Any, Any]
+"""One row's data, partition key, explicit hash key and stream; None where it has none."""
+
+
+def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> tuple[str, ...]:
+    """Check the columns of the rows before anything runs.
+
+    Returns:
+        Their names as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an empty text
+        for a missing one.
+
+    Raises:
+        OptionError: A column is missing, unknown or of a wrong type, or the mode would replace the stream.
+    """
+    if overwrite:
+        raise OptionError(
+            "a stream cannot be replaced: use mode append (batch) or outputMode append (streaming); for what an "
+            "aggregation changed, use outputMode update with foreachBatch and write each batch"
+        )
+    found = {field.name.lower(): field for field in schema.fields}
+    known = {name.lower() for name in _TYPES}
+    unknown = sorted(field.name for key, field in found.items() if key not in known)
+    if unknown:
+        raise OptionError(
+            f"the sink does not know the column {', '.join(unknown)}: it takes data, partitionKey and, if wanted, "
+            "explicitHashKey and streamName; put the rest into data, for instance with "
+            "to_json(struct('*')).alias('data')"
+        )
+    for name in _REQUIRED:
+        if name.lower() not in found:
+            raise OptionError(
+                f"the column {name} is missing; add it, for instance with "
+                + (
+                    "to_json(struct('*')).alias('data')"
+                    if name == "data"
+                    else "col('id').cast('string').alias('partitionKey')"
+                )
+            )
+    for name, types in _TYPES.items():
+        column = found.get(name.lower())
+        if column is not None and column.dataType.typeName() not in types:
+            raise OptionError(
+                f"the column {column.name} is {column.dataType.simpleString()}; the sink takes {' or '.join(types)}"
+            )
+    if options.stream is None and "streamname" not in found:
+        raise OptionError(
+            "where to write? Set option streamName, or add a column streamName that routes each row"
+        )
+    return tuple(found[name.lower()].name if name.lower() in found else "" for name in _TYPES)
+
+
+@dataclass(frozen=True, slots=True)
+class TaskReport:
+    """What one task has written: its writes by stream, and how many rows became dead letters."""
+
+    reports: dict[str, WriteReport] = field(default_factory=dict)
+    dead_letter_count: int = 0
+
+
+class RowWriter:
+    """Writes the rows of one task, batch or streaming.
+
+    Args:
+        options: The sink's options.
+        columns: As `check_columns` returned them.
+        write_id: Distinguishes this write from others of the same micro-batch; None where there is no other.
+    """
+
+    def __init__(self, options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> None:
+        self._options = options
+        self._columns = columns
+        self._write_id = write_id
+
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
+        """Send every row of Arrow batches and wait until each is acknowledged; raises as `write_rows` does."""
+        return self._write_all(_values_of_batches(batches, self._columns))
+
+    def write_rows(self, rows: Iterator[Row]) -> TaskReport:
+        """Send every row and wait until each is acknowledged.
+
+        Raises:
+            RecordError: The service can never accept a row; names it and the way out.
+            DeliveryFailed: The service did not acknowledge in time, or refused for good.
+        """
+        return self._write_all(_values_of_rows(rows, self._columns))
+
+    @explained
+    def _write_all(self, rows: Iterator[_Values]) -> TaskReport:
+        memory = TaskMemory(self._options.buffer_bytes_max)
+        if not self._options.keeps_dead_letters:
+            return self._write(rows, memory, None)
+        with contextlib.closing(DeadLetters(self._options, self._write_id, memory)) as dead:
+            return self._write(rows, memory, dead)
+
+    def _write(self, rows: Iterator[_Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
+        writers: dict[str, TaskWriter] = {}
+        for row_number, (data, key, hash_key, to_stream) in enumerate(rows):
+            stream = self._stream_of(to_stream, row_number)
+            writer = writers.get(stream)
+            if writer is None:
+                writer = writers[stream] = self._open(stream, memory)
+            row = (data, key, hash_key)
+            try:
+                self._send(writer, stream, row_number, row)
+            except RecordError as error:
+                if dead is None:
+                    raise
+                dead.add(stream, row_number, row, str(error))
+        reports = {stream: writer.finish() for stream, writer in writers.items()}
+        # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
+        if dead is not None:
+            dead.finish()
+        return TaskReport(reports, 0 if dead is None else dead.count)
+
+    def _open(self, stream: str, memory: TaskMemory) -> TaskWriter:
+        options = self._options
+        return TaskWriter(
+            open_kinesis(options.connection),
+            stream,
+            TaskWriterOptions(
+                aggregation=options.aggregation,
+                ordering=options.ordering,
+                rate_limit_percent=options.rate_limit_percent,
+                request_record_count_max=options.request_record_count_max,
+                no_progress_deadline_s=options.write_deadline_s,
+            ),
+            memory=memory,
+        )
+
+    def _stream_of(self, value: Any, row_number: int) -> str:
+        if value is not None:
+            return str(value)
+        if self._options.stream is None:
+            raise RecordError(
+                f"row {row_number}: the column streamName is null and no option streamName is set"
+            )
+        return self._options.stream
+
+    @staticmethod
+    def _send(writer: TaskWriter, stream: str, row_number: int, row: tuple[Any, Any, Any]) -> None:
+        data, key, hash_key = row
+        if data is None or key is None:
+            missing = "data" if data is None else "partitionKey"
+            raise RecordError(
+                f"stream {stream}, row {row_number} of the task: the column {missing} is null; filter such rows out, give a "
+                "value, or put them aside with onError=deadLetter"
+            )
+        payload = data.encode() if isinstance(data, str) else data
+        try:
+            writer.write(payload, key, hash_key)
+        except RecordError as error:
+            raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
+
+
+def _values_of_batches(batches: Iterator[pa.RecordBatch], columns: tuple[str, ...]) -> Iterator[_Values]:
+    """Yield the rows of batches, in slices of a few megabytes, since a slice is copied to Python objects."""
+    for batch in batches:
+        row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
+        row_count = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
+        for begin in range(0, batch.num_rows, row_count):
+            rows = batch.slice(begin, row_count)
+            data, keys, hash_keys, streams = (_values(rows, column) for column in columns)
+            yield from zip(data, keys, hash_keys, streams, strict=True)
+
+
+def _values(batch: pa.RecordBatch, column: str) -> list[Any]:
+    return batch.column(batch.schema.names.index(column)).to_pylist() if column else [None] * batch.num_rows
+
+
+def _values_of_rows(rows: Iterator[Row], columns: tuple[str, ...]) -> Iterator[_Values]:
+    """Yield the rows that Spark made itself; their binary values are bytearrays."""
+    for row in rows:
+        data, key, hash_key, stream = (row[column] if column else None for column in columns)
+        yield (bytes(data) if isinstance(data, bytearray) else data, key, hash_key, stream)
+
+
+def sum_up(written: Iterable[TaskReport], what: str) -> tuple[dict[str, WriteReport], int]:
+    """Add up and log the reports of the tasks; return them by stream, and the number of dead letters."""
+    written = list(written)
+    by_stream: dict[str, list[WriteReport]] = {}
+    for message in written:
+        for stream, report in message.reports.items():
+            by_stream.setdefault(stream, []).append(report)
+    totals = {stream: merge(reports) for stream, reports in sorted(by_stream.items())}
+    dead_letters = sum(message.dead_letter_count for message in written)
+    for stream, report in totals.items():
+        _log.info("%s to stream %s: %s", what, stream, report)
+    if dead_letters:
+        _log.warning(
+            "%s: %d rows that the service can never accept went to the dead letters", what, dead_letters
+        )
+    return totals, dead_letters
