@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-oldest bench coverage soak format docs clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest bench coverage soak format docs clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -78,6 +78,10 @@ test-spark-lines: java ## the Spark tests with every line of Spark that is serve
 		"$$folder/bin/python" -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) -m "not soak" $(SPARK_TESTS) \
 			|| exit 1; \
 	done
+
+test-spark-35: java ## micro-batches driven by the program, on Spark 3.5
+	@$(PYTHON) tools/spark_lines.py .venv-spark-3.5 '3.5.*'
+	@.venv-spark-3.5/bin/python -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) tests/spark_batches
 
 test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark that is served
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)

@@ -80,7 +80,7 @@ def check_version(version: str = pyspark.__version__) -> None:
     if tuple(map(int, numbers[:2])) < SPARK_MIN:
         raise UsageError(
             f"this is Spark {version}, and the kinesis source needs {SPARK_MIN[0]}.{SPARK_MIN[1]} or later: before, Spark has no "
-            "sources in Python"
+            "sources in Python. Spark 3.5 reads with penstock.spark.micro_batches and writes with write_kinesis"
         )
 
 
