@@ -270,18 +270,6 @@ def test_a_deleted_lease_row_is_made_again_where_the_last_batch_began(query, cli
     assert set(q.numbers()) == set(range(60))
 
 
-def test_available_now_does_not_end_while_its_leases_are_lost(server, query, client):
-    q = query(leaseDuration="1s", maxRecordsPerTrigger="10")
-    put(client, q.stream, numbered(0, 40))
-    q.reader.prepareForTriggerAvailableNow()
-    assert q.batch()
-    for shard in sorted(coordinator(q).held()):
-        q.steal(shard)
-    wait_until(lambda: not coordinator(q).held(), "the leases to be lost")
-    list(iter(q.batch, None))  # the robber never renews
-    assert set(q.numbers()) == set(range(40))
-
-
 def test_available_now_goes_on_with_leases_that_it_renews_late(server, query, client):
     q = query(leaseDuration="1s", maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 40))
