@@ -10,12 +10,13 @@ import logging
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
-from typing import Any, Final, Self
+from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
 from penstock.errors import OptionError
+from penstock.runtime.periodic_reports import PeriodicReports, check_interval
 
 log = logging.getLogger("penstock.metrics")
 
@@ -24,7 +25,7 @@ DATUMS_PER_CALL_MAX: Final = 1000
 SERIES_MAX: Final = 5_000
 
 
-class CloudWatchMetrics:
+class CloudWatchMetrics(PeriodicReports):
     """Implements `penstock.ports.metrics.Metrics` with PutMetricData.
 
     Args:
@@ -52,23 +53,19 @@ class CloudWatchMetrics:
     ) -> None:
         if not namespace:
             raise OptionError("namespace is empty: give the application's name")
-        if not interval_s > 0:
-            raise OptionError(f"interval_s={interval_s}: expected more than 0")
+        check_interval(interval_s)
         self._namespace = namespace
         self._options = options or AwsOptions()
         self._given_client = client
         self._client()  # a missing region is an error now, not at the first report
         self._dimensions = dict(dimensions or {})
-        self._interval_s = interval_s
         self._is_per_shard = is_per_shard
         self._lock = threading.Lock()
         self._sums: dict[_Key, list[float]] = {}
         self._gauges: dict[_Key, float] = {}
         self.dropped_count = 0
         """Measurements that were not kept for lack of room, or that the service refused."""
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._report_on, name="penstock-cloudwatch", daemon=True)
-        self._thread.start()
+        self.start_reports(interval_s, "penstock-cloudwatch")
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
@@ -117,23 +114,6 @@ class CloudWatchMetrics:
             is_write=True,
             retried=(),
         )
-
-    def close(self) -> None:
-        """Report once more, and stop."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._thread.join()
-            self.report()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _report_on(self) -> None:
-        while not self._closed.wait(self._interval_s):
-            self.report()
 
     def _key(self, name: str, labels: Mapping[str, str] | None) -> _Key:
         kept = {key: value for key, value in (labels or {}).items() if self._is_per_shard or key != "shard"}

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import logging
-import threading
-from typing import Self
 
-from penstock.errors import OptionError
 from penstock.runtime.metrics_tally import Labels, MetricsTally, Snapshot
+from penstock.runtime.periodic_reports import PeriodicReports, check_interval
 
 
-class LoggingMetrics(MetricsTally):
+class LoggingMetrics(MetricsTally, PeriodicReports):
     """Logs what was measured every so often; implements `penstock.ports.metrics.Metrics`.
 
     Args:
@@ -23,36 +21,15 @@ class LoggingMetrics(MetricsTally):
 
     def __init__(self, interval_s: float = 60.0, logger: logging.Logger | None = None) -> None:
         super().__init__()
-        if not interval_s > 0:
-            raise OptionError(f"interval_s={interval_s}: expected more than 0")
+        check_interval(interval_s)
         self._logger = logger or logging.getLogger("penstock.metrics")
-        self._interval_s = interval_s
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._report_on, name="penstock-metrics-log", daemon=True)
-        self._thread.start()
+        self.start_reports(interval_s, "penstock-metrics-log")
 
     def report(self) -> None:
         """Log what was measured since the last report, now."""
         text = format_snapshot(self.take())
         if text:
             self._logger.info("%s", text)
-
-    def close(self) -> None:
-        """Report once more, and end."""
-        if not self._closed.is_set():
-            self._closed.set()
-            self._thread.join()
-            self.report()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _report_on(self) -> None:
-        while not self._closed.wait(self._interval_s):
-            self.report()
 
 
 def format_snapshot(snapshot: Snapshot) -> str:
