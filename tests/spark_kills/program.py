@@ -17,6 +17,8 @@ import time
 from pathlib import Path
 
 BATCH_RECORDS = 4000
+FAILING_EVERY, FAILING = 10, 3
+"""Every tenth batch fails once after its first action, so that batches are repeated wherever the kills hit."""
 RESTARTS_MAX = 200
 SHARED = "shared"
 """The application of several queries and workers."""
@@ -71,6 +73,12 @@ def read(spark, application, worker, lease_duration="5s"):
     )
 
 
+def count_executions(name, batch_id):
+    """Count how often a batch was noted; the last line may be cut off by a kill."""
+    begin = f'{{"batch": {batch_id},'
+    return sum(line.startswith(begin) for line in (folder / f"{name}.jsonl").read_text().splitlines())
+
+
 def start_parquet(spark, name, **reading):
     from pyspark.sql import functions as f
 
@@ -93,6 +101,8 @@ def start_parquet(spark, name, **reading):
             file.write(line)
             file.flush()
             os.fsync(file.fileno())
+        if batch_id % FAILING_EVERY == FAILING and count_executions(name, batch_id) == 1:
+            raise RuntimeError(f"batch {batch_id} is to be repeated")
         rows.write.mode("overwrite").parquet(f"{folder}/{name}/batch={batch_id}")
 
     return (
