@@ -7,12 +7,14 @@ from typing import Any
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
+from penstock.aws.kcl3_tables import DynamoKcl3Tables
 from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
 from penstock.aws.object_lease_table import ObjectLeaseTable
 from penstock.aws.s3_objects import S3Objects
 from penstock.core.keyword_options import check_names, field_names
 from penstock.errors import OptionError
+from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.runtime.file_objects import FileObjects
@@ -67,6 +69,13 @@ def open_lease_table(
     )
 
 
+def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl3Tables | None:
+    """Return what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
+    if "://" in lease_table:
+        return None
+    return DynamoKcl3Tables(lease_table, AwsOptions() if options is None else options)
+
+
 def open_cloudwatch(
     application: str, worker: str, options: AwsOptions | None = None, interval_s: float = 60.0
 ) -> CloudWatchMetrics:
@@ -81,6 +90,7 @@ __all__ = [
     "LeaseTableOptions",
     "SystemClock",
     "open_cloudwatch",
+    "open_kcl3_tables",
     "open_kinesis",
     "open_lease_table",
     "parse_connection",

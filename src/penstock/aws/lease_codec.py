@@ -49,6 +49,11 @@ STREAM: Final = "penstockStream"
 STOPPED: Final = "penstockStopped"
 TERM: Final = "penstockTerm"
 LEASE_ENTITY: Final = "LEASE"
+METRICS_ENTITY: Final = "WORKER_METRIC_STATS"
+KCL3_ENTITIES: Final = frozenset(
+    {"STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", METRICS_ENTITY}
+)
+"""What KCL 3.5 keeps in the lease table beside the leases."""
 
 
 class NotALease(ValueError):  # noqa: N818 - says what the row is

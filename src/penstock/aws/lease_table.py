@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, TypeVar
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.lease_codec import KEY, Item, NotALease, read_item, write_item
+from penstock.aws.lease_codec import ENTITY, KCL3_ENTITIES, KEY, Item, NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import call
 from penstock.core.backoff import GiveUp
@@ -377,6 +377,8 @@ def _map(fetch: Callable[[_Part], _Found], parts: list[_Part]) -> list[_Found]:
 def _sort_out(items: Iterable[Item]) -> LeaseScan:
     leases, skipped = [], []
     for item in items:
+        if item.get(ENTITY, {}).get("S") in KCL3_ENTITIES:
+            continue  # read by `penstock.aws.kcl3_tables`
         try:
             leases.append(read_item(item))
         except NotALease as error:

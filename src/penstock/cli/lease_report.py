@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from penstock.core.leases.kcl3_fleet import FleetJudge, Kcl3Rows
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 
@@ -94,3 +95,29 @@ def live_owners(sightings: list[Sighting]) -> list[str]:
     return sorted(
         {sighting.lease.owner for sighting in sightings if sighting.has_moved and sighting.lease.owner}
     )
+
+
+def describe_fleet(rows: Kcl3Rows, wall_s: float) -> dict[str, Any]:
+    """Return what one look shows of a fleet with KCL 3 workers.
+
+    Args:
+        rows: What they keep beside the leases.
+        wall_s: Seconds since the epoch.
+    """
+    mode = FleetJudge("").judge(rows, 0.0, wall_s)
+    return {
+        "state": rows.version,
+        "mode": mode.name.lower(),
+        "mode_text": mode.value,
+        "leader": None if rows.leader is None else rows.leader.owner,
+        "reports": [
+            {
+                "worker": stats.worker,
+                "library": "penstock" if stats.is_penstock else "KCL",
+                "age_s": round(wall_s - stats.reported_s, 1),
+                "is_fresh": stats.is_fresh(wall_s),
+                "metrics": {name: samples[-1] for name, samples in stats.samples.items() if samples},
+            }
+            for stats in sorted(rows.workers, key=lambda stats: stats.worker)
+        ],
+    }

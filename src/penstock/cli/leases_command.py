@@ -8,7 +8,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_lease_table
+from penstock.cli.service_options import (
+    add_connection_arguments,
+    open_kcl3_tables,
+    open_kinesis,
+    open_lease_table,
+)
 from penstock.cli.terminal import Output, escape_text, safe_json, warn
 
 if TYPE_CHECKING:
@@ -18,7 +23,7 @@ if TYPE_CHECKING:
     from penstock.core.position import Position
     from penstock.core.shard import Shard
 
-DESCRIPTION = "Show an application's leases and the shares of its workers, or set its checkpoints anew."
+DESCRIPTION = "Show an application's leases, the shares of its workers and who assigns them, or set its checkpoints anew."
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -180,8 +185,15 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     ]
     workers = shares(sightings, str)
     zones = shares(sightings, zone_of)
+    fleet = _fetch_fleet(args)
     if args.json:
-        document = {"application": args.application, "leases": rows, "workers": workers, "zones": zones}
+        document = {
+            "application": args.application,
+            "leases": rows,
+            "workers": workers,
+            "zones": zones,
+            "fleet": fleet,
+        }
         print(safe_json(document, indent=2))
         return status
     output = Output()
@@ -200,7 +212,43 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
     _print_bars(output, "leases per worker", workers)
     if set(zones) - {"-"}:
         _print_bars(output, "leases per zone", zones)
+    if fleet is not None:
+        _print_fleet(output, fleet)
     return status
+
+
+def _fetch_fleet(args: argparse.Namespace) -> dict[str, Any] | None:
+    """Return what KCL 3 workers tell of their fleet; None where there never was one, or it cannot be read."""
+    from penstock.cli.lease_report import describe_fleet
+    from penstock.errors import ServiceError
+    from penstock.wiring import SystemClock
+
+    tables = open_kcl3_tables(args, args.application)
+    try:
+        rows = None if tables is None else tables.fetch(None)
+    except ServiceError as error:
+        warn(f"penstock leases: what KCL 3 workers keep beside the leases cannot be read: {error}")
+        return None
+    if rows is None or rows.version is None:
+        return None
+    return describe_fleet(rows, SystemClock().wall_ms() / 1000)
+
+
+def _print_fleet(output: Output, fleet: dict[str, Any]) -> None:
+    output.line(f"\nfleet of KCL 3 workers ({escape_text(fleet['state'])})", style="bold")
+    output.line(fleet["mode_text"])
+    output.line(f"leader: {escape_text(fleet['leader'] or '-')}")
+    table = [
+        [
+            escape_text(report["worker"]),
+            report["library"],
+            f"{report['age_s']:.0f} s" + ("" if report["is_fresh"] else " (gone)"),
+            escape_text(", ".join(f"{name} {value:g}" for name, value in report["metrics"].items()))
+            or "throughput only",
+        ]
+        for report in fleet["reports"]
+    ]
+    output.table(("worker", "library", "reported", "metrics"), table, right=("reported",))
 
 
 def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> None:

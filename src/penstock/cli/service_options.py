@@ -6,6 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
 
@@ -35,6 +36,13 @@ def open_kinesis(args: argparse.Namespace) -> Kinesis:
     from penstock import wiring
 
     return wiring.open_kinesis(wiring.AwsOptions(**connection_of(args)))
+
+
+def open_kcl3_tables(args: argparse.Namespace, name: str) -> Kcl3Tables | None:
+    """Open what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
+    from penstock import wiring
+
+    return wiring.open_kcl3_tables(name, wiring.AwsOptions(**connection_of(args)))
 
 
 def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:

@@ -60,6 +60,8 @@ class LeaseTable(Protocol):
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read every row of all pages, strongly consistent; or the rows of a part, eventually consistent.
 
+        What KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) is left out.
+
         Every row is in one part of as many as `part.count` says, always in the same.
         """
 

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -185,6 +186,56 @@ def test_a_lease_cannot_command_the_terminal_that_shows_it(kinesis, capsys):
     status, out, _ = penstock(capsys, "leases", "hostile-leases", "--observe", "0", "--json")
     assert json.loads(out)["leases"][0]["owner"] == f"w{HOSTILE}"
     assert not {"\x1b", "\u202e"} & set(out)
+
+
+def test_leases_show_who_assigns_them_in_a_native_kcl_3_fleet(kinesis, capsys):
+    dynamodb = kinesis.client("dynamodb")
+    names = [
+        {"AttributeName": "leaseOwner", "AttributeType": "S"},
+        {"AttributeName": "leaseKey", "AttributeType": "S"},
+    ]
+    index = {
+        "IndexName": "LeaseOwnerToLeaseKeyIndex",
+        "KeySchema": [
+            {"AttributeName": "leaseOwner", "KeyType": "HASH"},
+            {"AttributeName": "leaseKey", "KeyType": "RANGE"},
+        ],
+        "Projection": {"ProjectionType": "KEYS_ONLY"},
+    }
+    dynamodb.create_table(
+        TableName="native",
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=names,
+        GlobalSecondaryIndexes=[index],
+        BillingMode="PAY_PER_REQUEST",
+    )
+    lease = {"leaseOwner": {"S": "py"}, "leaseCounter": {"N": "1"}, "checkpoint": {"S": "TRIM_HORIZON"}}
+    lock = {
+        "ownerName": {"S": "java-1"},
+        "leaseDuration": {"S": "120000"},
+        "recordVersionNumber": {"S": "1"},
+    }
+    metrics = {"lut": {"N": str(int(time.time()))}, "sts": {"M": {"C": {"L": [{"N": "42.5"}]}}}}
+    limits = {"opr": {"M": {"C": {"L": [{"N": "100"}]}}}}
+    for key, entity, row in (
+        ("shard", "LEASE", lease),
+        ("Leader", "LEADER", lock),
+        ("Migration3.0", "CLIENT_VERSION_MIGRATION", {"cv": {"S": "CLIENT_VERSION_3X"}}),
+        ("java-1", "WORKER_METRIC_STATS", metrics | limits),
+        ("java-0", "WORKER_METRIC_STATS", {"lut": {"N": "1700000000"}}),
+    ):
+        item = {"leaseKey": {"S": key}, "entityType": {"S": entity}, **row}
+        dynamodb.put_item(TableName="native", Item=item)
+    status, out, err = penstock(capsys, "leases", "native", "--observe", "0")
+    assert (status, err) == (0, "")
+    assert "fleet of KCL 3 workers (CLIENT_VERSION_3X)" in out
+    assert "a native KCL 3 fleet: its leader assigns every lease\nleader: java-1" in out
+    fleet = json.loads(penstock(capsys, "leases", "native", "--observe", "0", "--json")[1])["fleet"]
+    assert (fleet["mode"], fleet["leader"]) == ("led", "java-1")
+    assert [(report["worker"], report["is_fresh"], report["metrics"]) for report in fleet["reports"]] == [
+        ("java-0", False, {}),
+        ("java-1", True, {"C": 42.5}),
+    ]
 
 
 # --- standing still -------------------------------------------------------------------------------------

@@ -1,0 +1,249 @@
+"""Implement the Kcl3Tables port over DynamoDB.
+
+KCL 3.5 keeps everything in the lease table, told apart by `entityType`. KCL 3.0 to 3.4 have two tables of their own,
+`<application>-CoordinatorState` and `<application>-WorkerMetricStats`; applications that began with those keep them until
+they were moved (row `TableMigration3.5`). Without the index of lease owners no KCL 3 worker ever stood here.
+
+Source:
+    KCL 3.5.1: names, types and conditions of every attribute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.lease_codec import ENTITY, KEY, METRICS_ENTITY, OWNER, Item
+from penstock.aws.service_calls import call
+from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
+from penstock.errors import AccessDenied, ServiceError
+
+INDEX: Final = "LeaseOwnerToLeaseKeyIndex"
+_STATE_KEY: Final = "key"
+_METRICS_KEY: Final = "wid"
+_LEADER: Final = "Leader"
+_VERSION: Final = "Migration3.0"
+_MOVED: Final = "TableMigration3.5"
+_REPORTED: Final = "lut"
+_SAMPLES: Final = "sts"
+_LIMITS: Final = "opr"
+_PROPERTIES: Final = "properties"
+_LIBRARY: Final = "library"  # a property of ours
+_METRICS_MOVED: Final = frozenset({"TABLE_MIGRATION_STATUS_PENDING", "TABLE_MIGRATION_STATUS_COMPLETE"})
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where rows of one kind are: a table, and the name of its key."""
+
+    table: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    version: str | None
+    leader: LeaderLock | None
+    metrics: _Place
+
+
+class DynamoKcl3Tables:
+    """Implements `penstock.ports.kcl3_tables.Kcl3Tables`; safe to use from several threads.
+
+    Args:
+        lease_table: The lease table's name; the tables of KCL 3.0 to 3.4 are named after it.
+        options: Where and as whom.
+    """
+
+    def __init__(self, lease_table: str, options: AwsOptions) -> None:
+        self._lease_table = lease_table
+        self._options = options
+        self._leases = _Place(lease_table, KEY)
+        self._state = _Place(f"{lease_table}-CoordinatorState", _STATE_KEY)
+        self._metrics = self._leases
+
+    @property
+    def _client(self) -> Any:
+        return client_for("dynamodb", self._options)
+
+    def _call(self, operation: str, table: str, send: Callable[[], Any]) -> Any:
+        return call(send, operation, f"table {table}", self._options, is_write=False)
+
+    # --- reading ------------------------------------------------------------------------------------------
+
+    def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
+        """Read what there is; the leader's metrics are always among it."""
+        status = self._index_status()
+        if status is None:
+            return Kcl3Rows()
+        layout = self._fetch_layout()
+        self._metrics = layout.metrics
+        if workers is None:
+            items = list(self._scan_metrics(layout.metrics))
+        else:
+            names = {*workers, *(() if layout.leader is None else (layout.leader.owner,))}
+            found = (self._item(layout.metrics, name) for name in sorted(names))
+            items = [item for item in found if item is not None]
+        stats = tuple(_read_stats(item, layout.metrics.key) for item in items if _REPORTED in item)
+        return Kcl3Rows(layout.version, layout.leader, stats, has_index=status == "ACTIVE")
+
+    def _index_status(self) -> str | None:
+        answer = self._call(
+            "DescribeTable",
+            self._lease_table,
+            lambda: self._client.describe_table(TableName=self._lease_table),
+        )
+        for index in answer["Table"].get("GlobalSecondaryIndexes", ()):
+            if index["IndexName"] == INDEX:
+                return str(index["IndexStatus"])
+        return None
+
+    def _fetch_layout(self) -> _Layout:
+        version = self._item(self._leases, _VERSION)
+        leader = self._item(self._leases, _LEADER)
+        if version is not None and leader is not None:
+            return _Layout(_text(version, "cv"), _read_lock(leader), self._leases)
+        try:
+            old = {name: self._item(self._state, name) for name in (_VERSION, _LEADER, _MOVED)}
+        except AccessDenied:
+            if version is None:
+                raise  # nobody knows what stands there
+            old = {}
+        version = version or old.get(_VERSION)
+        leader = leader or old.get(_LEADER)
+        has_old_tables = any(item is not None for item in old.values())
+        is_moved = _text(old.get(_MOVED) or {}, "tm") in _METRICS_MOVED
+        return _Layout(
+            None if version is None else _text(version, "cv"),
+            None if leader is None else _read_lock(leader),
+            _Place(f"{self._lease_table}-WorkerMetricStats", _METRICS_KEY)
+            if has_old_tables and not is_moved
+            else self._leases,
+        )
+
+    def _item(self, place: _Place, key: str) -> Item | None:
+        """Read one row; None also where its table does not exist."""
+
+        def get() -> Any:
+            return self._client.get_item(
+                TableName=place.table, Key={place.key: {"S": key}}, ConsistentRead=True
+            )
+
+        try:
+            answer = self._call("GetItem", place.table, get)
+        except ServiceError as error:
+            if error.code != "ResourceNotFoundException":
+                raise
+            return None
+        item: Item | None = answer.get("Item")
+        return item
+
+    def _scan_metrics(self, place: _Place) -> Iterator[Item]:
+        arguments: dict[str, Any] = {
+            "TableName": place.table,
+            "ConsistentRead": True,
+            "FilterExpression": "attribute_exists(#reported)",
+            "ExpressionAttributeNames": {"#reported": _REPORTED},
+        }
+        while True:
+            answer = self._call("Scan", place.table, lambda: self._client.scan(**arguments))
+            yield from answer["Items"]
+            if not answer.get("LastEvaluatedKey"):
+                return
+            arguments["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    def find_keys_of(self, worker: str) -> frozenset[str]:
+        """Return the keys of the leases whose owner is this worker, by the index."""
+        arguments: dict[str, Any] = {
+            "TableName": self._lease_table,
+            "IndexName": INDEX,
+            "KeyConditionExpression": "#owner = :worker",
+            "ExpressionAttributeNames": {"#owner": OWNER},
+            "ExpressionAttributeValues": {":worker": {"S": worker}},
+        }
+        keys: set[str] = set()
+        while True:
+            answer = self._call("Query", self._lease_table, lambda: self._client.query(**arguments))
+            keys.update(item[KEY]["S"] for item in answer["Items"])
+            if not answer.get("LastEvaluatedKey"):
+                return frozenset(keys)
+            arguments["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+    # --- writing ------------------------------------------------------------------------------------------
+
+    def report(self, stats: WorkerStats) -> None:
+        """Write a worker's metrics where the last `fetch` found those of the others."""
+        place = self._metrics
+        values: dict[str, Any] = {
+            _REPORTED: {"N": str(stats.reported_s)},
+            _SAMPLES: {"M": {name: _numbers(samples) for name, samples in stats.samples.items()}},
+            _LIMITS: {"M": {name: _numbers([limit]) for name, limit in stats.limits.items()}},
+            _PROPERTIES: {"M": {_LIBRARY: {"S": "penstock"}}},
+            ENTITY: {"S": METRICS_ENTITY},
+        }
+        names = {f"#{number}": name for number, name in enumerate(values)}
+        self._call(
+            "UpdateItem",
+            place.table,
+            lambda: self._client.update_item(
+                TableName=place.table,
+                Key={place.key: {"S": stats.worker}},
+                UpdateExpression="SET " + ", ".join(f"{name} = :{name[1:]}" for name in names),
+                ExpressionAttributeNames=names,
+                ExpressionAttributeValues={f":{name[1:]}": values[names[name]] for name in names},
+            ),
+        )
+
+    def withdraw(self, worker: str) -> None:
+        """Delete a worker's metrics; a row that is something else stays."""
+        place = self._metrics
+        try:
+            self._call(
+                "DeleteItem",
+                place.table,
+                lambda: self._client.delete_item(
+                    TableName=place.table,
+                    Key={place.key: {"S": worker}},
+                    ConditionExpression="attribute_exists(#reported)",
+                    ExpressionAttributeNames={"#reported": _REPORTED},
+                ),
+            )
+        except ServiceError as error:
+            if error.code not in ("ConditionalCheckFailedException", "ResourceNotFoundException"):
+                raise
+
+
+def _text(item: Item | Mapping[str, Any], name: str) -> str | None:
+    value = item.get(name, {}).get("S")
+    return None if value is None else str(value)
+
+
+def _read_lock(item: Item) -> LeaderLock:
+    # The lock's library stores its numbers as text.
+    return LeaderLock(
+        _text(item, "ownerName") or "",
+        _text(item, "recordVersionNumber") or "",
+        float(_text(item, "leaseDuration") or 0) / 1000,
+        is_released=_text(item, "isReleased") == "1",
+    )
+
+
+def _read_stats(item: Item, key: str) -> WorkerStats:
+    def lists(name: str) -> dict[str, list[float]]:
+        found = item.get(name, {}).get("M", {})
+        return {metric: [float(value["N"]) for value in values["L"]] for metric, values in found.items()}
+
+    return WorkerStats(
+        item[key]["S"],
+        int(item[_REPORTED]["N"]),
+        lists(_SAMPLES),
+        {metric: limits[0] for metric, limits in lists(_LIMITS).items() if limits},
+        is_penstock=_LIBRARY in item.get(_PROPERTIES, {}).get("M", {}),
+    )
+
+
+def _numbers(values: Collection[float]) -> dict[str, Any]:
+    return {"L": [{"N": f"{value:g}" if value == int(value) else f"{value:.6f}"} for value in values]}

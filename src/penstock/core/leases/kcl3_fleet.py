@@ -1,0 +1,206 @@
+"""What KCL 3 keeps beside the leases, and what it tells a worker: whether a Java worker assigns leases here.
+
+A native KCL 3 fleet has a leader that assigns every lease, by metrics that the workers report. Beside it a worker moves
+nothing of its own accord. Which kind of fleet it is, these rows say.
+
+Source:
+    KCL 3.5.1: the states of `Migration3.0`, the lock `Leader`, and the rows of worker metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final
+
+REPORT_INTERVAL_S: Final = 30.0
+"""KCL 3 workers report their metrics so often."""
+FRESH_S: Final = 2 * REPORT_INTERVAL_S
+"""Metrics that are older are those of a worker that has gone."""
+CPU: Final = "C"
+SAMPLES_MAX: Final = 10
+FAILED_SAMPLE: Final = -1.0
+"""The leader assigns nothing to a worker whose last sample is this."""
+_NATIVE: Final = frozenset({"CLIENT_VERSION_3X", "CLIENT_VERSION_3X_WITH_ROLLBACK"})
+_UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
+_PLAIN_2X: Final = frozenset({"CLIENT_VERSION_INIT", "CLIENT_VERSION_2X"})
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderLock:
+    """The lock of the worker that assigns leases.
+
+    Args:
+        owner: Its worker id.
+        record_version: Changes with every heartbeat.
+        lease_s: It is free when it has not changed for so long.
+        is_released: The owner has given it up.
+    """
+
+    owner: str
+    record_version: str
+    lease_s: float
+    is_released: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStats:
+    """What one worker reports.
+
+    Args:
+        worker: Its id.
+        reported_s: When, in seconds since the epoch.
+        samples: The last values of each metric by its short name, oldest first; empty where throughput alone counts.
+        limits: Of each metric: above it a worker is overloaded.
+        is_penstock: Whether the worker is one of Penstock's.
+    """
+
+    worker: str
+    reported_s: int
+    samples: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    limits: Mapping[str, float] = field(default_factory=dict)
+    is_penstock: bool = False
+
+    def is_fresh(self, wall_s: float) -> bool:
+        """Whether the leader counts this worker among the living."""
+        return wall_s - self.reported_s <= FRESH_S
+
+
+@dataclass(frozen=True, slots=True)
+class Kcl3Rows:
+    """What KCL 3 keeps beside the leases of an application.
+
+    Args:
+        version: The state of the fleet's migration (`cv` of the row `Migration3.0`), or None without that row.
+        leader: The lock, or None when nobody has it.
+        workers: What workers report, as far as it was asked for.
+        has_index: Whether leases can be found by their owner.
+    """
+
+    version: str | None = None
+    leader: LeaderLock | None = None
+    workers: tuple[WorkerStats, ...] = ()
+    has_index: bool = False
+
+    def stats_of(self, worker: str) -> WorkerStats | None:
+        """Return what a worker reports, or None."""
+        return next((stats for stats in self.workers if stats.worker == worker), None)
+
+
+class FleetMode(Enum):
+    """Who decides which worker has which lease. The value tells it to people."""
+
+    OWN = "the workers share the leases by Penstock's own balance: there is no native KCL 3 worker"
+    UPGRADING = (
+        "KCL 3 workers in 2.x-compatible mode: every worker takes its own share, and reports its metrics so that the "
+        "fleet can go on to 3.x"
+    )
+    LED = "a native KCL 3 fleet: its leader assigns every lease"
+    LEADERLESS = "a native KCL 3 fleet without a leader just now: free leases are taken, and nothing else moves until there is one"
+
+
+def describe_unknown_version(version: str, table: str) -> str:
+    """Return the sentence that refuses a fleet in a state that is not known, with the way out."""
+    known = ", ".join(sorted({*_NATIVE, *_PLAIN_2X, _UPGRADING}))
+    return (
+        f"the Java workers of lease table {table} are in a state that this version of Penstock does not know "
+        f"(row Migration3.0 has cv={version}; known: {known}), so nobody can say whether it may take leases beside "
+        "them: update Penstock, or give it an application of its own"
+    )
+
+
+def is_known_version(version: str | None) -> bool:
+    """Whether it is known what a state of the migration means."""
+    return version is None or version in _NATIVE or version in _PLAIN_2X or version == _UPGRADING
+
+
+def wants_reports(version: str | None) -> bool:
+    """Whether workers of such a fleet report their metrics."""
+    return version in _NATIVE or version == _UPGRADING
+
+
+class FleetJudge:
+    """Tells from look to look who decides about the leases. Not thread-safe.
+
+    Args:
+        me: The worker that looks.
+    """
+
+    def __init__(self, me: str) -> None:
+        self.me = me
+        self._lock: LeaderLock | None = None
+        self._changed_s = 0.0
+        self._has_changed = False
+
+    def judge(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
+        """Return who decides, as these rows show it.
+
+        Args:
+            rows: As read now.
+            now_s: Monotonic seconds, for the lock: it is free when it has not changed for its lease, as seen from here.
+            wall_s: Seconds since the epoch, for the metrics.
+        """
+        self._see_lock(rows.leader, now_s)
+        if rows.version == _UPGRADING:
+            return FleetMode.UPGRADING
+        if rows.version not in _NATIVE:
+            return FleetMode.OWN
+        if self._is_led(rows, now_s, wall_s):
+            return FleetMode.LED
+        is_java_here = any(stats.is_fresh(wall_s) and not stats.is_penstock for stats in rows.workers)
+        return FleetMode.LEADERLESS if is_java_here else FleetMode.OWN
+
+    @property
+    def leader_due_s(self) -> float | None:
+        """When the lock will be free unless it changes before, on the clock of `judge`; None without a lock."""
+        return None if self._lock is None else self._changed_s + self._lock.lease_s
+
+    def _see_lock(self, lock: LeaderLock | None, now_s: float) -> None:
+        before, self._lock = self._lock, lock
+        if lock is None or before is None or before.record_version != lock.record_version:
+            self._changed_s = now_s
+            self._has_changed = lock is not None and before is not None
+
+    def _is_led(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> bool:
+        lock = self._lock
+        if lock is None or lock.is_released or now_s - self._changed_s >= lock.lease_s:
+            return False
+        stats = rows.stats_of(lock.owner)
+        # A lock that was left behind long ago looks like a new one at first; its owner's metrics tell.
+        return self._has_changed or (stats is not None and stats.is_fresh(wall_s))
+
+
+def metrics_to_report(rows: Kcl3Rows, wall_s: float) -> frozenset[str]:
+    """Return the metrics that the Java workers measure: the leader compares workers by those that they share."""
+    return frozenset(
+        name
+        for stats in rows.workers
+        if stats.is_fresh(wall_s) and not stats.is_penstock
+        for name in stats.samples
+    )
+
+
+def stats_to_report(
+    worker: str, wall_s: float, cpu: Sequence[float] | None, *, is_full: bool = False
+) -> WorkerStats:
+    """Return the report of a worker.
+
+    Args:
+        worker: Its id.
+        wall_s: Seconds since the epoch.
+        cpu: Means of its processor use in percent, oldest first; None where throughput alone is to count.
+        is_full: The worker wants no more leases.
+    """
+    samples = () if cpu is None else tuple(round(value, 6) for value in cpu)
+    if is_full:
+        samples = (*samples, FAILED_SAMPLE)
+    if cpu is None and not is_full:
+        return WorkerStats(worker, int(wall_s), is_penstock=True)
+    return WorkerStats(worker, int(wall_s), {CPU: samples[-SAMPLES_MAX:]}, {CPU: 100}, is_penstock=True)
+
+
+def unseen_by_leader(rows: Kcl3Rows, owners: Collection[str], wall_s: float) -> list[str]:
+    """Return the live owners of leases that report nothing: a leader can neither balance nor replace them."""
+    fresh = {stats.worker for stats in rows.workers if stats.is_fresh(wall_s)}
+    return sorted(set(owners) - fresh)

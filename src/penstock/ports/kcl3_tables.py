@@ -1,0 +1,39 @@
+"""What Penstock needs to stand in a fleet of KCL 3 workers."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Protocol
+
+from penstock.core.leases.kcl3_fleet import Kcl3Rows, WorkerStats
+
+
+class Kcl3Tables(Protocol):
+    """The rows that KCL 3 keeps beside an application's leases. Safe to call from several threads.
+
+    Implemented by `penstock.aws.kcl3_tables`: in the lease table itself, or in the two tables of KCL 3.0 to 3.4.
+
+    Raises (every method):
+        Throttled, Unavailable: After the last retry; nothing happened, or what happened does not matter.
+        AccessDenied, Rejected: At once.
+    """
+
+    def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
+        """Read what there is, strongly consistent; nothing where no KCL 3 worker ever stood.
+
+        Args:
+            workers: Whose metrics are wanted beside the leader's; None for all, which reads the whole table.
+        """
+
+    def report(self, stats: WorkerStats) -> None:
+        """Write a worker's metrics, where KCL 3 workers of this application look for them."""
+
+    def withdraw(self, worker: str) -> None:
+        """Delete a worker's metrics, so that no lease is assigned to it any more."""
+
+    def find_keys_of(self, worker: str) -> frozenset[str]:
+        """Return the keys of the leases whose owner is this worker, by the index; it may lag a moment behind.
+
+        Raises:
+            NotFound: The index does not exist.
+        """
