@@ -228,7 +228,7 @@ def test_the_commands_call_what_their_policies_allow(server, client, command, tm
     assert command(["shards", "told"]) == {"kinesis:ListShards"}
     consume(server, "told", "told-app", 40)
     look = ["leases", "told-app", "--observe", "0"]
-    assert command(look) == {"dynamodb:Scan"}
+    assert command(look) == {"dynamodb:Scan", "dynamodb:DescribeTable"}
     check("leases", command([*look, "--stream", "told"]))
     client.split_shard(StreamName="told", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
     reset = [*look, "--stream", "told", "--reset-to", "LATEST", "--backup", str(tmp_path / "backup")]
