@@ -9,9 +9,10 @@ from typing import Any
 from penstock.local import request_model, sequence
 from penstock.local.faults import Hit
 from penstock.local.operations.call import ServiceCall
-from penstock.local.sequence import ORDINAL_STEP, SequenceParts
+from penstock.local.operations.positions import is_of, position_of, shard_by_index
+from penstock.local.sequence import ORDINAL_STEP
 from penstock.local.service_errors import invalid_argument, not_found
-from penstock.local.shard import Shard, shard_id
+from penstock.local.shard import Shard
 from penstock.local.store import ACCOUNT, hash_key_of
 from penstock.local.stream import HASH_KEY_MAX, Stream
 from penstock.local.tokens import IteratorState
@@ -221,30 +222,17 @@ def _hash_key(entry: Entry) -> int:
 def _check_ordering(stream: Stream, text: str) -> None:
     """Refuse a number that this stream has not given out; what is stored now comes after every other one."""
     parts = sequence.decode(int(text))
-    shard = None if parts is None else _shard_by_index(stream, parts.shard_index)
+    shard = None if parts is None else shard_by_index(stream, parts.shard_index)
     if (
         parts is None
         or shard is None
-        or not _is_of(parts, shard)
+        or not is_of(parts, shard)
         or not 0 < parts.ordinal < shard.next_ordinal
     ):
         raise invalid_argument(
             f"ExclusiveMinimumSequenceNumber {text} used in PutRecord on stream {stream.name} "
             f"under account {ACCOUNT} is invalid."
         )
-
-
-def _is_of(parts: SequenceParts, shard: Shard) -> bool:
-    """Return whether a number is of this shard, not of one with its id in another or an earlier stream."""
-    return (parts.created_s, parts.stream_tag, parts.shard_index) == (
-        shard.created_s,
-        shard.stream_tag,
-        shard.index,
-    )
-
-
-def _shard_by_index(stream: Stream, index: int) -> Shard | None:
-    return stream.shards.get(shard_id(index))
 
 
 # -- read ---------------------------------------------------------------------------------------------------
@@ -254,7 +242,7 @@ def GetShardIterator(call: ServiceCall, request: Document) -> Document:
     """Return an iterator at a position of a shard."""
     stream = call.readable_stream(request)
     shard = stream.shard(request["ShardId"])
-    ordinal = _position(call, stream, shard, request)
+    ordinal = position_of(call, stream, shard, request)
     call.admit(stream, (shard.id,))
     call.end_dry_run(request)
     quotas = call.service.quotas
@@ -267,63 +255,6 @@ def GetShardIterator(call: ServiceCall, request: Document) -> Document:
     return {"ShardIterator": call.service.tokens.iterator(state, call.now_ms)}
 
 
-def _position(call: ServiceCall, stream: Stream, shard: Shard, request: Document) -> int:
-    kind: str = request["ShardIteratorType"]
-    at_ms: int | None = request.get("Timestamp")
-    number = request.get("StartingSequenceNumber")
-    takes_number = kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
-    if takes_number and number is None:
-        raise invalid_argument(f"ShardIteratorType {kind} needs a StartingSequenceNumber.")
-    if not takes_number and number is not None:
-        raise invalid_argument(
-            "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and StartingSequenceNumber or (2) "
-            f"TRIM_HORIZON or LATEST and no StartingSequenceNumber. Request specified {kind} and also a "
-            "StartingSequenceNumber."
-        )
-    if kind != "AT_TIMESTAMP" and at_ms is not None:
-        raise invalid_argument(f"ShardIteratorType {kind} takes no Timestamp.")
-    if kind == "AT_TIMESTAMP":
-        if at_ms is None:
-            raise invalid_argument("ShardIteratorType AT_TIMESTAMP needs a Timestamp.")
-        if at_ms > call.now_ms:
-            raise invalid_argument(
-                "The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
-                f"timestampInMillis: {at_ms}, currentTimestampInMillis: {call.now_ms}"
-            )
-        return shard.ordinal_at_time(at_ms)
-    if kind == "TRIM_HORIZON":
-        return 0
-    if kind == "LATEST":
-        return shard.next_ordinal
-    at = _position_of_number(stream, shard, str(number))
-    return at + 1 if kind == "AFTER_SEQUENCE_NUMBER" else at
-
-
-def _position_of_number(stream: Stream, shard: Shard, text: str) -> int:
-    number = int(text)
-    parts = sequence.decode(number)
-    where = f"on shard {shard.id} in stream {stream.name} under account {ACCOUNT}"
-    if parts is None:
-        raise invalid_argument(f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid.")
-    if not _is_of(parts, shard):
-        sibling = _shard_by_index(stream, parts.shard_index)
-        raise invalid_argument(
-            f"Invalid StartingSequenceNumber. It encodes {sibling.id}, while it was used in a call to a shard "
-            f"with {shard.id}"
-            if sibling is not None and _is_of(parts, sibling)
-            else f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid because it did not "
-            "come from this stream."
-        )
-    if number == shard.ending_number:
-        return shard.next_ordinal
-    if parts.ordinal >= shard.next_ordinal:
-        raise invalid_argument(
-            f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid: "
-            "it is later than any record of the shard."
-        )
-    return parts.ordinal
-
-
 def GetRecords(call: ServiceCall, request: Document) -> bytes:
     """Read from an iterator on."""
     now_ms = call.now_ms
@@ -332,7 +263,7 @@ def GetRecords(call: ServiceCall, request: Document) -> bytes:
     stream = store.by_uid.get(state.stream_uid)
     if stream is not None:
         store.settle(stream, now_ms)
-    shard = None if stream is None else _shard_by_index(stream, state.shard_index)
+    shard = None if stream is None else shard_by_index(stream, state.shard_index)
     if stream is not None and stream.region != call.region:
         raise invalid_argument("Invalid ShardIterator.")
     if stream is None or shard is None or state.stream_uid not in store.by_uid:
