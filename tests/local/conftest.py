@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Self
 
 import pytest
 from botocore.config import Config
@@ -23,6 +23,14 @@ class Rig:
         self.clock = server.clock
         self.faults = server.faults
         self.kinesis = server.client("kinesis", config=ONE_ATTEMPT)
+        self._event_streams: list[Any] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for events in self._event_streams:
+            events.close()
 
     def client(self, service: str) -> Any:
         return self.server.client(service, config=ONE_ATTEMPT)
@@ -65,6 +73,26 @@ class Rig:
         )
         return put["ShardId"], int(put["SequenceNumber"])
 
+    def register(self, stream_arn: str, name: str = "c") -> str:
+        """Register a consumer that is ACTIVE on return; returns its ARN."""
+        answer = self.kinesis.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name)
+        self.settle()
+        return str(answer["Consumer"]["ConsumerARN"])
+
+    def subscribe(
+        self,
+        consumer_arn: str,
+        shard: str = "shardId-000000000000",
+        kind: str = "TRIM_HORIZON",
+        **position: Any,
+    ) -> Iterator[dict[str, Any]]:
+        """Subscribe; returns the events, each waited for until the client's read timeout."""
+        answer = self.kinesis.subscribe_to_shard(
+            ConsumerARN=consumer_arn, ShardId=shard, StartingPosition={"Type": kind, **position}
+        )
+        self._event_streams.append(answer["EventStream"])
+        return (event["SubscribeToShardEvent"] for event in answer["EventStream"])
+
     @staticmethod
     def numbers(shards: list[dict[str, Any]]) -> list[int]:
         """The numbers in the ids of listed shards."""
@@ -86,12 +114,12 @@ class Rig:
 
 @pytest.fixture
 def rig() -> Iterator[Rig]:
-    with LocalKinesis(limits=False, time_factor=0) as server:
-        yield Rig(server)
+    with LocalKinesis(limits=False, time_factor=0) as server, Rig(server) as found:
+        yield found
 
 
 @pytest.fixture
 def limited() -> Iterator[Rig]:
     """The same with all quotas enforced; time moves only when the test moves it."""
-    with LocalKinesis(limits=True, time_factor=0) as server:
-        yield Rig(server)
+    with LocalKinesis(limits=True, time_factor=0) as server, Rig(server) as found:
+        yield found

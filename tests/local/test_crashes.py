@@ -38,7 +38,9 @@ from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import Store, StoreOptions
+from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
+from penstock.local.virtual_clock import VirtualClock
 from penstock.local.wire import JSON
 
 SEEDS = range(12)
@@ -120,7 +122,13 @@ class Streams:
         self.journal = FileJournal(self.folder)
         self.store = Store(StoreOptions(settle_ms=500), self.journal)
         self.now_ms = now_ms
-        self.service = Service(self.store, Quotas(enforced=False), Tokens(b"key"), FaultBook())
+        self.service = Service(
+            self.store,
+            Quotas(enforced=False),
+            Tokens(b"key"),
+            FaultBook(),
+            Subscriptions(self.store, VirtualClock(0), limits=False),
+        )
         try:
             self.journal.load(self.store)
         except BaseException:

@@ -16,7 +16,9 @@ from penstock.local.operations.call import Service, ServiceCall
 from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.store import Store, StoreOptions
+from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
+from penstock.local.virtual_clock import VirtualClock
 from penstock.local.wire import JSON
 
 SPACE = 2**128
@@ -28,7 +30,13 @@ class Direct:
 
     def __init__(self, settle_ms: int = 0) -> None:
         store = Store(StoreOptions(settle_ms=settle_ms))
-        self.service = Service(store, Quotas(enforced=False), Tokens(b"key"), FaultBook())
+        self.service = Service(
+            store,
+            Quotas(enforced=False),
+            Tokens(b"key"),
+            FaultBook(),
+            Subscriptions(store, VirtualClock(0), limits=False),
+        )
         self.now_ms = 1_700_000_000_000
 
     def call(self, operation: str, **request: Any) -> dict[str, Any]:

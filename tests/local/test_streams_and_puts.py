@@ -245,14 +245,6 @@ def test_eight_threads_lose_duplicate_and_reorder_nothing(rig):
             assert its_own in ([], [b"%d-%d" % (thread, i) for i in range(60)])
 
 
-def test_enhanced_fan_out_says_that_it_is_not_there(rig):
-    arn = rig.server.create_stream("s")
-    assert rig.refused(rig.kinesis.register_stream_consumer, StreamARN=arn, ConsumerName="c") == (
-        "NotImplementedException",
-        501,
-    )
-
-
 def test_an_unknown_operation_is_named(rig):
     connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=10)
     connection.request("POST", "/", b"{}", {"X-Amz-Target": "Kinesis_20131202.Nonsense"})

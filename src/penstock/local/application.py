@@ -10,7 +10,7 @@ from email.utils import formatdate
 
 import msgspec
 
-from penstock.local import moto_bridge
+from penstock.local import event_stream, moto_bridge
 from penstock.local.about import About
 from penstock.local.access import Access
 from penstock.local.calls import CallLog
@@ -23,12 +23,15 @@ from penstock.local.http import Request, Response
 from penstock.local.moto_bridge import MotoBridge
 from penstock.local.operations import dispatch
 from penstock.local.operations.call import DropConnection, Service, ServiceCall
+from penstock.local.operations.consumers import EventStream
 from penstock.local.service_errors import RequestRefused
 from penstock.local.virtual_clock import VirtualClock
 from penstock.local.wire import wire_for
 
 log = logging.getLogger("penstock.local")
 
+_EVENTS_TIMEOUT_S = 330.0
+"""A subscriber may leave its events unread for as long as its subscription lasts, and a little longer."""
 _TARGET = "Kinesis_20131202."
 _THROTTLES = {
     "dynamodb": (
@@ -101,8 +104,11 @@ class KinesisApplication:
         call = ServiceCall(self._service, operation, wire, self._clock.now_ms(), credential.region)
         outcome = "ok"
         try:
-            body = dispatch.answer(call, request.body)
-            response = Response(200, body, [("Content-Type", wire.content_type)])
+            answer = dispatch.answer(call, request.body)
+            if isinstance(answer, EventStream):
+                response = _event_stream(answer)
+            else:
+                response = Response(200, answer, [("Content-Type", wire.content_type)])
         except RequestRefused as refusal:
             outcome = refusal.code
             response = kinesis_error(wire, refusal)
@@ -163,6 +169,11 @@ class KinesisApplication:
         response.headers.append(("x-amzn-RequestId", str(uuid.uuid4())))
         response.headers.append(("Date", formatdate(self._clock.now_ms() / 1000, usegmt=True)))
         return response
+
+
+def _event_stream(answer: EventStream) -> Response:
+    headers = [("Content-Type", event_stream.CONTENT_TYPE)]
+    return Response(200, answer.head, headers, answer.events, send_timeout_s=_EVENTS_TIMEOUT_S)
 
 
 def _scripted(service: str, request: Request, hits: Sequence[Hit]) -> Response | None:

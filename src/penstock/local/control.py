@@ -76,6 +76,7 @@ class Control:
         now_ms = self._clock.advance(float(document["advance_s"]))
         self._service.store.journal.clock_moved(now_ms)
         self._service.store.settle_all(now_ms)
+        self._service.subscriptions.wake_all()
         return self._clock_state()
 
     def _add_fault(self, document: dict[str, Any]) -> dict[str, Any]:

@@ -28,6 +28,17 @@ KINDS = {
     "omit": "ListShards leaves out the shard named by `shard`",
     "empty": "GetRecords returns no records and stays where it is, though there are some",
 }
+EVENT_KINDS = {
+    "end": "SubscribeToShard ends in order after `after_events` events",
+    "exception": "SubscribeToShard ends with `code` in its stream after `after_events` events",
+    "silence": "SubscribeToShard sends nothing more after `after_events` events, and stays open",
+    "reset": "SubscribeToShard breaks off after `after_events` events",
+    "goaway": "SubscribeToShard ends the connection after `after_events` events, with a GOAWAY in HTTP/2",
+    "corrupt": "the event behind `after_events` others has a wrong checksum",
+    "cut": "the event behind `after_events` others comes in half, and the stream ends in order",
+    "repeat": "the event behind `after_events` others comes twice",
+}
+KINDS |= EVENT_KINDS
 ACTIVE_MAX = 1000
 _SENDING = {"drop_after", "truncate", "garbage"}
 
@@ -52,6 +63,7 @@ class Fault:
         delay_s: Real seconds of `delay`.
         fraction: Share of entries that `partial` fails, over 0 and up to 1.
         applied: Whether `partial` stores the entries that it reports as failed.
+        after_events: How many events of a subscription come before the fault.
     """
 
     kind: str
@@ -69,6 +81,7 @@ class Fault:
     delay_s: float = 0.0
     fraction: float = 0.5
     applied: bool = False
+    after_events: int = 0
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -83,6 +96,10 @@ class Fault:
             raise OptionError(
                 f"rate and fraction must be over 0 and up to 1, not {self.rate} and {self.fraction}"
             )
+        if self.kind in EVENT_KINDS and self.operation.rpartition(".")[2] != "SubscribeToShard":
+            raise OptionError(f"{self.kind} faults are for SubscribeToShard, not for {self.operation}")
+        if self.after_events < 0:
+            raise OptionError(f"after_events of a fault must be at least 0, not {self.after_events}")
         if self.kind == "omit" and self.shard is None:
             raise OptionError("an omit fault needs the shard to leave out")
         if not 400 <= self.status <= 599:

@@ -191,6 +191,16 @@ class Faults:
         """Answer GetRecords with no records and the same position, though there are records."""
         return self.add(Fault("empty", "GetRecords", **options))
 
+    def in_subscription(self, kind: str, *, after_events: int = 0, **options: Any) -> int:
+        """Let something happen in the event stream of a SubscribeToShard call.
+
+        Args:
+            kind: `end`, `exception`, `silence`, `reset`, `goaway`, `corrupt`, `cut` or `repeat`.
+            after_events: How many events come before it.
+            options: Further attributes of the fault, for instance `code` of an exception.
+        """
+        return self.add(Fault(kind, "SubscribeToShard", after_events=after_events, **options))
+
     def expire_iterators(self) -> None:
         """Expire every shard iterator that was returned so far."""
         self._remote.ask("POST", "expire", {"what": "iterators"})

@@ -42,6 +42,19 @@ class Request:
     header_bytes: int = 0
 
 
+class BreakOff(Exception):  # noqa: N818 - an effect, not an error of the program
+    """A response's `stream` raises it to end the answer before its end.
+
+    Attributes:
+        in_order: Whether the connection ends with a farewell, a GOAWAY in HTTP/2; otherwise HTTP/1.1 resets the
+            connection and HTTP/2 the request's stream.
+    """
+
+    def __init__(self, *, in_order: bool) -> None:
+        super().__init__(in_order)
+        self.in_order = in_order
+
+
 @dataclass(slots=True)
 class Response:
     """One answer.
@@ -52,6 +65,7 @@ class Response:
         drop: Send nothing and break off: HTTP/1.1 closes the connection, HTTP/2 resets the request's stream.
         cut_at: Send only this many bytes of `body` and nothing of `stream`, then break off; the head promises all.
         is_head: Answers HEAD: its body is announced and not sent.
+        send_timeout_s: For how long the client may take nothing of it.
     """
 
     status: int = 200
@@ -61,6 +75,7 @@ class Response:
     drop: bool = False
     cut_at: int | None = None
     is_head: bool = False
+    send_timeout_s: float = SEND_TIMEOUT_S
 
     @property
     def sent_body(self) -> memoryview:

@@ -16,7 +16,7 @@ from typing import Any
 import httptools
 
 from penstock.local import http
-from penstock.local.http import Application, Connections, Request, Response, answer_of
+from penstock.local.http import Application, BreakOff, Connections, Request, Response, answer_of
 
 log = logging.getLogger("penstock.local")
 
@@ -61,6 +61,8 @@ class Http1Protocol(asyncio.Protocol):
         self.since_s = loop.time()
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._task: asyncio.Task[None] | None = None
+        self._is_streaming = False
+        self._send_timeout_s = http.SEND_TIMEOUT_S
         self._writable = asyncio.Event()
         self._writable.set()
 
@@ -86,6 +88,9 @@ class Http1Protocol(asyncio.Protocol):
         """Feed the parser; refuse what is not HTTP or too large."""
         if self._is_refused:
             return
+        if self._is_streaming and self._transport is not None:
+            # a request behind this one waits for its answer
+            self._transport.pause_reading()
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -235,12 +240,19 @@ class Http1Protocol(asyncio.Protocol):
             log.info("%s %s: the client did not read its answer", request.method, request.target)
             self.close()
             return
+        except BreakOff as ending:
+            if ending.in_order and self._transport is not None:
+                self._transport.close()
+            else:
+                self.close()
+            return
         except Exception:
             log.exception("%s %s failed in the middle of its answer", request.method, request.target)
             self.close()
             return
         finally:
             self._task = None
+            self._is_streaming = False
             self.since_s = self._loop.time()
         if self._transport is not None and not self._transport.is_closing():
             self._transport.resume_reading()
@@ -267,9 +279,14 @@ class Http1Protocol(asyncio.Protocol):
         if response.drop:
             transport.abort()
             return
+        self._send_timeout_s = response.send_timeout_s
         await self._until_writable()
         transport.write(_head(response, keep_alive))
         stream = response.sent_stream
+        if stream is not None:
+            # such an answer may last: only a connection that is read shows that its client is gone
+            self._is_streaming = True
+            transport.resume_reading()
         if stream is None:
             await self._write(transport, response.sent_body)
         else:
@@ -298,7 +315,7 @@ class Http1Protocol(asyncio.Protocol):
             transport.write(body[begin : begin + http.SEND_PIECE_BYTES])
 
     async def _until_writable(self) -> None:
-        async with asyncio.timeout(http.SEND_TIMEOUT_S):
+        async with asyncio.timeout(self._send_timeout_s):
             await self._writable.wait()
 
     def _refuse(self, status: HTTPStatus) -> None:

@@ -31,7 +31,7 @@ from h2.settings import SettingCodes, Settings
 
 from penstock.local import http
 from penstock.local.farewells import Farewells
-from penstock.local.http import Application, Connections, Request, Response, answer_of
+from penstock.local.http import Application, BreakOff, Connections, Request, Response, answer_of
 
 log = logging.getLogger("penstock.local")
 
@@ -64,6 +64,7 @@ class _Stream:
         is_cut: Whether it ends there without its end.
         is_blocked: Whether `rest` waits for the client to open the stream's window.
         taken: Set while `rest` is empty.
+        send_timeout_s: For how long the client may take nothing of the answer.
     """
 
     __slots__ = (
@@ -78,6 +79,7 @@ class _Stream:
         "refusal",
         "request",
         "rest",
+        "send_timeout_s",
         "since_s",
         "taken",
         "task",
@@ -95,6 +97,7 @@ class _Stream:
         self.rest = memoryview(b"")
         self.is_last = self.is_cut = self.is_blocked = False
         self.taken = asyncio.Event()
+        self.send_timeout_s = http.SEND_TIMEOUT_S
 
 
 class Http2Protocol(asyncio.Protocol):
@@ -229,7 +232,7 @@ class Http2Protocol(asyncio.Protocol):
             return
         for stream in list(self._streams.values()):
             waited_s = now_s - stream.since_s
-            if stream.rest and waited_s > http.SEND_TIMEOUT_S:
+            if stream.rest and waited_s > stream.send_timeout_s:
                 log.info(
                     "%s %s: the client did not read its answer", stream.request.method, stream.request.target
                 )
@@ -355,6 +358,7 @@ class Http2Protocol(asyncio.Protocol):
         if response.stream is None:
             headers.append(("content-length", str(len(response.body))))
         stream.rest = response.sent_body
+        stream.send_timeout_s = response.send_timeout_s
         stream.is_last = response.sent_stream is None
         stream.is_cut = response.cut_at is not None
         stream.since_s = self._loop.time()
@@ -382,6 +386,12 @@ class Http2Protocol(asyncio.Protocol):
                         await stream.taken.wait()
                     # a source that never waits must not keep the others waiting, nor miss that its client is gone
                     await asyncio.sleep(0)
+        except BreakOff as ending:
+            stream.task = None
+            if ending.in_order:
+                self.close()
+            else:
+                self._reset(stream, ErrorCodes.INTERNAL_ERROR)
         except Exception:
             log.exception(
                 "%s %s failed in the middle of its answer", stream.request.method, stream.request.target

@@ -22,7 +22,7 @@ from penstock.local.service_errors import RequestRefused
 from penstock.local.shard import Shard, shard_id
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import AccountSettings, Batch, Store
-from penstock.local.stream import Change, SavedStream, Stream, StreamSettings
+from penstock.local.stream import Change, Consumer, SavedStream, Stream, StreamSettings
 
 _RECORDS = struct.Struct(">QqI")
 _BATCH = struct.Struct(">IQI")
@@ -358,6 +358,8 @@ def _stream_document(stream: Stream) -> dict[str, Any]:
         "next_index": stream.next_index,
         "rescaled_ms": stream.rescaled_ms,
         "mode_switched_ms": stream.mode_switched_ms,
+        "consumers": list(stream.consumers.values()),
+        "consumers_gone": stream.consumers_gone,
         "at_ms": max([stream.created_ms, *moments]),
         "shards": [
             {
@@ -393,6 +395,9 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
     stream.tags = document["tags"]
     stream.rescaled_ms = document["rescaled_ms"]
     stream.mode_switched_ms = document["mode_switched_ms"]
+    consumers = msgspec.convert(document.get("consumers", []), list[Consumer])
+    stream.consumers = {consumer.name: consumer for consumer in consumers}
+    stream.consumers_gone = document.get("consumers_gone", {})
     if document["change"] is not None:
         due_ms, kind, args = document["change"]
         stream.change = Change(due_ms, kind, tuple(int(a) for a in args))

@@ -5,6 +5,7 @@ Sources: the API reference of each operation, and the developer guide's page on 
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 MIB = 1024 * 1024
@@ -14,7 +15,8 @@ WRITE_RECORDS_PER_S = 1000
 READ_BYTES_PER_S = 2 * MIB
 READ_CALLS_PER_S = 5
 ITERATOR_CALLS_PER_S = 5
-LIST_SHARDS_PER_S = 1000
+FAN_OUT_BYTES_PER_S = 2 * MIB
+SUBSCRIBE_CALLS_PER_S = 1
 
 ACCOUNT_CALLS_PER_S = {
     "AddTagsToStream": 5,
@@ -33,6 +35,7 @@ ACCOUNT_CALLS_PER_S = {
     "ListTagsForStream": 5,
     "MergeShards": 5,
     "PutResourcePolicy": 5,
+    "RegisterStreamConsumer": 5,
     "RemoveTagsFromStream": 5,
     "SplitShard": 5,
     "TagResource": 5,
@@ -43,7 +46,17 @@ ACCOUNT_CALLS_PER_S = {
     "UpdateStreamMode": 5,
     "UpdateStreamWarmThroughput": 5,
 }
+STREAM_CALLS_PER_S = {
+    "DeregisterStreamConsumer": 5,
+    "DescribeStreamConsumer": 20,
+    "ListShards": 1000,
+    "ListStreamConsumers": 5,
+}
+"""Operations whose rate is each stream's own."""
 CREATING_STREAMS_MAX = 5
+CREATING_CONSUMERS_MAX = 5
+CONSUMERS_MAX = 20
+COMMITTED_CONSUMERS_MAX = 50
 ON_DEMAND_STREAMS_MAX = 50
 ENCRYPTION_CHANGES_PER_DAY_MAX = 25
 RESCALES_PER_DAY_MAX = 10
@@ -76,6 +89,11 @@ class Bucket:
     def may_take(self, amount: float, now_ms: int) -> bool:
         """Return whether a request of this size fits, or is larger than a full bucket and this one is full."""
         return self.level(now_ms) >= min(amount, self.capacity)
+
+    def due_ms(self, amount: float, now_ms: int) -> int:
+        """Return when a request of this size may be taken if nothing else is."""
+        missing = min(amount, self.capacity) - self.level(now_ms)
+        return now_ms if missing <= 0 else now_ms + math.ceil(missing / self._per_ms)
 
     def take(self, amount: float) -> None:
         """Use tokens up; call `may_take` first. The debt of a large request delays the next ones."""
@@ -150,11 +168,11 @@ class Quotas:
         Args:
             operation: Its name.
             now_ms: Virtual time in milliseconds.
-            of: What it is limited by: the region, for ListShards the stream's uid.
+            of: What it is limited by: the region, for those of `STREAM_CALLS_PER_S` the stream's uid.
         """
         if not self.enforced:
             return True
-        per_s = LIST_SHARDS_PER_S if operation == "ListShards" else ACCOUNT_CALLS_PER_S.get(operation)
+        per_s = STREAM_CALLS_PER_S.get(operation) or ACCOUNT_CALLS_PER_S.get(operation)
         if per_s is None:
             return True
         key = (operation, of)

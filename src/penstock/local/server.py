@@ -35,6 +35,7 @@ from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import GIB, Store, StoreOptions
+from penstock.local.subscriptions import Subscriptions
 from penstock.local.tls import Certificate
 from penstock.local.tokens import Tokens
 from penstock.local.virtual_clock import VirtualClock
@@ -122,7 +123,9 @@ class Server:
         )
         self._store = Store(settings, self._journal)
         tokens = Tokens(secrets.token_bytes(32))
-        self._service = Service(self._store, Quotas(enforced=options.limits), tokens, FaultBook())
+        quotas = Quotas(enforced=options.limits)
+        subscriptions = Subscriptions(self._store, self.clock, limits=options.limits)
+        self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions)
         self._bridge = MotoBridge(options.region, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(
             self._service, self.clock, CallLog(), self._bridge, self.about, allow_hosts=options.allow_hosts

@@ -112,6 +112,10 @@ class Shard:
         """Return when the newest kept record arrived, in milliseconds; when the shard opened if there is none."""
         return self._arrivals[-1] if self._arrivals else self.opened_ms
 
+    def number_before(self, ordinal: int, at_ms: int) -> int:
+        """Return a number after the record before a position and before the record at it, also in an empty shard."""
+        return sequence.encode(self.created_s, self.stream_tag, self.index, ordinal - 1, at_ms // 1000)
+
     def next_number(self, arrival_ms: int) -> int:
         """Return the number of the next record; each one after it is larger by `ORDINAL_STEP`."""
         return sequence.encode(
@@ -157,6 +161,12 @@ class Shard:
         """Return when the first record at or after a position arrived; None when there is none yet."""
         index = max(ordinal - self.first, 0)
         return self._arrivals[index] if index < len(self._arrivals) else None
+
+    def behind_ms(self, ordinal: int, now_ms: int) -> int:
+        """Return how old the first record at or after a position is; 0 when there is none yet, and only then."""
+        oldest_ms = self.arrival_ms(ordinal)
+        # an unread record may have come in this very millisecond
+        return 0 if oldest_ms is None else max(1, now_ms - oldest_ms)
 
     def ordinal_at_time(self, at_ms: int) -> int:
         """Return the position of the first record that arrived at or after a moment."""

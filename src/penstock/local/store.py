@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from hashlib import md5
 from typing import Any, Protocol
@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from penstock.local.sequence import TAG_MAX
 from penstock.local.service_errors import RequestRefused, in_use, invalid_argument, limit_exceeded, not_found
 from penstock.local.shard import Shard
-from penstock.local.stream import Change, Stream
+from penstock.local.stream import Change, Consumer, Stream
 
 ACCOUNT = "123456789012"
 GIB = 1024**3
@@ -38,6 +38,10 @@ class AccountSettings:
 
 Batch = tuple[Shard, Sequence[bytes], Sequence[int]]
 """Records for one shard: it, the records' texts, and the bytes that each counts for."""
+
+
+OnChange = Callable[[Stream, Sequence[Shard]], None]
+"""Is called after records came to shards of a stream or, with no shards, after the stream itself changed."""
 
 
 log = logging.getLogger("penstock.local")
@@ -108,6 +112,7 @@ class Store:
     Attributes:
         streams: By region and name.
         accounts: The account's settings, by region.
+        on_change: Is told what has changed.
     """
 
     def __init__(self, options: StoreOptions | None = None, journal: Journal | None = None) -> None:
@@ -117,6 +122,7 @@ class Store:
         self.by_uid: dict[int, Stream] = {}
         self.accounts: dict[str, AccountSettings] = {}
         self.stored_bytes = 0
+        self.on_change: OnChange = lambda _stream, _shards: None
         self._uid_last = 0
         self._stamps: dict[tuple[str, str], int] = {}
 
@@ -178,6 +184,8 @@ class Store:
                 self.journal.stream_changed(stream)
         except RequestRefused as refusal:
             log.debug("the change of %s stays due: %s", stream.name, refusal)
+        else:
+            self.on_change(stream, ())
 
     def settle_all(self, now_ms: int) -> None:
         """Apply what is due everywhere, and trim all records (the server calls this now and then)."""
@@ -315,6 +323,14 @@ class Store:
         """Start a change that takes `settle_ms`; with 0 it has taken effect on return."""
         stream.begin(Change(now_ms + self.options.settle_ms, kind, args), status)
         self.journal.stream_changed(stream)
+        self.on_change(stream, ())
+        self.settle(stream, now_ms)
+
+    def put_consumer(self, stream: Stream, consumer: Consumer, now_ms: int) -> None:
+        """Add or replace a consumer of a stream; a state that ends now has ended on return."""
+        stream.consumers = {**stream.consumers, consumer.name: consumer}
+        self.journal.stream_changed(stream)
+        self.on_change(stream, ())
         self.settle(stream, now_ms)
 
     def require_active(self, stream: Stream) -> None:
@@ -364,6 +380,7 @@ class Store:
         self.journal.records_added(stream, batches, arrival_ms)
         for shard, texts, sizes in batches:
             self.stored_bytes += shard.extend(texts, sizes, arrival_ms)
+        self.on_change(stream, [shard for shard, _, _ in batches])
 
     def _drop(self, stream: Stream) -> None:
         self.journal.stream_deleted(stream)

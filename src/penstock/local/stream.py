@@ -14,6 +14,7 @@ from typing import Any
 from penstock.local.service_errors import invalid_argument, not_found
 from penstock.local.shard import Shard
 
+CREATING, ACTIVE, DELETING = "CREATING", "ACTIVE", "DELETING"
 SavedStream = tuple[dict[str, Any], list[tuple[Shard, int | None, tuple[str, ...]]]]
 """A stream's fields, and what changes of each of its shards; see `Stream.saved`."""
 
@@ -59,6 +60,29 @@ class StreamSettings:
     warm_before_mibps: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """A consumer that is registered for enhanced fan-out; replaced as a whole.
+
+    Attributes:
+        name: Its name, one of its kind on the stream.
+        created_s: Second in its ARN, which no earlier consumer of its name has had.
+        status: `CREATING`, `ACTIVE` or `DELETING`.
+        due_ms: When it leaves CREATING or DELETING.
+        tags: Its tags.
+    """
+
+    name: str
+    created_s: int
+    status: str
+    due_ms: int
+    tags: dict[str, str] = field(default_factory=dict)
+
+    def arn(self, stream_arn: str) -> str:
+        """Return its ARN on the stream with this one."""
+        return f"{stream_arn}/consumer/{self.name}:{self.created_s}"
+
+
 @dataclass(slots=True)
 class Stream:
     """A stream and all its shards; not thread-safe, owned by the server's loop.
@@ -70,6 +94,8 @@ class Stream:
         tag: Number that all its sequence numbers carry; 0 in one that was made before there were tags.
         shards: By id, in the order they were made; shards past the retention are dropped.
         open_shards: The open ones, by hash range.
+        consumers: The registered consumers by name; replaced as a whole.
+        consumers_gone: `created_s` of the last consumer of a name that was deregistered.
     """
 
     name: str
@@ -92,6 +118,8 @@ class Stream:
     next_index: int = 0
     rescaled_ms: list[int] = field(default_factory=list)
     mode_switched_ms: list[int] = field(default_factory=list)
+    consumers: dict[str, Consumer] = field(default_factory=dict)
+    consumers_gone: dict[str, int] = field(default_factory=dict)
     _starts: list[int] = field(default_factory=list)
     _earlier: tuple[int, frozenset[int]] = (0, frozenset())
 
@@ -120,14 +148,15 @@ class Stream:
     # -- states ---------------------------------------------------------------------------------------------
 
     def settle(self, now_ms: int) -> bool:
-        """Carry out the change that is due.
+        """Carry out the changes that are due.
 
         Returns:
             Whether anything changed. A stream whose `status` is then `DELETED` is to be forgotten.
         """
+        any_consumer = self._settle_consumers(now_ms)
         change = self.change
         if change is None or now_ms < change.due_ms:
-            return False
+            return any_consumer
         self.change = None
         self.status = "ACTIVE"
         match change.kind:
@@ -147,6 +176,22 @@ class Stream:
                 self.status = "DELETED"
             case kind:
                 raise AssertionError(f"unknown change {kind}")
+        return True
+
+    def _settle_consumers(self, now_ms: int) -> bool:
+        due = [each for each in self.consumers.values() if each.status != ACTIVE and each.due_ms <= now_ms]
+        if not due:
+            return False
+        following = dict(self.consumers)
+        # a name that comes back later has another second anyway
+        gone = {name: at_s for name, at_s in self.consumers_gone.items() if at_s >= now_ms // 1000}
+        for consumer in due:
+            if consumer.status == CREATING:
+                following[consumer.name] = replace(consumer, status=ACTIVE)
+            else:
+                del following[consumer.name]
+                gone[consumer.name] = consumer.created_s
+        self.consumers, self.consumers_gone = following, gone
         return True
 
     def begin(self, change: Change, status: str) -> None:
@@ -330,17 +375,19 @@ class Stream:
         description["SequenceNumberRange"] = numbers
         return description
 
-    def describe_child(self, shard_id: str) -> dict[str, Any]:
-        """Return the service's `ChildShard` of a shard."""
-        shard = self.shards[shard_id]
-        return {
-            "ShardId": shard.id,
-            "ParentShards": list(shard.parents),
-            "HashKeyRange": {
-                "StartingHashKey": str(shard.hash_start),
-                "EndingHashKey": str(shard.hash_end),
-            },
-        }
+    def describe_children(self, shard: Shard) -> list[dict[str, Any]]:
+        """Return the service's `ChildShards` of a shard."""
+        return [
+            {
+                "ShardId": child.id,
+                "ParentShards": list(child.parents),
+                "HashKeyRange": {
+                    "StartingHashKey": str(child.hash_start),
+                    "EndingHashKey": str(child.hash_end),
+                },
+            }
+            for child in (self.shards[i] for i in shard.children if i in self.shards)
+        ]
 
     def earlier_view(self) -> list[dict[str, Any]]:
         """Describe the shards as they stood before the last change of topology (for a stale answer)."""

@@ -42,6 +42,13 @@ class VirtualClock:
         reading_ms = self._base_ms + (self._monotonic() - self._origin_s) * 1000.0 * self.factor
         return int(min(reading_ms, MOMENT_MAX_MS))
 
+    def real_s_until(self, at_ms: int) -> float | None:
+        """Return in how many real seconds the clock reads `at_ms` if nobody moves it; None if it stands still."""
+        behind_ms = at_ms - self.now_ms()
+        if behind_ms <= 0:
+            return 0.0
+        return behind_ms / 1000.0 / self.factor if self.factor else None
+
     def advance(self, seconds: float) -> int:
         """Move the clock forwards.
 

@@ -92,6 +92,11 @@ def record_text(
     )
 
 
+def number_of(text: bytes) -> str:
+    """Return the sequence number of a stored record."""
+    return text[_NUMBER_AT:_NUMBER_END].decode()
+
+
 def arrival_text(at_ms: int) -> bytes:
     """Return a time as seconds with three decimals, always of the same width."""
     return b"%010d.%03d" % divmod(at_ms, 1000)

@@ -6,16 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.local.faults import FaultBook, Hit
+from penstock.local.faults import EVENT_KINDS, FaultBook, Hit
 from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused, limit_exceeded, throughput_exceeded
 from penstock.local.store import ACCOUNT, Store
 from penstock.local.stream import Stream
+from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
 from penstock.local.wire import Wire
 
 _DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
-_ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty"}
+_ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", *EVENT_KINDS}
 
 
 class DropConnection(Exception):  # noqa: N818 - an effect, not an error of the program
@@ -30,6 +31,7 @@ class Service:
     quotas: Quotas
     tokens: Tokens
     faults: FaultBook
+    subscriptions: Subscriptions
 
 
 @dataclass(slots=True)

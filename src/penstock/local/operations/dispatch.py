@@ -7,11 +7,13 @@ from typing import Any
 
 from penstock.local import request_model
 from penstock.local.credentials import is_region
-from penstock.local.operations import account, records, settings, shards, streams
+from penstock.local.operations import account, consumers, records, settings, shards, streams
 from penstock.local.operations.call import ServiceCall
+from penstock.local.operations.consumers import EventStream
+from penstock.local.quotas import STREAM_CALLS_PER_S
 from penstock.local.service_errors import RequestRefused, not_served
 
-Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | bytes]
+Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | bytes | EventStream]
 
 OPERATIONS: dict[str, Operation] = {
     function.__name__: function
@@ -33,6 +35,11 @@ OPERATIONS: dict[str, Operation] = {
         shards.MergeShards,
         shards.SplitShard,
         shards.UpdateShardCount,
+        consumers.DeregisterStreamConsumer,
+        consumers.DescribeStreamConsumer,
+        consumers.ListStreamConsumers,
+        consumers.RegisterStreamConsumer,
+        consumers.SubscribeToShard,
         records.GetRecords,
         records.GetShardIterator,
         records.PutRecord,
@@ -59,17 +66,15 @@ SERVED = frozenset({*OPERATIONS, "PutRecords"})
 _NOT_SERVED = {
     "Channel": "channels (delivery to S3 by the service) are not there",
     "Queue": "queues on streams are not there",
-    "Consumer": "enhanced fan-out is not there yet; read with GetRecords",
-    "SubscribeToShard": "enhanced fan-out is not there yet; read with GetRecords",
 }
 """What is missing, by a part of the names of its operations."""
 
 
-def answer(call: ServiceCall, body: bytes) -> bytes:
+def answer(call: ServiceCall, body: bytes) -> bytes | EventStream:
     """Carry out one call.
 
     Returns:
-        The body of the answer, in the call's encoding.
+        The body of the answer, in the call's encoding; of SubscribeToShard, the stream of its events.
 
     Raises:
         RequestRefused: The service's error, or HTTP 501 for an operation that this server does not have.
@@ -87,14 +92,14 @@ def answer(call: ServiceCall, body: bytes) -> bytes:
     if operation is None:
         raise _not_served(call.operation)
     request = request_model.checked(call.operation, call.wire.decode(body))
-    # ListShards is limited per stream and counts itself
-    if call.operation != "ListShards" and not call.service.quotas.may_call(
+    # those that are limited per stream count themselves
+    if call.operation not in STREAM_CALLS_PER_S and not call.service.quotas.may_call(
         call.operation, call.now_ms, call.region
     ):
         call.resource = request.get("StreamName", "")
         raise call.throttled()
     result = operation(call, request)
-    return result if isinstance(result, bytes) else call.wire.encode(result)
+    return call.wire.encode(result) if isinstance(result, dict) else result
 
 
 def _not_served(operation: str) -> RequestRefused:

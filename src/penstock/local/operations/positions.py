@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.local import sequence
 from penstock.local.operations.call import ServiceCall
@@ -29,25 +29,41 @@ def shard_by_index(stream: Stream, index: int) -> Shard | None:
     return stream.shards.get(shard_id(index))
 
 
-def position_of(call: ServiceCall, stream: Stream, shard: Shard, request: Document) -> int:
-    """Return the ordinal of the first record that a request of GetShardIterator is about."""
-    kind: str = request["ShardIteratorType"]
-    at_ms: int | None = request.get("Timestamp")
-    number = request.get("StartingSequenceNumber")
+class PositionNames(NamedTuple):
+    """How an operation calls the members of a position."""
+
+    kind: str
+    number: str
+
+
+ITERATOR_NAMES = PositionNames("ShardIteratorType", "StartingSequenceNumber")
+SUBSCRIPTION_NAMES = PositionNames("Type", "SequenceNumber")
+
+
+def position_of(
+    call: ServiceCall, stream: Stream, shard: Shard, position: Document, names: PositionNames
+) -> int:
+    """Return the ordinal of the first record that a position asks for.
+
+    Raises:
+        RequestRefused: Its members do not fit together, or it is of another shard, or in the future.
+    """
+    kind: str = position[names.kind]
+    at_ms: int | None = position.get("Timestamp")
+    number = position.get(names.number)
     takes_number = kind in ("AT_SEQUENCE_NUMBER", "AFTER_SEQUENCE_NUMBER")
     if takes_number and number is None:
-        raise invalid_argument(f"ShardIteratorType {kind} needs a StartingSequenceNumber.")
+        raise invalid_argument(f"{names.kind} {kind} needs a {names.number}.")
     if not takes_number and number is not None:
         raise invalid_argument(
-            "Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and StartingSequenceNumber or (2) "
-            f"TRIM_HORIZON or LATEST and no StartingSequenceNumber. Request specified {kind} and also a "
-            "StartingSequenceNumber."
+            f"Must either specify (1) AT_SEQUENCE_NUMBER or AFTER_SEQUENCE_NUMBER and {names.number} or (2) "
+            f"TRIM_HORIZON or LATEST and no {names.number}. Request specified {kind} and also a {names.number}."
         )
     if kind != "AT_TIMESTAMP" and at_ms is not None:
-        raise invalid_argument(f"ShardIteratorType {kind} takes no Timestamp.")
+        raise invalid_argument(f"{names.kind} {kind} takes no Timestamp.")
     if kind == "AT_TIMESTAMP":
         if at_ms is None:
-            raise invalid_argument("ShardIteratorType AT_TIMESTAMP needs a Timestamp.")
+            raise invalid_argument(f"{names.kind} AT_TIMESTAMP needs a Timestamp.")
         if at_ms > call.now_ms:
             raise invalid_argument(
                 "The timestampInMillis parameter cannot be greater than the currentTimestampInMillis. "
@@ -58,30 +74,28 @@ def position_of(call: ServiceCall, stream: Stream, shard: Shard, request: Docume
         return 0
     if kind == "LATEST":
         return shard.next_ordinal
-    at = _position_of_number(stream, shard, str(number))
+    at = _position_of_number(call, stream, shard, names.number, str(number))
     return at + 1 if kind == "AFTER_SEQUENCE_NUMBER" else at
 
 
-def _position_of_number(stream: Stream, shard: Shard, text: str) -> int:
+def _position_of_number(call: ServiceCall, stream: Stream, shard: Shard, name: str, text: str) -> int:
     number = int(text)
     parts = sequence.decode(number)
-    where = f"on shard {shard.id} in stream {stream.name} under account {ACCOUNT}"
+    said = (
+        f"{name} {text} used in {call.operation} on shard {shard.id} in stream {stream.name} "
+        f"under account {ACCOUNT} is invalid"
+    )
     if parts is None:
-        raise invalid_argument(f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid.")
+        raise invalid_argument(f"{said}.")
     if not is_of(parts, shard):
         sibling = shard_by_index(stream, parts.shard_index)
         raise invalid_argument(
-            f"Invalid StartingSequenceNumber. It encodes {sibling.id}, while it was used in a call to a shard "
-            f"with {shard.id}"
+            f"Invalid {name}. It encodes {sibling.id}, while it was used in a call to a shard with {shard.id}"
             if sibling is not None and is_of(parts, sibling)
-            else f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid because it did not "
-            "come from this stream."
+            else f"{said} because it did not come from this stream."
         )
     if number == shard.ending_number:
         return shard.next_ordinal
     if parts.ordinal >= shard.next_ordinal:
-        raise invalid_argument(
-            f"StartingSequenceNumber {text} used in GetShardIterator {where} is invalid: "
-            "it is later than any record of the shard."
-        )
+        raise invalid_argument(f"{said}: it is later than any record of the shard.")
     return parts.ordinal

@@ -9,7 +9,7 @@ from typing import Any
 from penstock.local import request_model, sequence
 from penstock.local.faults import Hit
 from penstock.local.operations.call import ServiceCall
-from penstock.local.operations.positions import is_of, position_of, shard_by_index
+from penstock.local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
 from penstock.local.sequence import ORDINAL_STEP
 from penstock.local.service_errors import invalid_argument, not_found
 from penstock.local.shard import Shard
@@ -242,7 +242,7 @@ def GetShardIterator(call: ServiceCall, request: Document) -> Document:
     """Return an iterator at a position of a shard."""
     stream = call.readable_stream(request)
     shard = stream.shard(request["ShardId"])
-    ordinal = position_of(call, stream, shard, request)
+    ordinal = position_of(call, stream, shard, request, ITERATOR_NAMES)
     call.admit(stream, (shard.id,))
     call.end_dry_run(request)
     quotas = call.service.quotas
@@ -289,14 +289,12 @@ def GetRecords(call: ServiceCall, request: Document) -> bytes:
 
 def _after_reading(call: ServiceCall, stream: Stream, shard: Shard, ordinal: int) -> Document:
     """Return the rest of a GetRecords answer: lag, next iterator, and the children at the end of the shard."""
-    oldest_ms = shard.arrival_ms(ordinal)
-    # 0 is kept for "nothing unread", also when the unread record came in this very millisecond
-    behind_ms = 0 if oldest_ms is None else max(1, call.now_ms - oldest_ms)
-    if shard.closed_ms is not None and oldest_ms is None:
+    behind_ms = shard.behind_ms(ordinal, call.now_ms)
+    if shard.closed_ms is not None and not behind_ms:
         return {
             "NextShardIterator": None,
             "MillisBehindLatest": behind_ms,
-            "ChildShards": [stream.describe_child(i) for i in shard.children if i in stream.shards],
+            "ChildShards": stream.describe_children(shard),
         }
     state = IteratorState(stream.uid, shard.index, ordinal)
     return {

@@ -9,7 +9,7 @@ from penstock.local import quotas
 from penstock.local.documents import Timestamp
 from penstock.local.operations import settings
 from penstock.local.operations.call import ServiceCall
-from penstock.local.service_errors import invalid_argument, limit_exceeded, validation
+from penstock.local.service_errors import in_use, invalid_argument, limit_exceeded, validation
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import Stream, StreamSettings
 
@@ -35,7 +35,7 @@ def CreateStream(call: ServiceCall, request: Document) -> Document:
         raise validation("ShardCount must not be given for a stream in ON_DEMAND mode.")
     shard_count = _ON_DEMAND_SHARDS if count is None else count
     is_new = store.get(call.region, request["StreamName"], call.now_ms) is None
-    _check_tags(request.get("Tags", {}))
+    check_tags(request.get("Tags", {}))
     settings.check_distribution(call, mode, request.get("RecordDistributionStrategy"))
     warm_mibps = request.get("WarmThroughputMiBps")
     if warm_mibps is not None:
@@ -65,6 +65,11 @@ def DeleteStream(call: ServiceCall, request: Document) -> Document:
     """Begin to delete a stream with all its records."""
     stream = call.stream(request)
     call.admit(stream)
+    if stream.consumers and not request.get("EnforceConsumerDeletion"):
+        raise in_use(
+            f"Stream {stream.name} under account {ACCOUNT} has {len(stream.consumers)} registered consumers: "
+            "deregister them, or set EnforceConsumerDeletion."
+        )
     if stream.status != "DELETING":
         store = call.service.store
         store.begin(stream, "delete", (), "DELETING", call.now_ms)
@@ -114,7 +119,7 @@ def DescribeStreamSummary(call: ServiceCall, request: Document) -> Document:
         "StreamDescriptionSummary": {
             **_described(stream),
             "OpenShardCount": len(stream.open_shards),
-            "ConsumerCount": 0,
+            "ConsumerCount": len(stream.consumers),
             "MaxRecordSizeInKiB": stream.record_kib_max,
             **settings.warm_throughput(stream),
         }
@@ -207,17 +212,18 @@ def _retention(request: Document) -> int:
 # -- tags ---------------------------------------------------------------------------------------------------
 
 
-def _check_tags(tags: dict[str, str]) -> None:
+def check_tags(tags: dict[str, str]) -> None:
+    """Refuse tags that a stream or consumer cannot have."""
     reserved = sorted(key for key in tags if key.lower().startswith("aws:"))
     if reserved:
         raise invalid_argument(f"Tag keys that begin with aws: are reserved: {', '.join(reserved)}.")
     if len(tags) > _TAGS_MAX:
-        raise invalid_argument(f"A stream may have at most {_TAGS_MAX} tags, not {len(tags)}.")
+        raise invalid_argument(f"A resource may have at most {_TAGS_MAX} tags, not {len(tags)}.")
 
 
 def _add_tags(call: ServiceCall, stream: Stream, tags: dict[str, str]) -> None:
     merged = {**stream.tags, **tags}
-    _check_tags(merged)
+    check_tags(merged)
     stream.tags = merged
     call.service.store.journal.stream_changed(stream)
 
