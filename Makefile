@@ -44,8 +44,9 @@ test: setup ## the tests that need no minutes, a few with Spark among them; noth
 test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
 	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "slow and not soak"
 
-test-interop: $(STAMP) ## real SDKs, KCL workers and the KPL against the embedded server: Maven, npm and Go, built into build/interop
-	@$(PY) -m pytest --timeout 1200 $(PYTEST_ARGS) -m interop tests/interop
+# The tests wait more than they compute. The report tells the versions, and why records came twice in mixed fleets.
+test-interop: setup ## real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there
+	@$(PY) -m pytest $(PARALLEL) --timeout 1200 --junitxml build/interop/report.xml $(PYTEST_ARGS) -m interop tests/interop
 
 test-all: test test-slow ## all tests but the long runs
 

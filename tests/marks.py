@@ -16,6 +16,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "demo/test_demo.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
     "interop": ("interop",),
+    "interop/test_fleet.py": (),
     "local/test_crashes.py": ("slow",),
     "local/test_floods.py": ("slow",),
     "producer/test_crowd.py": ("slow",),

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -129,9 +129,17 @@ def maven(*properties: str) -> Callable[[Path], list[list[str]]]:
     return lambda folder: [["mvn", "-q", "-B", f"-Dbuild.folder={folder / 'target'}", *properties, *goals]]
 
 
-def java(main: str) -> Callable[[Path], list[str]]:
-    """Return how to start a class that `maven` has built."""
-    return lambda folder: ["java", "-cp", f"{folder}/target/classes:{folder}/target/dependency/*", main]
+def java(main: str, *options: str) -> Callable[[Path], list[str]]:
+    """Return how to start a class that `maven` has built, as a small process that starts fast."""
+    small = ["-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1"]
+    small += ["-Dorg.slf4j.simpleLogger.showDateTime=true", *options]
+    return lambda folder: [
+        "java",
+        *small,
+        "-cp",
+        f"{folder}/target/classes:{folder}/target/dependency/*",
+        main,
+    ]
 
 
 JAVA_TOOLS = ("java", "keytool", "mvn")
@@ -159,4 +167,15 @@ SDK_PYTHON = Counterpart(
 )
 KCL_2 = Counterpart("kcl_2.7.2", "kcl", JAVA_TOOLS, maven("-Dkcl.version=2.7.2"), java("Worker"))
 KCL_3 = Counterpart("kcl_3.5.1", "kcl", JAVA_TOOLS, maven("-Dkcl.version=3.5.1"), java("Worker"))
+KCL_3_COMPATIBLE = replace(
+    KCL_3, command=java("Worker", "-Dclient.version=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X")
+)
+"""As a fleet of KCL 2.x is upgraded: first all workers run 3.x and behave like 2.x."""
+PENSTOCK = Counterpart(
+    "penstock",
+    "penstock_worker",
+    (),
+    lambda _: [],
+    lambda folder: [sys.executable, str(folder / "worker.py")],
+)
 KPL = Counterpart("kpl", "kpl", JAVA_TOOLS, maven(), java("Produce"))

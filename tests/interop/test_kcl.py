@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 from counterparts import KCL_2, KCL_3, Counterpart
-from kcl_worker import KclWorker
+from worker_process import WorkerProcess
 
 from penstock.local import LocalKinesis
 
@@ -39,7 +39,7 @@ def test_a_worker_reads_a_stream_through_a_split(counterpart: Counterpart, tls: 
         server.create_stream("orders", shards=2)
         kinesis = server.client("kinesis")
         put(kinesis, 0)
-        with KclWorker(counterpart, server, tmp_path, "worker-1", "orders", "billing") as worker:
+        with WorkerProcess(counterpart, server, tmp_path, "worker-1", "orders", "billing") as worker:
             worker.wait_for(lambda: len(worker.records) >= KEYS * EACH)
             kinesis.split_shard(
                 StreamName="orders", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126)

@@ -37,14 +37,7 @@ class CompanyRun(Run):
     batch_wait_s: ClassVar = 15
 
     def prepare(self, server):
-        dynamodb = server.client("dynamodb")
-        dynamodb.create_table(
-            TableName=TABLE,
-            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
-            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
-            BillingMode="PAY_PER_REQUEST",
-            StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
-        )
+        create_table(server)
         self.server = server
         self.start_worker()
 
@@ -101,22 +94,42 @@ class CompanyRun(Run):
 
     def gather(self, client):
         self.gather_workers()
-        streams = self.server.client("dynamodbstreams")
-        (described,) = streams.list_streams(TableName=TABLE)["Streams"]
-        arn = described["StreamArn"]
-        for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
-            iterator = streams.get_shard_iterator(
-                StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
-            )["ShardIterator"]
-            while iterator:
-                page = streams.get_records(ShardIterator=iterator)
-                if not page["Records"]:
-                    break
-                for record in page["Records"]:
-                    change = record["dynamodb"]
-                    row = read_item(change["NewImage"]) if "NewImage" in change else None
-                    self.history.log.append((change["Keys"]["leaseKey"]["S"], row))
-                iterator = page.get("NextShardIterator")
+        self.history.log = lease_log(self.server)
+
+
+def create_table(server):
+    """Create the lease table with a change stream."""
+    server.client("dynamodb").create_table(
+        TableName=TABLE,
+        KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+        AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+        BillingMode="PAY_PER_REQUEST",
+        StreamSpecification={"StreamEnabled": True, "StreamViewType": "NEW_IMAGE"},
+    )
+
+
+def lease_log(server):
+    """Return (shard, its row) after every write on a lease; None where the row was deleted."""
+    log = []
+    streams = server.client("dynamodbstreams")
+    (described,) = streams.list_streams(TableName=TABLE)["Streams"]
+    arn = described["StreamArn"]
+    for shard in streams.describe_stream(StreamArn=arn)["StreamDescription"]["Shards"]:
+        iterator = streams.get_shard_iterator(
+            StreamArn=arn, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+        )["ShardIterator"]
+        while iterator:
+            page = streams.get_records(ShardIterator=iterator)
+            if not page["Records"]:
+                break
+            for record in page["Records"]:
+                change = record["dynamodb"]
+                item = change.get("NewImage", {})
+                if item.get("entityType", {}).get("S", "LEASE") == "LEASE":  # KCL 3 has rows of other kinds
+                    row = read_item(item) if item else None
+                    log.append((change["Keys"]["leaseKey"]["S"], row))
+            iterator = page.get("NextShardIterator")
+    return log
 
 
 def events(told):

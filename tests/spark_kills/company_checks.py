@@ -12,7 +12,7 @@ from itertools import pairwise
 from checks import History, differing_replays, miscounted_batches
 
 from penstock.core.leases.lease import Lease
-from penstock.core.position import at_record
+from penstock.core.position import Position, at_record
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,16 @@ class Taken:
 
 
 @dataclass(frozen=True)
+class Began:
+    """A worker began to read a shard behind a position that it was told; what every worker with a lifecycle can note."""
+
+    shard: str
+    position: Position
+
+
+@dataclass(frozen=True)
 class Processed:
-    """A KCL worker processed one record."""
+    """A worker processed one record."""
 
     shard: str
     sequence_number: int
@@ -37,18 +45,18 @@ class Processed:
 
 @dataclass
 class CompanyHistory:
-    """A run of several queries and KCL workers.
+    """A run of several queries and workers.
 
     Attributes:
         put: (key, data) in the order in which they were put.
         queries: By worker id, the rows and executions of each query.
-        workers: By worker id, what each KCL worker did, in its order.
+        workers: By worker id, what each worker did, in its order: what it took or began, and what it processed.
         log: (shard, its row) after every write on the lease table; None where the row was deleted.
     """
 
     put: list[tuple[str, str]] = field(default_factory=list)
     queries: dict[str, History] = field(default_factory=dict)
-    workers: dict[str, list[Taken | Processed]] = field(default_factory=dict)
+    workers: dict[str, list[Taken | Began | Processed]] = field(default_factory=dict)
     log: list[tuple[str, Lease | None]] = field(default_factory=list)
 
     def rows_of(self, shard):
@@ -67,7 +75,7 @@ def processed(history):
 
 
 def takeovers(history, shard):
-    """Return (place in the log, checkpoint) of each time that somebody began to read a shard.
+    """Return (place in the log, checkpoint, reader) of each time that somebody began to read a shard.
 
     That is when the reader becomes another one, and when a lease is taken by its counter. The request of a hand-over names
     the next owner too, but it leaves the counter, and the old owner reads on.
@@ -78,7 +86,7 @@ def takeovers(history, shard):
         has_new_reader = now.reader is not None and now.reader != before.reader
         is_taken = now.owner not in (None, before.owner) and now.counter != before.counter
         if has_new_reader or is_taken:
-            found.append((at, now.checkpoint))
+            found.append((at, now.checkpoint, now.reader))
         before = now
     for name, did in history.workers.items():
         # A KCL worker that lost its lease to its own slowness takes it again under the same name.
@@ -86,8 +94,8 @@ def takeovers(history, shard):
         for at, row in history.rows_of(shard):
             if row is not None and row.owner == name and row.counter in again:
                 taken = Taken(shard, name, row.counter)
-                if taken in did and (at, row.checkpoint) not in found:
-                    found.append((at, row.checkpoint))
+                if taken in did and (at, row.checkpoint, name) not in found:
+                    found.append((at, row.checkpoint, name))
     return sorted(found, key=lambda each: each[0])
 
 
@@ -111,15 +119,24 @@ def invented(history):
     return sorted({(each.key, each.data) for each in processed(history)} - set(history.put))
 
 
+def starts_of(history, shard):
+    """Return the position of each time that somebody began to read a shard: as it was told, or as the log has it."""
+    told = {
+        name: [each.position for each in did if isinstance(each, Began) and each.shard == shard]
+        for name, did in history.workers.items()
+        if any(isinstance(each, Began) for each in did)
+    }
+    logged = [checkpoint for _, checkpoint, reader in takeovers(history, shard) if reader not in told]
+    return logged + [position for positions in told.values() for position in positions]
+
+
 def too_often(history):
     """Records that were processed more often than readers began before them.
 
     Each takeover may repeat what lies behind the checkpoint of that moment, once; nothing else may repeat anything.
     """
     counts = Counter((each.shard, place(each)) for each in processed(history))
-    starts = {
-        shard: [checkpoint for _, checkpoint in takeovers(history, shard)] for shard in {s for s, _ in counts}
-    }
+    starts = {shard: starts_of(history, shard) for shard in {shard for shard, _ in counts}}
     return sorted(
         (shard, str(position), count)
         for (shard, position), count in counts.items()
@@ -134,7 +151,7 @@ def stretches_of_query(history, name):
         by_shard[row.shard][row.batch].append(row)
     for shard, batches in by_shard.items():
         claims = list(claims_of(history, shard, name))
-        begun = [at for at, _ in takeovers(history, shard)]
+        begun = [at for at, _, _ in takeovers(history, shard)]
         stretch, last = [], None
         for _, rows in sorted(batches.items()):
             rows.sort(key=place)
@@ -161,10 +178,10 @@ def claims_of(history, shard, worker):
 
 
 def stretches_of_worker(did):
-    """Return each list of records that a KCL worker processed between taking a lease and taking it again."""
+    """Return each list of records that a worker processed between taking a lease and taking it again."""
     running = defaultdict(list)
     for each in did:
-        if isinstance(each, Taken):
+        if isinstance(each, Taken | Began):
             yield running.pop(each.shard, [])
         else:
             running[each.shard].append(each)

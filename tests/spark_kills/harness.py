@@ -196,20 +196,7 @@ class Run:
         return sum(file.stat().st_size for file in files if file.exists())
 
     def put(self, client, start, end, sent):
-        entries, number = [], start
-        while number < end:
-            key = f"key-{number % KEYS}"
-            group = min(GROUP, end - number) if number // GROUP % 2 else 1
-            datas = []
-            for _ in range(group):
-                datas.append(f"{key}/{sent[key]}")
-                sent[key] += 1
-            number += group
-            self.history.put += [(key, data) for data in datas]
-            entries.append({"PartitionKey": key, "Data": packed(key, datas)})
-        for place in range(0, len(entries), 500):
-            answer = client.put_records(StreamName="numbers", Records=entries[place : place + 500])
-            assert answer["FailedRecordCount"] == 0
+        self.history.put += put_numbers(client, start, end, sent)
 
     @staticmethod
     def reshard(client, chance):
@@ -283,6 +270,32 @@ class Run:
             with suppress(ValueError):  # cut off by a kill
                 told = json.loads(line)
                 history.executions.setdefault(told["batch"], []).append((told["count"], told["hash"]))
+
+
+def put_numbers(client, start, end, sent):
+    """Put records for KEYS keys, every other group of a key as an aggregate; return (key, data) of each.
+
+    Args:
+        client: boto3's, for Kinesis.
+        start: Number of the first record.
+        end: Number behind the last one.
+        sent: A counter of what each key has got; a key's records are numbered by it.
+    """
+    put, entries, number = [], [], start
+    while number < end:
+        key = f"key-{number % KEYS}"
+        group = min(GROUP, end - number) if number // GROUP % 2 else 1
+        datas = []
+        for _ in range(group):
+            datas.append(f"{key}/{sent[key]}")
+            sent[key] += 1
+        number += group
+        put += [(key, data) for data in datas]
+        entries.append({"PartitionKey": key, "Data": packed(key, datas)})
+    for place in range(0, len(entries), 500):
+        answer = client.put_records(StreamName="numbers", Records=entries[place : place + 500])
+        assert answer["FailedRecordCount"] == 0
+    return put
 
 
 def packed(key, datas):

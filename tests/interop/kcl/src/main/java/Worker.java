@@ -8,6 +8,7 @@ import software.amazon.kinesis.common.ConfigsBuilder;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.common.KinesisClientUtil;
+import software.amazon.kinesis.coordinator.CoordinatorConfig;
 import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.exceptions.InvalidStateException;
 import software.amazon.kinesis.exceptions.ShutdownException;
@@ -20,17 +21,26 @@ import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
 import software.amazon.kinesis.processor.ShardRecordProcessor;
 import software.amazon.kinesis.processor.SingleStreamTracker;
 import software.amazon.kinesis.retrieval.KinesisClientRecord;
+import software.amazon.kinesis.retrieval.kpl.ExtendedSequenceNumber;
 import software.amazon.kinesis.retrieval.polling.PollingConfig;
 
 /**
- * A worker of the KCL with its default clients. It prints a line for each record: shard, partition key, data. It stops in
- * order when its standard input ends.
+ * A worker of the KCL with its default clients. It stops in order when its standard input ends.
+ *
+ * <p>It prints a line when a shard begins (the position that it was told) and one for each record, before the checkpoint
+ * behind it. With a fourth argument it checkpoints at the record of that number in its shard and is gone, as if killed.
+ * -Dclient.version=... is the KCL 3 setting of that name.
  */
 public final class Worker {
+    private static long stopAfter = Long.MAX_VALUE;
+
     public static void main(String[] args) throws Exception {
         String stream = args[0];
         String application = args[1];
         String worker = args[2];
+        if (args.length > 3) {
+            stopAfter = Long.parseLong(args[3]);
+        }
         KinesisAsyncClient kinesis = KinesisClientUtil.createKinesisAsyncClient(KinesisAsyncClient.builder());
         InitialPositionInStreamExtended start =
                 InitialPositionInStreamExtended.newInitialPosition(InitialPositionInStream.TRIM_HORIZON);
@@ -41,7 +51,7 @@ public final class Worker {
         polling.idleTimeBetweenReadsInMillis(500);
         Scheduler scheduler = new Scheduler(
                 configs.checkpointConfig(),
-                configs.coordinatorConfig().parentShardPollIntervalMillis(1000).shardConsumerDispatchPollIntervalMillis(200),
+                coordinator(configs),
                 configs.leaseManagementConfig().failoverTimeMillis(5000).shardSyncIntervalMillis(5000),
                 configs.lifecycleConfig(),
                 configs.metricsConfig(),
@@ -63,12 +73,35 @@ public final class Worker {
         System.exit(0);
     }
 
+    /** KCL 2 has no client versions, so they are set by name. */
+    @SuppressWarnings({"unchecked", "rawtypes"})
+    private static CoordinatorConfig coordinator(ConfigsBuilder configs) throws ReflectiveOperationException {
+        CoordinatorConfig config =
+                configs.coordinatorConfig().parentShardPollIntervalMillis(1000).shardConsumerDispatchPollIntervalMillis(200);
+        String version = System.getProperty("client.version");
+        if (version != null) {
+            Class type = Class.forName(CoordinatorConfig.class.getName() + "$ClientVersionConfig");
+            CoordinatorConfig.class.getMethod("clientVersionConfig", type).invoke(config, Enum.valueOf(type, version));
+        }
+        return config;
+    }
+
+    private static void print(CharSequence lines) {
+        synchronized (System.out) {
+            System.out.print(lines);
+            System.out.flush();
+        }
+    }
+
     private static final class Printer implements ShardRecordProcessor {
         private String shard;
+        private long count;
 
         @Override
         public void initialize(InitializationInput input) {
             shard = input.shardId();
+            ExtendedSequenceNumber position = input.extendedSequenceNumber();
+            print("begin " + shard + ' ' + position.sequenceNumber() + ' ' + position.subSequenceNumber() + '\n');
         }
 
         @Override
@@ -76,13 +109,26 @@ public final class Worker {
             StringBuilder lines = new StringBuilder();
             for (KinesisClientRecord record : input.records()) {
                 String data = StandardCharsets.UTF_8.decode(record.data()).toString();
-                lines.append("record ").append(shard).append(' ').append(record.partitionKey()).append(' ').append(data).append('\n');
+                lines.append("record ").append(shard);
+                lines.append(' ').append(record.sequenceNumber()).append(' ').append(record.subSequenceNumber());
+                lines.append(' ').append(record.partitionKey()).append(' ').append(data).append('\n');
+                count++;
+                if (count == stopAfter) {
+                    print(lines);
+                    stopAt(record, input.checkpointer());
+                }
             }
-            synchronized (System.out) {
-                System.out.print(lines);
-                System.out.flush();
-            }
+            print(lines);
             checkpoint(input.checkpointer());
+        }
+
+        private static void stopAt(KinesisClientRecord record, RecordProcessorCheckpointer checkpointer) {
+            try {
+                checkpointer.checkpoint(record.sequenceNumber(), record.subSequenceNumber());
+            } catch (ShutdownException | InvalidStateException error) {
+                throw new IllegalStateException(error);
+            }
+            Runtime.getRuntime().halt(0);
         }
 
         @Override

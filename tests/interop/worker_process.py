@@ -1,4 +1,4 @@
-"""A worker of the KCL as a process, and the records that it prints."""
+"""A worker of an application as a process, and what it prints: of the KCL or of Penstock."""
 
 from __future__ import annotations
 
@@ -8,24 +8,18 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import NamedTuple, Self
+from typing import Self
 
+from company_checks import Began, Processed
 from counterparts import Counterpart, environment
 
+from penstock.core.position import parse_checkpoint
 from penstock.local import Handle
 
 WAIT_S = 150.0
 
 
-class Printed(NamedTuple):
-    """A record as the worker printed it."""
-
-    shard: str
-    key: str
-    data: str
-
-
-class KclWorker:
+class WorkerProcess:
     """A running worker; a context manager that ends it.
 
     Args:
@@ -35,6 +29,11 @@ class KclWorker:
         name: Of the worker.
         stream: What it reads.
         application: For whom.
+        more: Further arguments of the program.
+
+    Attributes:
+        did: The shards that it began and the records that it processed, in its order.
+        last_line: What it printed last.
     """
 
     def __init__(
@@ -45,14 +44,18 @@ class KclWorker:
         name: str,
         stream: str,
         application: str,
+        *more: str,
     ) -> None:
-        self.records: list[Printed] = []
+        self.name = name
+        self.did: list[Began | Processed] = []
         self.last_line = ""
         self._log = tmp_path / f"{name}.log"
+        folder = tmp_path / name
+        folder.mkdir()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                counterpart.line(server, tmp_path, stream, application, name),
-                env=environment(server, tmp_path),
+                counterpart.line(server, folder, stream, application, name, *more),
+                env=environment(server, folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -63,16 +66,33 @@ class KclWorker:
 
     def _read(self) -> None:
         for line in self._process.stdout:
-            kind, *rest = line.split()
-            if kind == "record":
-                self.records.append(Printed(*rest))
+            if not line.endswith("\n"):
+                break  # cut off by a kill
+            match line.split():
+                case ["begin", shard, place, sub]:
+                    self.did.append(Began(shard, parse_checkpoint(place, int(sub))))
+                case ["record", shard, number, sub, key, data]:
+                    self.did.append(Processed(shard, int(number), int(sub), key, data))
+                case ["stopped"] | ["runs", "on"]:
+                    pass
+                case _:
+                    raise ValueError(f"{self.name} printed {line!r}")
             self.last_line = line.strip()
+
+    @property
+    def records(self) -> list[Processed]:
+        """What it processed."""
+        return [each for each in self.did if isinstance(each, Processed)]
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def wait_for(self, condition: Callable[[], bool]) -> None:
         """Wait until something is true; fails with the end of the worker's log."""
         deadline_s = time.monotonic() + WAIT_S
         while not condition():
-            assert self._process.poll() is None, self.log()
+            assert self.is_alive, self.log()
             assert time.monotonic() < deadline_s, self.log()
             time.sleep(0.05)
 
@@ -85,14 +105,23 @@ class KclWorker:
         self._process.wait(WAIT_S)
         self._reader.join(WAIT_S)
 
+    def kill(self) -> None:
+        """End it at once (SIGKILL), and read what it had printed."""
+        self._process.kill()
+        self._process.wait()
+        self._reader.join(WAIT_S)
+
+    def wait(self) -> None:
+        """Wait until it ends by itself."""
+        self._process.wait(WAIT_S)
+        self._reader.join(WAIT_S)
+
     def __enter__(self) -> Self:
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join(WAIT_S)
+        self.kill()
         self._process.stdin.close()
         self._process.stdout.close()
