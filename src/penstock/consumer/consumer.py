@@ -34,6 +34,7 @@ from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, NoMetrics
@@ -54,12 +55,14 @@ class ConsumerPorts:
         lease_table: The application's leases.
         clock: Time; None: the system's.
         chance: Jitter; None: the system's.
+        kcl3: What KCL 3 workers keep beside the leases; None: there are none.
     """
 
     kinesis: Kinesis
     lease_table: LeaseTable
     clock: Clock | None = None
     chance: Chance | None = None
+    kcl3: Kcl3Tables | None = None
 
 
 class Consumer:
@@ -308,6 +311,7 @@ class Consumer:
                 clock=ports.clock or SystemClock(),
                 chance=ports.chance or random.SystemRandom(),
                 metrics=metrics,
+                kcl3=ports.kcl3,
             ),
             pools=thread_pools(self.options),
             home=self._home,
@@ -388,5 +392,7 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
         deadline_s=min(options.deadline_s, lease_duration_s),
     )
     return ConsumerPorts(
-        kinesis=wiring.open_kinesis(options), lease_table=wiring.open_lease_table(table_name, table_options)
+        kinesis=wiring.open_kinesis(options),
+        lease_table=wiring.open_lease_table(table_name, table_options),
+        kcl3=wiring.open_kcl3_tables(table_name, table_options),
     )

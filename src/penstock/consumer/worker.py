@@ -24,6 +24,7 @@ from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
@@ -48,6 +49,7 @@ class WorkerPorts:
     clock: Clock
     chance: Chance
     metrics: Metrics
+    kcl3: Kcl3Tables | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +118,9 @@ class Worker:
         self._has_ended = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
-        coordinator_options = replace(options.coordinator_options(), stream=stream_identity)
+        coordinator_options = replace(
+            options.coordinator_options(), stream=stream_identity, kcl3=ports.kcl3 is not None
+        )
         self.leases = LeaseLoop(
             Coordinator(worker_id, coordinator_options),
             stream=stream,
@@ -127,6 +131,7 @@ class Worker:
             metrics=ports.metrics,
             heartbeat_pool=pools.heartbeat,
             call_pool=pools.call,
+            kcl3=ports.kcl3,
         )
         self.delivery = DeliveryLoop(
             stream=stream,

@@ -24,17 +24,22 @@ from penstock.core.leases.coordinator_events import (
     ExtendDelivery,
     FetchFailed,
     FetchLease,
+    FindOwnLeases,
+    FleetRefused,
     LeaseFetched,
+    LeaveFleet,
     Level,
     ListingDone,
     ListingFailed,
     ListShards,
+    LookAtFleet,
     NotDone,
     Problem,
     ReaderFailed,
     ReadersFound,
     ReaderStopped,
     Report,
+    ReportWorker,
     ScanDone,
     ScanFailed,
     ScanTable,
@@ -49,7 +54,11 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
     WriteLease,
 )
-from penstock.core.leases.foreign_lease import ForeignLease, describe_foreign_table
+from penstock.core.leases.foreign_lease import describe_foreign_table
+from penstock.core.leases.kcl3_fleet import (
+    describe_unknown_version,
+    describe_unreadable_fleet,
+)
 from penstock.core.leases.lease_writes import (
     Checkpoint,
     End,
@@ -61,19 +70,18 @@ from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position
 from penstock.errors import (
     AccessDenied,
-    NotFound,
     OptionError,
     PenstockError,
     Rejected,
-    ServiceError,
-    Throttled,
-    Unavailable,
     UnknownOutcome,
 )
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
+from penstock.runtime.call_problems import detail_of, problem_of
+from penstock.runtime.kcl3_calls import Kcl3Calls
 from penstock.runtime.loop import Condition, Loop, Pool
 
 log = logging.getLogger("penstock.leases")
@@ -139,6 +147,7 @@ class LeaseLoop(Loop[Event]):
         call_pool: For every other call.
         table_option: What names the lease table where the user configures it.
         condition: What its thread waits on; a new one by default.
+        kcl3: What KCL 3 workers keep beside the leases; needed where the coordinator asks for it.
     """
 
     def __init__(
@@ -155,6 +164,7 @@ class LeaseLoop(Loop[Event]):
         call_pool: Pool,
         table_option: str = "application",
         condition: Condition | None = None,
+        kcl3: Kcl3Tables | None = None,
     ) -> None:
         super().__init__(condition)
         self._coordinator = coordinator
@@ -167,6 +177,7 @@ class LeaseLoop(Loop[Event]):
         self._heartbeat_pool = heartbeat_pool
         self._call_pool = call_pool
         self._table_option = table_option
+        self._kcl3 = None if kcl3 is None else Kcl3Calls(coordinator.worker, table, kcl3, clock)
         self._takes_counted: dict[str, int] = {}
         self._lost_counted = 0
         self._waiting_answers: set[tuple[str, int]] = set()
@@ -229,7 +240,7 @@ class LeaseLoop(Loop[Event]):
                 self._waiting_answers.add((event.key, event.epoch))
         super().post(event)
 
-    def _begin(self, effect: Effect) -> None:
+    def _begin(self, effect: Effect) -> None:  # noqa: C901, PLR0912 - one case per effect
         match effect:
             case AuditReaders():
                 raise AssertionError("an audit is answered at once, by the caller")
@@ -244,19 +255,30 @@ class LeaseLoop(Loop[Event]):
                 self._call(lambda: self._fetch(effect))
             case ListShards():
                 self._call(lambda: self._list(effect))
+            case LookAtFleet() | ReportWorker() | LeaveFleet() | FindOwnLeases():
+                calls = self._kcl3
+                if calls is None:
+                    raise RuntimeError("the coordinator looks for KCL 3 workers, and the lease loop cannot")
+                self._call(lambda: calls.answer(effect))
             case Report():
                 self._report(effect)
             case TableRefused(foreign):
-                self._refuse(foreign)
+                self._refuse(
+                    describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
+                )
+            case FleetRefused(version, detail):
+                self._refuse(
+                    describe_unknown_version(version, self._table.name)
+                    if version
+                    else describe_unreadable_fleet(self._table.name, detail)
+                )
             case Stopped():
                 self.is_finished = True
             case _:
                 self._tell_readers(effect)
 
-    def _refuse(self, foreign: ForeignLease) -> None:
-        error = OptionError(
-            describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
-        )
+    def _refuse(self, why: str) -> None:
+        error = OptionError(why)
         log.error("%s", error)
         if self.on_unusable_table is not None:
             self.on_unusable_table(error)
@@ -301,7 +323,7 @@ class LeaseLoop(Loop[Event]):
         try:
             scan = self._table.scan(part)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return ScanFailed(_problem(error), _detail(error))
+            return ScanFailed(problem_of(error), detail_of(error))
         self._metrics.observe("lease_scan_s", self._clock.monotonic_s() - began_s)
         skipped = tuple((row.key, row.reason) for row in scan.skipped)
         return ScanDone(scan.leases, skipped, began_s, part)
@@ -317,7 +339,7 @@ class LeaseLoop(Loop[Event]):
         except UnknownOutcome:
             return WriteDone(effect.write_id, effect.write, UNKNOWN)
         except PenstockError as error:
-            return WriteDone(effect.write_id, effect.write, NotDone(_problem(error), _detail(error)))
+            return WriteDone(effect.write_id, effect.write, NotDone(problem_of(error), detail_of(error)))
         except Exception:
             # Not one of the port's errors: nobody can say whether the write happened.
             log.exception("a lease write failed in an unexpected way: %r", effect.write)
@@ -332,7 +354,7 @@ class LeaseLoop(Loop[Event]):
         try:
             return LeaseFetched(effect.key, self._table.fetch(effect.key))
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return FetchFailed(effect.key, _problem(error), _detail(error))
+            return FetchFailed(effect.key, problem_of(error), detail_of(error))
 
     def _list(self, effect: ListShards) -> Event:
         shard_filter = (
@@ -341,7 +363,7 @@ class LeaseLoop(Loop[Event]):
         try:
             listing = self._kinesis.fetch_shards(self._stream, shard_filter)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return ListingFailed(effect.purpose, _problem(error), _detail(error))
+            return ListingFailed(effect.purpose, problem_of(error), detail_of(error))
         moment_ms = self._clock.wall_ms() if listing.server_ms is None else listing.server_ms
         return ListingDone(effect.purpose, listing.shards, moment_ms)
 
@@ -367,20 +389,3 @@ class LeaseLoop(Loop[Event]):
         if stats.lost_leases > self._lost_counted:
             self._metrics.count("lost_leases", stats.lost_leases - self._lost_counted)
             self._lost_counted = stats.lost_leases
-
-
-def _problem(error: Exception) -> Problem:
-    if isinstance(error, Throttled):
-        return Problem.THROTTLED
-    if isinstance(error, NotFound):
-        return Problem.TABLE_MISSING
-    if isinstance(error, Unavailable | UnknownOutcome):
-        return Problem.UNAVAILABLE
-    if isinstance(error, ServiceError):
-        return Problem.REFUSED
-    log.error("a call failed in an unexpected way", exc_info=error)
-    return Problem.UNAVAILABLE
-
-
-def _detail(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"

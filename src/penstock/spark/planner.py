@@ -27,6 +27,7 @@ from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
@@ -65,6 +66,7 @@ class Planner:
         threads: Where its threads come from.
         open_metrics: Opens what figures go to, when the query's worker id is known.
         read: Reads one shard of a batch as an executor does; its rows are dropped here.
+        kcl3: What KCL 3 workers keep beside the leases; None: there are none.
     """
 
     def __init__(
@@ -78,6 +80,7 @@ class Planner:
         threads: Threads,
         open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
         read: Callable[[ShardTask], Iterable[Any]],
+        kcl3: Kcl3Tables | None = None,
     ) -> None:
         self._options = options
         self._kinesis = kinesis
@@ -85,6 +88,7 @@ class Planner:
         self._clock = clock
         self._chance = chance
         self._threads = threads
+        self._kcl3 = kcl3
         self._open_metrics = open_metrics
         self._metrics: ClosableMetrics | None = None
         self._poller = NewsPoller(
@@ -284,7 +288,11 @@ class Planner:
         self._metrics = self._open_metrics(options, worker)
         query_worker = QueryWorker(
             worker,
-            replace(coordinator_options(options, is_new=not known.shards), stream=self._stream),
+            replace(
+                coordinator_options(options, is_new=not known.shards),
+                stream=self._stream,
+                kcl3=self._kcl3 is not None,
+            ),
             stream=options.stream,
             table=self._table,
             kinesis=self._kinesis,
@@ -292,6 +300,7 @@ class Planner:
             chance=self._chance,
             threads=self._threads,
             metrics=self._metrics,
+            kcl3=self._kcl3,
         )
         shards = QueryShards(worker, self._settler.rewound_from)
         for row in rows.values():

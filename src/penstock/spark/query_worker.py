@@ -27,6 +27,7 @@ from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
@@ -53,6 +54,7 @@ class QueryWorker:
         chance: Jitter.
         threads: Where its threads come from.
         metrics: Where figures go; the same names as the consumer's.
+        kcl3: What KCL 3 workers keep beside the leases; needed where the options ask for it.
     """
 
     def __init__(
@@ -67,6 +69,7 @@ class QueryWorker:
         chance: Chance,
         threads: Threads,
         metrics: Metrics,
+        kcl3: Kcl3Tables | None = None,
     ) -> None:
         self.worker = worker
         self._clock = clock
@@ -92,6 +95,7 @@ class QueryWorker:
             call_pool=self._pools[1],
             table_option="applicationName (or leaseTable)",
             condition=threads.condition(),
+            kcl3=kcl3,
         )
         self._loop.on_unusable_table = self._refuse
         self._loop.readers = self

@@ -11,7 +11,7 @@ from penstock.spark.planner import Planner
 from penstock.spark.process_resources import open_metrics_for, reading_process, shard_iterators
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import SystemClock, open_kinesis, open_lease_table
+from penstock.wiring import SystemClock, open_kcl3_tables, open_kinesis, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,6 +28,7 @@ def open_planner(options: SourceOptions) -> Planner:
         threads=SYSTEM_THREADS,
         open_metrics=open_metrics_for,
         read=lambda task: rows_of(task, options),
+        kcl3=open_kcl3_tables(options.lease_table, options.connection),
     )
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Collection, Container
 from dataclasses import dataclass
 
 from penstock.core.leases.coordinator_events import FetchLease
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
+from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Release, Renew, Take
@@ -34,6 +35,7 @@ class AwaitedLeases:
         turn: Where effects go.
         writes: Sends writes.
         stream_check: The coordinator's.
+        membership: The coordinator's.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -44,6 +46,7 @@ class AwaitedLeases:
         turn: Turn,
         writes: PendingWrites,
         stream_check: StreamCheck,
+        membership: Kcl3Membership,
     ) -> None:
         self.me = me
         self.options = options
@@ -51,6 +54,7 @@ class AwaitedLeases:
         self._turn = turn
         self._writes = writes
         self.stream_check = stream_check
+        self.membership = membership
         self._is_stopping = False
         self._asks: dict[str, _Ask] = {}
 
@@ -59,6 +63,10 @@ class AwaitedLeases:
 
     def __contains__(self, key: object) -> bool:
         return key in self._asks
+
+    def keys(self) -> Collection[str]:
+        """Return the keys of what was asked for."""
+        return self._asks.keys()
 
     @property
     def next_look_s(self) -> float:
@@ -116,6 +124,8 @@ class AwaitedLeases:
             self._writes.enqueue(write, ForGain(Reason.HANDED_OVER))
 
     def _is_overdue(self, row: Lease, ask: _Ask, now_s: float) -> bool:
+        if self.membership.is_led:
+            return False  # the leader asked, and it ends what lasts too long
         if self.view.owner_state(row.key, now_s) is OwnerState.EXPIRED:
             return True
         is_overdue = now_s >= ask.since_s + self.options.handover_timeout_s

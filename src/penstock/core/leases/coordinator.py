@@ -14,10 +14,15 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `StartReader(key, epoch, position, lease, deliver_until_s)` | later `CheckpointRequested`, `ReaderProgress`, and at last exactly one of `ShardDrained`, `ReaderFailed`, or `ReaderStopped` after a `StopReader` |
 | `StopReader(key, epoch, why)` | `ReaderStopped` (unless `ShardDrained` or `ReaderFailed` is on its way already) |
 | `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
+| `LookAtFleet(workers)` | `FleetSeen(rows, wall_s)` / `FleetNotSeen` |
+| `ReportWorker(measures_cpu, is_full)` | `WorkerReported(problem or None)` |
+| `FindOwnLeases(known)` | `OwnLeasesFound(leases)` / `OwnLeasesNotFound` |
+| `LeaveFleet()` | `FleetLeft()` |
 | `AuditReaders()` | `ReadersFound(alive)`, at once |
 | `CheckpointStands(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
 | `TableRefused(foreign)` | nothing: the worker stops; say why to whoever runs it |
+| `FleetRefused(version, detail)` | nothing: the worker stops; say why to whoever runs it |
 | `Stopped()` | nothing: the last effect of all |
 
 Events that come on their own: `Tick` (due at `next_wake_s`), `StopRequested`. Every call is answered by exactly
@@ -42,12 +47,14 @@ from penstock.core.leases.coordinator_events import (
     Effect,
     Event,
     FetchFailed,
+    FleetEvent,
     LeaseFetched,
     Level,
     ListingDone,
     ListingFailed,
     ListingPurpose,
     NotDone,
+    OwnLeasesFound,
     Problem,
     ReaderFailed,
     ReaderProgress,
@@ -82,6 +89,7 @@ from penstock.core.leases.fleet_view import (
 )
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.kcl3_membership import LED_LOOK_ROUNDS, Kcl3Membership
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_cleanup import LeaseCleanup
@@ -148,7 +156,10 @@ class Coordinator:
         self._damaged_rows = DamagedRows(view, turn)
         self._syncer = ShardSyncer(worker, options, view, turn, writes, listing, scans)
         self._cleanup = LeaseCleanup(worker, options, view, turn, writes, listing)
-        self._awaited = AwaitedLeases(worker, options, view, turn, writes, self._stream_check)
+        self._membership = Kcl3Membership(worker, options, turn)
+        self._awaited = AwaitedLeases(
+            worker, options, view, turn, writes, self._stream_check, self._membership
+        )
         self._own_rows = OwnRows(
             worker,
             options,
@@ -158,6 +169,7 @@ class Coordinator:
             self._awaited,
             self._late_checkpoints,
             self._stream_check,
+            self._membership,
         )
         self._row_looks = RowLooks(turn)
         self._looks = LookSchedule(worker, options, view, turn, scans)
@@ -165,6 +177,7 @@ class Coordinator:
         self.stats = CoordinatorStats()
         self.stopped = False
         self._fleet_size = (0, 1)
+        self._live: frozenset[str] = frozenset()  # as of the last look at the whole table
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
         self._is_refused = False
@@ -183,6 +196,7 @@ class Coordinator:
             self._scans.next_wake_s,
             self._awaited.next_look_s,
             self._row_looks.next_look_s,
+            self._membership.next_wake_s,
         ]
         if self._stop_by_s is not None:
             moments.append(self._stop_by_s)
@@ -235,7 +249,9 @@ class Coordinator:
                 pass
             case TableReady(row_count):
                 self._looks.on_table_ready(row_count)
-                self._scans.on_table_ready(now_s)
+                self._membership.begin(now_s)
+                if self._membership.is_known:
+                    self._scans.on_table_ready(now_s)
             case TableFailed(detail):
                 self._scans.on_table_failed(detail, now_s)
             case ScanDone():
@@ -274,7 +290,7 @@ class Coordinator:
             case StopRequested():
                 self._begin_stop(now_s)
             case _:
-                assert_never(event)
+                self._on_fleet(event, now_s)
 
     def _advance(self, now_s: float) -> None:
         self.held_leases.tick(now_s)
@@ -282,8 +298,35 @@ class Coordinator:
         self._scans.advance(now_s)
         self._look_at_rows(now_s)
         self._awaited.look(now_s)
+        self._membership.advance(self._live, self._own_keys, now_s)
         self._writes.pump(now_s)
         self._finish_stop(now_s)
+
+    def _on_fleet(self, event: FleetEvent, now_s: float) -> None:
+        was_known = self._membership.is_known
+        is_full = self.options.max_leases is not None and len(self.held_leases) >= self.options.max_leases
+        if self._membership.handle(event, now_s, is_full=is_full):
+            self._scans.request()
+        if self._membership.is_known and not was_known:
+            self._scans.on_table_ready(now_s)
+        if self._membership.is_refused:
+            self._begin_stop(now_s)
+        if isinstance(event, OwnLeasesFound) and self._stop_by_s is None:
+            self._see_assigned(event.leases, now_s)
+
+    def _see_assigned(self, leases: Sequence[Lease], now_s: float) -> None:
+        for lease in leases:
+            self.view.observe(lease, now_s)
+        if self._stream_check.look(leases, is_whole=False) and not self._listing.is_under_way:
+            self._listing.begin(ListingPurpose.COMPARE)
+        self._refuse_foreign(now_s)
+        self._own_rows.see(leases, now_s)
+        for parent in self.held_leases.awaited_parents():
+            self._row_looks.want(parent, now_s)
+        self.held_leases.wake_waiting(now_s)
+
+    def _own_keys(self) -> frozenset[str]:
+        return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())
 
     def _on_listing(self, event: ListingDone, now_s: float) -> None:
         match event.purpose:
@@ -353,6 +396,8 @@ class Coordinator:
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
         self._count(fleet, live)
+        self._live = frozenset(live)
+        self._membership.see_workers(live)
         self._looks.on_whole_table(live)
         workers = sorted(live)
         if self._syncer.on_round(workers, self.held_leases.lacking_parents()):
@@ -377,6 +422,7 @@ class Coordinator:
             round_s=self.round_s,
             held_count=len(self.held_leases),
         )
+        plan = self._membership.restrain(plan)
         self._begin_moves(plan.moves, now_s)
         self._count_own()
         return plan
@@ -400,6 +446,8 @@ class Coordinator:
         if self._looks.part is None:
             look_s = min(look_s, self.view.handovers.next_overdue_s(now_s))
         self._looks.schedule(now_s, look_s, is_whole=is_whole, is_moving=bool(plan.moves))
+        if self._membership.finds_by_index:
+            self._scans.schedule(now_s + LED_LOOK_ROUNDS * self.round_s)
         if self._syncer.cold_until_s is not None:
             self._scans.schedule(max(self._syncer.cold_until_s, now_s + 0.01 * self.round_s))
 
@@ -423,6 +471,7 @@ class Coordinator:
                 if not isinstance(move, Gain) or move.is_live or move.write.key in left
             ]
             plan = RoundPlan(kept, plan.look_s)
+        plan = self._membership.restrain(plan)
         self._begin_moves(plan.moves, now_s)
         return plan
 
@@ -577,12 +626,18 @@ class Coordinator:
         self._stop_by_s = now_s + self.options.shutdown_timeout_s
         self._writes.drop_queue()
         self._awaited.stop()
+        self._membership.leave()
         self.held_leases.stop_all(now_s)
 
     def _finish_stop(self, now_s: float) -> None:
         if self._stop_by_s is None:
             return
-        is_done = self.held_leases.is_quiet and not self._awaited and self._writes.is_idle()
+        is_done = (
+            self.held_leases.is_quiet
+            and not self._awaited
+            and self._membership.is_quiet
+            and self._writes.is_idle()
+        )
         if not is_done and now_s < self._stop_by_s:
             return
         if not is_done and self._stop_hard_s is None:

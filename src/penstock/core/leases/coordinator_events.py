@@ -11,6 +11,7 @@ from enum import Enum
 from typing import Final, TypeAlias
 
 from penstock.core.leases.foreign_lease import ForeignLease
+from penstock.core.leases.kcl3_fleet import Kcl3Rows
 from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import Applied, LeaseWrite, Refused
 from penstock.core.leases.table_part import TablePart
@@ -135,6 +136,55 @@ class FetchFailed:
     detail: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class FleetSeen:
+    """The answer to a `LookAtFleet`.
+
+    Args:
+        rows: As read.
+        wall_s: Seconds since the epoch when they were read: KCL 3 workers date their reports.
+    """
+
+    rows: Kcl3Rows
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNotSeen:
+    """A `LookAtFleet` gave no answer."""
+
+    problem: Problem
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerReported:
+    """The answer to a `ReportWorker`; a problem where it was not written."""
+
+    problem: Problem | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FleetLeft:
+    """The answer to a `LeaveFleet`, however it ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLeasesFound:
+    """The answer to a `FindOwnLeases`: rows that name this worker as owner and were not known to."""
+
+    leases: tuple[Lease, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OwnLeasesNotFound:
+    """A `FindOwnLeases` gave no answer."""
+
+    problem: Problem
+    detail: str = ""
+
+
 class ListingPurpose(Enum):
     """What a listing is for."""
 
@@ -254,6 +304,10 @@ class StopRequested:
     """Finish what is in hand, checkpoint, release everything, within `shutdown_timeout_s`."""
 
 
+FleetEvent: TypeAlias = (
+    FleetSeen | FleetNotSeen | WorkerReported | FleetLeft | OwnLeasesFound | OwnLeasesNotFound
+)
+"""What is answered about KCL 3 workers."""
 Event: TypeAlias = (
     Tick
     | TableReady
@@ -263,6 +317,7 @@ Event: TypeAlias = (
     | WriteDone
     | LeaseFetched
     | FetchFailed
+    | FleetEvent
     | ListingDone
     | ListingFailed
     | CheckpointRequested
@@ -314,6 +369,48 @@ class FetchLease:
     """Read one row, strongly consistent; answer `LeaseFetched` or `FetchFailed`."""
 
     key: str
+
+
+@dataclass(frozen=True, slots=True)
+class LookAtFleet:
+    """Read what KCL 3 workers keep beside the leases; answer `FleetSeen` or `FleetNotSeen`.
+
+    Args:
+        workers: Whose reports are wanted beside the leader's.
+    """
+
+    workers: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ReportWorker:
+    """Report this worker's metrics to the leader of KCL 3 workers; answer `WorkerReported`.
+
+    Args:
+        measures_cpu: Whether the others report how busy their processors are.
+        is_full: This worker wants no more leases.
+    """
+
+    measures_cpu: bool
+    is_full: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveFleet:
+    """Take this worker's report back; answer `FleetLeft`."""
+
+
+@dataclass(frozen=True, slots=True)
+class FindOwnLeases:
+    """Find the leases of this worker by the index, and read those that it does not know of.
+
+    Answer `OwnLeasesFound` or `OwnLeasesNotFound`.
+
+    Args:
+        known: Keys that need not be read.
+    """
+
+    known: frozenset[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -424,6 +521,7 @@ class Topic(Enum):
     AUDIT = "held leases and readers disagree"
     CALL_FAILED = "call failed"
     SHARD_VANISHED = "shard vanished"
+    FLEET = "who assigns leases"
     CHECKPOINT_BEHIND = "checkpoint behind the table's"
     SHUTDOWN = "shutdown"
 
@@ -452,6 +550,19 @@ class TableRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class FleetRefused:
+    """Nobody can say whether this worker may take leases beside the Java workers of the table: it stops.
+
+    Args:
+        version: Their state, which is not known; empty where it could not be read.
+        detail: Why not.
+    """
+
+    version: str
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Stopped:
     """The machine has stopped: every reader has, and what could be released is."""
 
@@ -461,6 +572,10 @@ Effect: TypeAlias = (
     | ScanTable
     | WriteLease
     | FetchLease
+    | LookAtFleet
+    | ReportWorker
+    | LeaveFleet
+    | FindOwnLeases
     | ListShards
     | StartReader
     | ExtendDelivery
@@ -469,6 +584,7 @@ Effect: TypeAlias = (
     | AuditReaders
     | Report
     | TableRefused
+    | FleetRefused
     | Stopped
 )
 

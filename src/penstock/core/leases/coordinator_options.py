@@ -56,6 +56,8 @@ class CoordinatorOptions:
             taken up again, since the batch that was under way is repeated first. Claims are refused once another worker
             reads the shard, so a lease that is renewed late is not lost, and many leases are renewed less often.
         stream: The stream whose shards are shared: leases of another one are refused. None compares nothing.
+        kcl3: Whether KCL 3 workers may stand at the table: before anything else it is looked whether their leader assigns
+            the leases.
         start: Where shards start when the application starts for the first time.
         cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
         hole_confidence_rounds: A hole in the hash range must be seen in so many rounds in a row before it is
@@ -83,6 +85,7 @@ class CoordinatorOptions:
     handover_poll_s: float = 1.5
     keeps_claims: bool = False
     stream: StreamIdentity | None = None
+    kcl3: bool = False
     start: StartingPosition = field(default_factory=lambda: StartingPosition(default=LATEST))
     cold_start_jitter_s: float = 5.0
     hole_confidence_rounds: int = 3

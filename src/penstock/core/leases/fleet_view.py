@@ -24,6 +24,7 @@ class Reason(Enum):
     UNOWNED = "unowned"
     EXPIRED = "expired"
     OWN = "own"  # it bears this worker's name from before a restart
+    ASSIGNED = "assigned"  # the leader of a native KCL 3 fleet gave it to this worker
     CHILD = "child"  # this worker ended its parent
     SHARE = "share"  # this worker has fewer than its share
     LEFT_OVER = "left_over"  # free for long: whoever should take it does not

@@ -110,6 +110,15 @@ def describe_unknown_version(version: str, table: str) -> str:
     )
 
 
+def describe_unreadable_fleet(table: str, detail: str) -> str:
+    """Return the sentence that refuses a fleet whose state may not be read, with the way out."""
+    return (
+        f"KCL 3 workers stood at lease table {table}, and whether a leader assigns its leases cannot be read ({detail}): "
+        f"allow dynamodb:GetItem on {table} and on the tables {table}-CoordinatorState and {table}-WorkerMetricStats, "
+        "or give this worker an application of its own"
+    )
+
+
 def is_known_version(version: str | None) -> bool:
     """Whether it is known what a state of the migration means."""
     return version is None or version in _NATIVE or version in _PLAIN_2X or version == _UPGRADING

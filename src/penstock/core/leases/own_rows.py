@@ -8,6 +8,7 @@ from penstock.core.leases.awaited_leases import AwaitedLeases
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.kcl3_membership import Kcl3Membership
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
@@ -30,6 +31,7 @@ class OwnRows:
         awaited: What it has asked for.
         late_checkpoints: What is done in shards whose leases were lost.
         stream_check: The coordinator's.
+        membership: The coordinator's.
     """
 
     def __init__(  # noqa: PLR0917 - the parts of one coordinator
@@ -42,6 +44,7 @@ class OwnRows:
         awaited: AwaitedLeases,
         late_checkpoints: LateCheckpoints,
         stream_check: StreamCheck,
+        membership: Kcl3Membership,
     ) -> None:
         self.me = me
         self.options = options
@@ -51,6 +54,7 @@ class OwnRows:
         self._awaited = awaited
         self._late_checkpoints = late_checkpoints
         self._stream_check = stream_check
+        self._membership = membership
         self._unheld: set[str] = set()
 
     def are_picked_up(self) -> bool:
@@ -85,7 +89,8 @@ class OwnRows:
         if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
             self._awaited.add(key, now_s)
         elif lease.reader == self.me:
-            reason = Reason.HANDED_OVER if key in self._awaited else Reason.OWN
+            own = Reason.ASSIGNED if self._membership.is_led else Reason.OWN
+            reason = Reason.HANDED_OVER if key in self._awaited else own
             self._writes.enqueue(self._write_for(lease, now_s), ForGain(reason))
 
     def _write_for(self, lease: Lease, now_s: float) -> LeaseWrite:

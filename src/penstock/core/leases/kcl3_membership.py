@@ -1,0 +1,274 @@
+"""One worker's place beside KCL 3 workers: when it looks at them, what it reports, and what it leaves to their leader."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import Final, assert_never
+
+from penstock.core.leases.coordinator_events import (
+    FindOwnLeases,
+    FleetEvent,
+    FleetLeft,
+    FleetNotSeen,
+    FleetRefused,
+    FleetSeen,
+    LeaveFleet,
+    Level,
+    LookAtFleet,
+    OwnLeasesFound,
+    OwnLeasesNotFound,
+    Problem,
+    ReportWorker,
+    Topic,
+    WorkerReported,
+)
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.fleet_view import Gain, tie
+from penstock.core.leases.kcl3_fleet import (
+    CPU,
+    REPORT_INTERVAL_S,
+    FleetJudge,
+    FleetMode,
+    Kcl3Rows,
+    is_known_version,
+    metrics_to_report,
+    unseen_by_leader,
+    wants_reports,
+)
+from penstock.core.leases.move_planner import RoundPlan
+from penstock.core.leases.turn import Turn
+
+_JITTER: Final = 0.1
+_AGAIN_S: Final = 2.0  # after a first look that failed: nothing begins before one has succeeded
+_ASKED_MAX: Final = 100  # workers whose metrics are read in one look
+LED_LOOK_ROUNDS: Final = 10
+"""A worker that finds its leases by the index looks at the table so many times less often."""
+
+
+class Kcl3Membership:
+    """One worker among KCL 3 workers, if there are any. Not thread-safe.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        turn: Where effects go.
+    """
+
+    def __init__(self, me: str, options: CoordinatorOptions, turn: Turn) -> None:
+        self.me = me
+        self.options = options
+        self._turn = turn
+        self.is_refused = False
+        self._wall_s = 0.0  # as of the last look
+        self._judge = FleetJudge(me)
+        self.mode = FleetMode.OWN
+        self.is_known = not options.kcl3
+        """Whether it is known who decides about the leases: before that nothing begins."""
+        self._rows = Kcl3Rows()
+        self._look_s = math.inf
+        self._find_s = math.inf
+        self._is_looking = False
+        self._is_finding = False
+        self._is_reporting = False
+        self._is_listed = False  # the leader may know this worker
+        self._is_stopping = False
+        self._is_leaving = False
+        self._told = ""
+        self._asked: frozenset[str] = frozenset()
+        self._unseen: frozenset[str] = frozenset()
+        self._told_unseen: set[str] = set()
+
+    @property
+    def next_wake_s(self) -> float:
+        """When there is something to begin; infinity for never."""
+        look_s = math.inf if self._is_looking else self._look_s
+        return min(look_s, math.inf if self._is_finding else self._find_s)
+
+    @property
+    def is_led(self) -> bool:
+        """Whether a leader assigns every lease."""
+        return self.mode is FleetMode.LED
+
+    @property
+    def finds_by_index(self) -> bool:
+        """Whether this worker learns of its leases by the index, without reading the table."""
+        return self.is_led and self._rows.has_index
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing of a worker that stops is under way."""
+        return not self._is_leaving and not self._is_reporting
+
+    def handle(self, event: FleetEvent, now_s: float, *, is_full: bool) -> bool:
+        """Observe an answer.
+
+        Args:
+            event: The answer.
+            now_s: Monotonic seconds.
+            is_full: This worker has as many leases as it may.
+
+        Returns:
+            Whether somebody else decides about the leases than before: the table is to be looked at again.
+        """
+        match event:
+            case FleetSeen(rows, wall_s):
+                return self._on_seen(rows, now_s, wall_s, is_full=is_full)
+            case FleetNotSeen(problem, detail):
+                self._on_not_seen(problem, detail, now_s)
+            case WorkerReported(problem, detail):
+                self._on_reported(problem, detail)
+            case FleetLeft():
+                self._is_leaving = self._is_listed = False
+            case OwnLeasesFound():
+                self._on_found(now_s)
+            case OwnLeasesNotFound(problem, detail):
+                self._turn.report_failed_call("finding this worker's leases", problem, detail)
+                self._on_found(now_s)
+            case _:
+                assert_never(event)
+        return False
+
+    # --- looking ------------------------------------------------------------------------------------------
+
+    def begin(self, now_s: float) -> None:
+        """Observe that the lease table is there."""
+        if self.options.kcl3 and self._look_s == math.inf:
+            self._look_s = now_s
+
+    def advance(self, live: Collection[str], own_keys: Callable[[], frozenset[str]], now_s: float) -> None:
+        """Begin what is due.
+
+        Args:
+            live: Workers that were seen to live.
+            own_keys: Tells the leases in this worker's hands, or asked for.
+            now_s: Monotonic seconds.
+        """
+        if self._is_stopping:
+            return
+        if now_s >= self._look_s and not self._is_looking:
+            self._is_looking = True
+            others = sorted(set(live) - {self.me}, key=lambda worker: tie(self.me, worker))
+            self._asked = frozenset(others[:_ASKED_MAX])
+            self._turn.emit(LookAtFleet(self._asked))
+        if now_s >= self._find_s and not self._is_finding:
+            self._is_finding = True
+            self._turn.emit(FindOwnLeases(own_keys()))
+
+    def _on_seen(self, rows: Kcl3Rows, now_s: float, wall_s: float, *, is_full: bool) -> bool:
+        self._is_looking = False
+        self._rows = rows
+        self._wall_s = wall_s
+        if not is_known_version(rows.version):
+            self._refuse(FleetRefused(rows.version or ""))
+            return False
+        before, was_known = self.mode, self.is_known
+        self.mode = self._judge.judge(rows, now_s, wall_s)
+        self.is_known = True
+        self._tell(was_known=was_known)
+        self._schedule(now_s)
+        if wants_reports(rows.version) and not self._is_stopping and not self._is_reporting:
+            self._is_reporting = self._is_listed = True
+            names = metrics_to_report(rows, wall_s)
+            self._turn.emit(ReportWorker(measures_cpu=CPU in names, is_full=is_full))
+        return was_known and self.mode is not before
+
+    def _refuse(self, effect: FleetRefused) -> None:
+        if not self.is_refused:
+            self.is_refused = True
+            self._turn.emit(effect)
+
+    def _on_not_seen(self, problem: Problem, detail: str, now_s: float) -> None:
+        self._is_looking = False
+        self._turn.report_failed_call("looking at what KCL 3 workers keep beside the leases", problem, detail)
+        if problem is Problem.REFUSED and not self.is_known:
+            self._refuse(FleetRefused("", detail))
+        pause_s = REPORT_INTERVAL_S if self.is_known else _AGAIN_S
+        self._look_s = now_s + pause_s * (0.5 + self._turn.draw())
+
+    def _schedule(self, now_s: float) -> None:
+        pause_s = self.options.interval_s if self.mode is FleetMode.LEADERLESS else REPORT_INTERVAL_S
+        self._look_s = now_s + self._jittered(pause_s)
+        due_s = self._judge.leader_due_s
+        if self.is_led and due_s is not None:
+            self._look_s = min(self._look_s, due_s)
+        if not self.finds_by_index:
+            self._find_s = math.inf
+        elif self._find_s == math.inf:
+            self._find_s = now_s
+
+    def _jittered(self, mean_s: float) -> float:
+        return mean_s * (1 - _JITTER + 2 * _JITTER * self._turn.draw())
+
+    def _tell(self, *, was_known: bool) -> None:
+        rows = self._rows
+        leader = rows.leader.owner if self.is_led and rows.leader is not None else ""
+        told = f"{self.mode.name} {leader}"
+        if told == self._told or (rows.version is None and not was_known):
+            self._told = told
+            return
+        self._told = told
+        who = f"; the leader is {leader}" if leader else ""
+        state = "no KCL 3 worker" if rows.version is None else rows.version
+        self._turn.report(
+            Topic.FLEET, Level.INFO, f"{self.mode.value}{who} ({state})", reason=self.mode.name.lower()
+        )
+
+    # --- leases that the leader has assigned --------------------------------------------------------------
+
+    def _on_found(self, now_s: float) -> None:
+        self._is_finding = False
+        self._find_s = now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
+
+    def restrain(self, plan: RoundPlan) -> RoundPlan:
+        """Return what a worker may move of its own accord."""
+        match self.mode:
+            case FleetMode.LED:
+                given_up = [move for move in plan.moves if not isinstance(move, Gain)]
+                return RoundPlan(given_up, math.inf)
+            case FleetMode.LEADERLESS:
+                kept = [move for move in plan.moves if not (isinstance(move, Gain) and move.is_live)]
+                return replace(plan, moves=kept)
+            case _:
+                return plan
+
+    def see_workers(self, live: Collection[str]) -> None:
+        """Compare who lives, as a look at the whole table has just shown, with who reported at the last look."""
+        if self.mode not in (FleetMode.LED, FleetMode.LEADERLESS):
+            self._unseen = frozenset()
+            return
+        before = self._unseen
+        self._unseen = frozenset(unseen_by_leader(self._rows, set(live) & self._asked, self._wall_s))
+        news = sorted((self._unseen & before) - self._told_unseen)
+        self._told_unseen.update(news)
+        if news:
+            self._turn.report(
+                Topic.FLEET,
+                Level.WARNING,
+                f"workers {', '.join(news[:5])} renew leases in a native KCL 3 fleet and report no metrics, so its leader "
+                "cannot count on them, and a KCL 2.x worker keeps what was handed to another one: stop them, or update "
+                "them to KCL 3 or this version of Penstock",
+                reason="unseen",
+            )
+
+    # --- leaving ------------------------------------------------------------------------------------------
+
+    def _on_reported(self, problem: Problem | None, detail: str) -> None:
+        self._is_reporting = False
+        if problem is not None:
+            self._turn.report_failed_call("reporting this worker's metrics", problem, detail)
+        if self._is_stopping:
+            self._withdraw()
+
+    def leave(self) -> None:
+        """Observe that this worker stops: nothing is to be assigned to it any more."""
+        self._is_stopping = True
+        self._look_s = self._find_s = math.inf
+        if not self._is_reporting:
+            self._withdraw()
+
+    def _withdraw(self) -> None:
+        if self._is_listed and not self._is_leaving:
+            self._is_leaving = True
+            self._turn.emit(LeaveFleet())

@@ -1,0 +1,29 @@
+"""What an error of a port means to the lease coordinator."""
+
+from __future__ import annotations
+
+import logging
+
+from penstock.core.leases.coordinator_events import Problem
+from penstock.errors import NotFound, ServiceError, Throttled, Unavailable, UnknownOutcome
+
+log = logging.getLogger("penstock.leases")
+
+
+def problem_of(error: Exception) -> Problem:
+    """Return why a call that raised this gave no answer."""
+    if isinstance(error, Throttled):
+        return Problem.THROTTLED
+    if isinstance(error, NotFound):
+        return Problem.TABLE_MISSING
+    if isinstance(error, Unavailable | UnknownOutcome):
+        return Problem.UNAVAILABLE
+    if isinstance(error, ServiceError):
+        return Problem.REFUSED
+    log.error("a call failed in an unexpected way", exc_info=error)
+    return Problem.UNAVAILABLE
+
+
+def detail_of(error: Exception) -> str:
+    """Return the error in one line."""
+    return f"{type(error).__name__}: {error}"

@@ -1,0 +1,92 @@
+"""How busy the processors are that this process may use, measured as KCL 3 measures them.
+
+Source:
+    KCL 3.5.1: in a container the time that its group of processes used, against the processors that the group may use;
+    on a machine the first line of /proc/stat. Each value is a percentage since the value before it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+_MICROS_PER_S = 1e6
+_NANOS_PER_S = 1e9
+
+
+class _Reading(NamedTuple):
+    """What was used until now, and what could have been; both only grow."""
+
+    used_s: float
+    total_s: float
+
+
+class CpuMeter:
+    """Measures from call to call. Not thread-safe.
+
+    Args:
+        monotonic_s: Tells the time.
+        root: Where the kernel's files are.
+    """
+
+    def __init__(self, monotonic_s: Callable[[], float], root: Path = Path("/")) -> None:
+        self._monotonic_s = monotonic_s
+        self._root = root
+        self._before: _Reading | None = self._read()
+
+    def measure(self) -> float | None:
+        """Return the percentage in use since the last call, or since this object was made; None where nobody can tell."""
+        now = self._read()
+        before, self._before = self._before, now
+        if now is None or before is None:
+            return None
+        total_s = now.total_s - before.total_s
+        return max(0.0, min(100.0, 100 * (now.used_s - before.used_s) / total_s)) if total_s > 0 else 0.0
+
+    def _read(self) -> _Reading | None:
+        for read in (self._read_group_v2, self._read_group_v1, self._read_machine):
+            try:
+                return read()
+            except (OSError, ValueError, IndexError):
+                continue  # not this kind of machine
+        return None
+
+    def _read_group_v2(self) -> _Reading:
+        group = self._root / "sys/fs/cgroup"
+        quota, period = (group / "cpu.max").read_text().split()
+        if quota == "max":
+            limit = float(_count_processors((group / "cpuset.cpus.effective").read_text()))
+        else:
+            limit = float(quota) / float(period)
+        used = (group / "cpu.stat").read_text().split()[1]
+        return _Reading(int(used) / _MICROS_PER_S, self._monotonic_s() * limit)
+
+    def _read_group_v1(self) -> _Reading:
+        group = self._root / "sys/fs/cgroup"
+        quota = float((group / "cpu/cpu.cfs_quota_us").read_text())
+        if quota < 0:
+            limit = float(_count_processors((group / "cpuset/cpuset.effective_cpus").read_text()))
+        else:
+            limit = quota / float((group / "cpu/cpu.cfs_period_us").read_text())
+        used = int((group / "cpu/cpuacct.usage").read_text())
+        return _Reading(used / _NANOS_PER_S, self._monotonic_s() * limit)
+
+    def _read_machine(self) -> _Reading:
+        with (self._root / "proc/stat").open() as file:
+            user, nice, system, idle, waiting = map(int, file.readline().split()[1:6])
+        total = user + nice + system + idle + waiting
+        return _Reading(float(total - idle), float(total))
+
+
+def _count_processors(listed: str) -> int:
+    """Return how many processors a list such as `0-3,8` names.
+
+    Raises:
+        ValueError: It names none.
+    """
+    count = 0
+    for part in listed.strip().split(","):
+        first, _, last = part.partition("-")
+        count += int(last or first) - int(first) + 1
+    return count

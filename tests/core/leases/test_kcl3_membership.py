@@ -1,0 +1,307 @@
+"""A worker beside KCL 3 workers: what it leaves to their leader, what it takes from it, and what it tells it."""
+
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
+from penstock.core.leases.coordinator_events import (
+    FindOwnLeases,
+    FleetLeft,
+    FleetNotSeen,
+    FleetRefused,
+    FleetSeen,
+    LeaveFleet,
+    LookAtFleet,
+    OwnLeasesFound,
+    Problem,
+    ReportWorker,
+    ScanTable,
+    StartReader,
+    Stopped,
+    StopReader,
+    StopRequested,
+    Topic,
+    WorkerReported,
+)
+from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasStopped
+from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Release, Renew, RequestHandover, Take
+from penstock.core.position import TRIM_HORIZON, at_record
+
+NATIVE = "CLIENT_VERSION_3X"
+
+
+class Fleet(Bench):
+    """A coordinator beside a Java worker, which may lead; the wall clock shows what the monotonic one does."""
+
+    def __init__(self, *leases, version=NATIVE, is_led=True, **options):
+        super().__init__(*leases, kcl3=True, **options)
+        self.version = version
+        self.is_led = is_led
+        self.is_java_alive = True
+        self.samples = {}
+        self.kcl3 = Kcl3Rows()
+        self.renewing = [lease.key for lease in leases if lease.reader == "java"]
+
+    def answer(self, effect):
+        match effect:
+            case LookAtFleet() if LookAtFleet not in self.slow:
+                self.kcl3 = self.look()
+                return FleetSeen(self.kcl3, self.now)
+            case ReportWorker():
+                return WorkerReported()
+            case LeaveFleet() if LeaveFleet not in self.slow:
+                return FleetLeft()
+            case FindOwnLeases(known):
+                rows = self.table.rows.values()
+                return OwnLeasesFound(
+                    tuple(row for row in rows if row.owner == "me" and row.key not in known)
+                )
+        if isinstance(effect, ScanTable) and self.is_java_alive:
+            for key in self.renewing:
+                row = self.table.rows[key]
+                self.table.rows[key] = replace(row, counter=row.counter + 1)
+        return super().answer(effect)
+
+    def look(self):
+        if self.version is None:
+            return Kcl3Rows()
+        beat = int(self.now // 30) if self.is_java_alive else -1
+        before = self.kcl3.leader
+        version = str(beat) if self.is_java_alive or before is None else before.record_version
+        reported_s = int(self.now) if self.is_java_alive else -100
+        java = WorkerStats("java", reported_s, self.samples)
+        lock = LeaderLock("java", version, 120.0) if self.is_led else None
+        return Kcl3Rows(self.version, lock, (java,), has_index=True)
+
+    def effects(self, kind):
+        return [effect for effect in self.seen if isinstance(effect, kind)]
+
+    def told(self):
+        return [report.message for report in self.reports(Topic.FLEET)]
+
+    def holding(self):
+        return sorted(self.machine.held())
+
+
+FREE = Lease("free", hash_range=LEFT)
+JAVAS = Lease("javas", counter=5, owner="java", hash_range=RIGHT, checkpoint=at_record("5"))
+
+
+def test_nothing_is_read_or_taken_before_it_is_known_who_assigns_leases():
+    fleet = Fleet(FREE)
+    fleet.slow = (LookAtFleet,)
+    fleet.start()
+    fleet.at(100.0)
+    assert fleet.effects(ScanTable) == []
+    assert len(fleet.effects(LookAtFleet)) == 1
+
+
+def test_a_first_look_that_fails_is_repeated_soon():
+    fleet = Fleet(FREE, version=None)
+    fleet.slow = (LookAtFleet,)
+    fleet.start()
+    fleet.slow = ()
+    fleet.run(FleetNotSeen(Problem.THROTTLED))
+    fleet.at(4.0)
+    assert fleet.holding() == ["free"]
+    assert fleet.told() == []  # beside no KCL 3 worker there is nothing to say
+
+
+def test_beside_a_leader_nothing_is_taken_and_nothing_asked_for():
+    fleet = Fleet(FREE, JAVAS)
+    fleet.start()
+    fleet.at(200.0)
+    assert fleet.writes(Take) == fleet.writes(RequestHandover) == []
+    assert fleet.told() == [
+        "a native KCL 3 fleet: its leader assigns every lease; the leader is java (CLIENT_VERSION_3X)"
+    ]
+
+
+def test_what_the_leader_assigns_is_found_by_the_index_and_read():
+    fleet = Fleet(FREE, JAVAS)
+    fleet.start()
+    fleet.at(20.0)
+    looks = len(fleet.effects(ScanTable))
+    fleet.table.rows["free"] = replace(FREE, owner="me", counter=1)
+    fleet.at(20.0 + 1.1 * fleet.options.interval_s)
+    assert fleet.holding() == ["free"]
+    assert len(fleet.effects(ScanTable)) == looks
+    assert dict(fleet.machine.stats.takes) == {}  # as of the last round
+    assert fleet.effects(FindOwnLeases)[-1].known <= {"free"}
+
+
+def test_a_lease_that_java_hands_over_is_read_when_java_has_released_it():
+    fleet = Fleet(JAVAS)
+    fleet.start()
+    asked = replace(fleet.table.rows["javas"], owner="me", checkpoint_owner="java")
+    fleet.table.rows["javas"] = asked
+    fleet.at(120.0)  # far longer than a hand-over may last: the leader ends it, not this worker
+    assert fleet.holding() == []
+    assert fleet.writes(Take) == []
+    given = replace(fleet.table.rows["javas"], checkpoint_owner=None, checkpoint=at_record("9"))
+    fleet.renewing = []
+    fleet.table.rows["javas"] = given
+    fleet.at(125.0)
+    assert fleet.holding() == ["javas"]
+    (start,) = fleet.effects(StartReader)
+    assert start.position == at_record("9")
+
+
+def test_a_lease_that_the_leader_moves_to_java_is_released_at_its_position():
+    fleet = Fleet(replace(FREE, owner="me", hash_range=WHOLE))
+    fleet.start()
+    assert fleet.holding() == ["free"]
+    row = fleet.table.rows["free"]
+    fleet.table.rows["free"] = replace(row, owner="java", checkpoint_owner="me")
+    fleet.at(fleet.now + fleet.options.renew_interval_s + 0.1)
+    (stop,) = fleet.effects(StopReader)
+    fleet.run(ReaderHasStopped(stop.key, stop.epoch, at_record("7")))
+    row = fleet.table.rows["free"]
+    assert (row.owner, row.checkpoint_owner, row.checkpoint) == ("java", None, at_record("7"))
+    fleet.at(fleet.now + 60.0)
+    assert fleet.holding() == []
+
+
+def test_when_the_leader_goes_the_rest_goes_on_after_its_lock_has_run_out():
+    fleet = Fleet(FREE, JAVAS)
+    fleet.start()
+    fleet.at(100.0)
+    fleet.is_java_alive = False
+    fleet.at(160.0)
+    assert fleet.holding() == []
+    fleet.at(240.0)
+    assert fleet.holding() == ["free", "javas"]
+    assert fleet.told()[-1].startswith("the workers share the leases by Penstock's own balance")
+
+
+def test_without_a_leader_free_leases_are_taken_and_live_ones_left_where_they_are():
+    rows = [replace(JAVAS, key=f"java-{number}") for number in range(4)]
+    fleet = Fleet(FREE, *rows, is_led=False)
+    fleet.start()
+    fleet.at(60.0)
+    assert fleet.holding() == ["free"]
+    assert fleet.writes(RequestHandover) == []
+    fleet.is_led = True
+    fleet.at(75.0)
+    assert "the leader is java" in fleet.told()[-1]
+
+
+def test_in_2x_compatible_mode_a_worker_takes_its_share_and_reports():
+    rows = [replace(JAVAS, key=f"java-{number}") for number in range(4)]
+    fleet = Fleet(*rows, version="CLIENT_VERSION_UPGRADE_FROM_2X", is_led=False)
+    fleet.start()
+    fleet.at(60.0)
+    assert fleet.writes(RequestHandover) != []
+    assert len(fleet.effects(ReportWorker)) >= 2
+
+
+@pytest.mark.parametrize("version", [None, "CLIENT_VERSION_2X"])
+def test_where_nobody_wants_reports_none_are_made(version):
+    fleet = Fleet(FREE, version=version, is_led=False)
+    fleet.start()
+    fleet.at(100.0)
+    assert fleet.effects(ReportWorker) == []
+    assert fleet.holding() == ["free"]
+
+
+def test_a_fleet_that_goes_native_is_followed_from_the_next_look():
+    fleet = Fleet(FREE, version="CLIENT_VERSION_UPGRADE_FROM_2X", is_led=False)
+    fleet.start()
+    fleet.at(20.0)
+    assert fleet.holding() == ["free"]
+    fleet.version, fleet.is_led = "CLIENT_VERSION_3X_WITH_ROLLBACK", True
+    fleet.at(60.0)
+    assert "the leader is java (CLIENT_VERSION_3X_WITH_ROLLBACK)" in fleet.told()[-1]
+    assert fleet.holding() == ["free"]  # what it has it keeps
+    fleet.version, fleet.is_led = "CLIENT_VERSION_2X", False
+    fleet.at(100.0)
+    assert fleet.told()[-1].startswith("the workers share the leases by Penstock's own balance")
+
+
+def test_reports_come_often_enough_for_the_leader_to_count_on_the_worker():
+    fleet = Fleet(FREE)
+    moments = []
+    for second in range(300):
+        before = len(fleet.effects(ReportWorker))
+        fleet.at(float(second)) if second else fleet.start()
+        moments += [second] * (len(fleet.effects(ReportWorker)) - before)
+    gaps = [after - before for before, after in pairwise(moments)]
+    assert 20 < min(gaps) <= max(gaps) < 40
+
+
+def test_the_processor_is_reported_where_java_workers_report_theirs():
+    fleet = Fleet(FREE)
+    fleet.start()
+    fleet.samples = {"C": (5.0,)}
+    fleet.at(40.0)
+    assert [effect.measures_cpu for effect in fleet.effects(ReportWorker)] == [False, True]
+
+
+def test_a_worker_with_as_many_leases_as_it_may_have_says_so():
+    fleet = Fleet(replace(FREE, owner="me", hash_range=WHOLE), max_leases=1)
+    fleet.start()
+    fleet.at(40.0)
+    assert [effect.is_full for effect in fleet.effects(ReportWorker)] == [False, True]
+
+
+def test_a_worker_that_stops_takes_its_report_back_before_it_ends():
+    fleet = Fleet(FREE)
+    fleet.start()
+    fleet.slow = (LeaveFleet,)
+    fleet.run(StopRequested())
+    assert len(fleet.effects(LeaveFleet)) == 1
+    assert fleet.effects(Stopped) == []
+    fleet.at(fleet.options.shutdown_timeout_s + 1)
+    assert len(fleet.effects(Stopped)) == 0  # it waits a renewal longer
+    fleet.at(2 * fleet.options.shutdown_timeout_s)
+    assert len(fleet.effects(Stopped)) == 1
+
+
+def test_a_worker_that_never_reported_has_nothing_to_take_back():
+    fleet = Fleet(FREE, version=None)
+    fleet.start()
+    fleet.run(StopRequested())
+    assert fleet.effects(LeaveFleet) == []
+
+
+def test_a_state_that_is_not_known_stops_the_worker():
+    fleet = Fleet(FREE, version="CLIENT_VERSION_4X")
+    fleet.start()
+    assert fleet.effects(FleetRefused) == [FleetRefused("CLIENT_VERSION_4X")]
+    assert len(fleet.effects(Stopped)) == 1
+    assert fleet.writes(Take) == []
+
+
+def test_a_state_that_may_not_be_read_stops_the_worker_unless_it_was_read_before():
+    fleet = Fleet(FREE)
+    fleet.slow = (LookAtFleet,)
+    fleet.start()
+    fleet.run(FleetNotSeen(Problem.REFUSED, "AccessDenied: no"))
+    assert fleet.effects(FleetRefused) == [FleetRefused("", "AccessDenied: no")]
+    fleet = Fleet(FREE)
+    fleet.start()
+    fleet.run(FleetNotSeen(Problem.REFUSED, "AccessDenied: no"))
+    assert fleet.effects(FleetRefused) == []
+
+
+def test_a_worker_that_renews_and_reports_nothing_is_named_once():
+    rows = [JAVAS, replace(FREE, owner="kcl2", counter=3)]
+    fleet = Fleet(*rows)
+    fleet.renewing.append("free")
+    fleet.start()
+    fleet.at(600.0)
+    told = [message for message in fleet.told() if message.startswith("workers ")]
+    assert len(told) == 1
+    assert told[0].startswith("workers kcl2 renew leases in a native KCL 3 fleet and report no metrics")
+
+
+def test_a_lease_of_this_worker_is_kept_over_a_restart_in_a_led_fleet():
+    fleet = Fleet(replace(FREE, owner="me", hash_range=WHOLE, checkpoint=TRIM_HORIZON))
+    fleet.start()
+    assert len(fleet.writes(Renew)) == 1
+    assert fleet.holding() == ["free"]
+    assert fleet.writes(Release) == []
