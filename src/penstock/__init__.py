@@ -39,4 +39,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Show the public names."""
-    return sorted([*globals(), *__all__])
+    return sorted([*__all__, "__version__"])

@@ -111,7 +111,7 @@ def test_options_travel_between_processes_and_show_no_secret():
 
 
 def test_a_missing_region_says_where_to_set_one(bare_environment):
-    with pytest.raises(OptionError, match="no region for kinesis: set the region option"):
+    with pytest.raises(OptionError, match="no region for kinesis: set the option region"):
         client_for("kinesis", AwsOptions(access_key_id="a", secret_access_key="b"))
 
 
@@ -363,3 +363,22 @@ def test_an_endpoint_of_the_environment_that_cannot_be_one_is_not_shown(bare_env
     with pytest.raises(OptionError, match="endpoint in the environment") as caught:
         client_for("kinesis", AwsOptions(region="us-east-1", role_session_name="no endpoint"))
     assert "hush" not in "".join(traceback.format_exception(caught.value))
+
+
+@pytest.mark.parametrize(
+    ("environment", "option", "region"),
+    [
+        ({"AWS_REGION": "eu-west-1"}, None, "eu-west-1"),
+        ({"AWS_DEFAULT_REGION": "eu-west-2"}, None, "eu-west-2"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, None, "eu-west-1"),
+        ({"AWS_REGION": "eu-west-1", "AWS_DEFAULT_REGION": "eu-west-2"}, "eu-west-3", "eu-west-3"),
+    ],
+)
+@pytest.mark.parametrize("role_arn", [None, "arn:aws:iam::123456789012:role/r"])
+def test_the_region_is_the_options_then_that_of_aws_region_then_boto3s(
+    bare_environment, monkeypatch, environment, option, region, role_arn
+):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(connection, "_clients", {})
+    assert client_for("kinesis", AwsOptions(region=option, role_arn=role_arn)).meta.region_name == region

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 
@@ -19,8 +20,6 @@ def server():
 
 
 def put(server, *arguments, given=b""):
-    import os
-
     return subprocess.run(
         [sys.executable, "-m", "penstock", "put", *arguments],
         input=given,
@@ -66,8 +65,8 @@ def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_pa
     done = put(
         server,
         "files",
-        *(str(tmp_path / name) for name in "abc"),
         "--whole",
+        *(str(tmp_path / name) for name in "abc"),
         "--aggregate",
         "--key",
         "k",
@@ -82,6 +81,7 @@ def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_pa
     ("arguments", "given", "message"),
     [
         (("nothing",), b"a\n", b"nothing"),
+        (("errors", "--rate-limit", "0"), b"a\n", b"--rate-limit is 0"),
         (("errors", "--key", "a", "--key-field", "b"), b"a\n", b"exclude each other"),
         (("errors", "--key-field", "id"), b"{}\n", b"line 1 has no field 'id'"),
         (("errors", "--whole"), b"x" * (2**20 + 1), b"the stream takes 1048576"),

@@ -1,7 +1,7 @@
 """Clients of AWS, built by boto3's own rules from `AwsOptions` and shared by the process.
 
 boto3's credential chain, regions and endpoint variables (`AWS_ENDPOINT_URL`, `AWS_ENDPOINT_URL_KINESIS`, ...) count
-wherever nothing is set here. The SDK's own retries are off: `penstock.aws.service_calls` does the retrying, with full jitter, a
+wherever nothing is set here, and `AWS_REGION` counts before `AWS_DEFAULT_REGION`. The SDK's own retries are off: `penstock.aws.service_calls` does the retrying, with full jitter, a
 bound and a deadline, and by what each error means.
 """
 
@@ -60,7 +60,8 @@ def client_for(service: str, options: AwsOptions) -> Any:
                 client = _make_client(service, options)
             except sdk.NoRegionError as error:
                 raise OptionError(
-                    f"no region for {service}: set the region option, AWS_REGION or the profile's region"
+                    f"no region for {service}: set the option region (--region on the command line), AWS_REGION, AWS_DEFAULT_REGION "
+                    "or the region of the profile"
                 ) from error
             except (sdk.InvalidRegionError, ValueError) as error:
                 if has_user(str(error)):  # an endpoint of the environment: not shown, nor as the cause
@@ -106,7 +107,7 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
 def _make_client(service: str, options: AwsOptions) -> Any:
     from penstock.aws.data_plane import install_parser, keep_milliseconds, send_encoded
 
-    session = botocore.session.Session(profile=options.profile)
+    session = _new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
         session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
     assumed: _AssumedRole | None = None
@@ -131,6 +132,18 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     if assumed is not None:
         client.meta.events.register("before-send", assumed.check_signature)
     return client
+
+
+def _new_session(options: AwsOptions) -> Any:
+    """Return a session in the region of the options or of AWS_REGION.
+
+    boto3 itself reads AWS_DEFAULT_REGION only. Every other SDK, and the AWS CLI, reads AWS_REGION first.
+    """
+    session = botocore.session.Session(profile=options.profile)
+    region = options.region or os.environ.get("AWS_REGION")
+    if region:
+        session.set_config_variable("region", region)
+    return session
 
 
 def _create(session: Any, service: str, **arguments: Any) -> Any:
@@ -182,7 +195,7 @@ class _AssumedRole:
         credentials = botocore.credentials.DeferredRefreshableCredentials(
             method="assume-role", refresh_using=fetch
         )
-        self.session: Any = botocore.session.Session(profile=options.profile)
+        self.session: Any = _new_session(options)
         self.session.register_component("credential_provider", _Provider(credentials))
         if self.session.get_credentials() is not credentials:
             raise OptionError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
@@ -15,6 +15,14 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65_535
 
+OPTION_FLAGS: Final = {
+    "worker_id": "--worker-id",
+    "starting_position": "--from",
+    "max_records": "--max-records",
+    "record_count_max": "--max-records",
+    "checkpoint_interval_s": "--checkpoint-interval",
+    "lease_duration_s": "--lease-duration",
+}
 DESCRIPTION = "Print a stream's records as a worker of an application: leases, checkpoints, fair shares."
 
 

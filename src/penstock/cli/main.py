@@ -1,7 +1,8 @@
 """`penstock`: finds the commands, runs one, and turns errors into one clear line.
 
 Every command is a module: `add_parser(subparsers)` describes it and must be cheap, `run(args)` runs it and returns the
-exit status. What is heavy or optional is imported in `run`.
+exit status. What is heavy or optional is imported in `run`. `OPTION_FLAGS`, where a module has it, names the flag behind
+each field of an options value, so that errors speak of what was typed.
 """
 
 from __future__ import annotations
@@ -10,13 +11,15 @@ import argparse
 import importlib
 import logging
 import os
+import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from types import ModuleType
 from typing import Any, Final
 
 import penstock
+from penstock.cli.command_parser import CommandParser
 from penstock.cli.terminal import SafeFormatter, escape_text, warn
 from penstock.errors import PenstockError, UsageError
 
@@ -46,9 +49,9 @@ EXIT_USAGE: Final = 2
 EXIT_INTERRUPTED: Final = 130
 
 
-def build_parser() -> tuple[argparse.ArgumentParser, dict[str, ModuleType]]:
+def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
     """Return the parser, and the module behind each command."""
-    parser = argparse.ArgumentParser(
+    parser = CommandParser(
         prog="penstock",
         description="Amazon Kinesis Data Streams for Python and PySpark, without a JVM connector.",
     )
@@ -89,7 +92,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         0, or 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
     parser, modules = build_parser()
-    args = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if not words:
+        parser.exit(EXIT_USAGE, parser.format_help())
+    args = parser.parse_args(words)
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if args.verbose else logging.WARNING, handlers=[handler])
@@ -104,7 +110,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except ModuleNotFoundError as error:
         return _fail(args, _say_missing(args.command, error), EXIT_ERROR, error)
     except UsageError as error:
-        return _fail(args, str(error), EXIT_USAGE, error)
+        flags = getattr(modules[args.command], "OPTION_FLAGS", {})
+        return _fail(args, _as_typed(str(error), flags), EXIT_USAGE, error)
     except (PenstockError, OSError) as error:
         return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
 
@@ -115,6 +122,13 @@ def _fail(args: argparse.Namespace, message: str, status: int, error: BaseExcept
             print(escape_text(line), file=sys.stderr)
     warn(f"penstock {args.command}: {message}")
     return status
+
+
+def _as_typed(message: str, flags: Mapping[str, str]) -> str:
+    """Return a message about fields of an options value in the words of the command line."""
+    for field, flag in flags.items():
+        message = re.sub(rf"(?:option )?\b{field}\b", flag, message).replace(f"{flag}=", f"{flag} ")
+    return message
 
 
 def _say_missing(command: str, error: ModuleNotFoundError) -> str:

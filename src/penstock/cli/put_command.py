@@ -10,14 +10,17 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from penstock.cli.service_options import add_connection_arguments, open_kinesis
-from penstock.errors import DeliveryFailed, RecordError, UsageError
+from penstock.cli.terminal import warn
+from penstock.errors import AccessDenied, DeliveryFailed, RecordError, Throttled, UsageError
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
+    from penstock.ports.kinesis import Kinesis
 
+OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
 _PROGRESS_S = 0.2
 
@@ -49,6 +52,7 @@ def run(args: argparse.Namespace) -> int:
 
     Raises:
         UsageError: `--key` and `--key-field` together.
+        Unavailable, NotFound: There is no service, or no such stream.
         DeliveryFailed, RecordError: Not everything is acknowledged; the message says how much is.
     """
     from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
@@ -58,7 +62,9 @@ def run(args: argparse.Namespace) -> int:
     options = TaskWriterOptions(
         aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
     )
-    writer = TaskWriter(open_kinesis(args), args.stream, options)
+    kinesis = open_kinesis(args)
+    _check_reachable(kinesis, args.stream)
+    writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:
         with _progress() as show:
@@ -69,11 +75,28 @@ def run(args: argparse.Namespace) -> int:
     except (DeliveryFailed, RecordError) as error:
         done = writer.report.user_record_count
         raise type(error)(f"{error}; {done} records were acknowledged before") from error
+    except KeyboardInterrupt:
+        warn(
+            f"penstock put: interrupted. {writer.report.user_record_count} records are acknowledged; "
+            f"{writer.waiting_count} more were read and are not acknowledged"
+        )
+        raise
     if args.json:
         print(json.dumps({"acknowledged": report.user_record_count, "bytes": report.bytes_count, "refused": report.refused_count, "possible_duplicates": report.possible_duplicate_count, "shards": {shard_id: counts.kinesis_record_count for shard_id, counts in report.by_shard.items()}}))  # fmt: skip
     else:
         print(f"acknowledged: {report} in {time.monotonic() - began_s:.1f} s")
     return 0
+
+
+def _check_reachable(kinesis: Kinesis, stream: str) -> None:
+    """Find out before the first record whether there is somebody to write to; the writer itself waits for a minute.
+
+    Raises:
+        Unavailable, NotFound: There is not.
+    """
+    # Whoever may write need not be allowed to describe.
+    with contextlib.suppress(AccessDenied, Throttled):
+        kinesis.fetch_summary(stream)
 
 
 def _payloads(args: argparse.Namespace) -> Iterator[bytes]:

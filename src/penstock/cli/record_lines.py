@@ -1,4 +1,4 @@
-"""Records as lines: columns for people, one JSON document each, or the data alone."""
+"""Records as lines: columns for people, one JSON document each, the data alone, or a format that was given."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ import sys
 import threading
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
+from penstock.cli.line_format import LineFormat, parse_format
+from penstock.cli.record_filter import RecordFilter
 from penstock.cli.terminal import escape_text, safe_json
 
 if TYPE_CHECKING:
     from penstock.consumer import Batch, Record
 
-RecordFormat: TypeAlias = Literal["columns", "json", "data"]
+RecordFormat: TypeAlias = Literal["columns", "json", "data"] | LineFormat
 
 
 def add_format_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add `--json` and `--data`."""
+    """Add `--json`, `--data` and `--format`."""
     formats = parser.add_mutually_exclusive_group()
     formats.add_argument("--json", action="store_true", help="one JSON document per record")
     formats.add_argument(
@@ -26,10 +28,23 @@ def add_format_arguments(parser: argparse.ArgumentParser) -> None:
         help="the data alone, each record's followed by a line end: byte by byte to a file or a program, escaped to a "
         "terminal",
     )
+    formats.add_argument(
+        "-f",
+        "--format",
+        metavar="TEXT",
+        help=r"text with fields, as kcat: %%s data, %%k key, %%p shard, %%o sequence number, %%t stream, %%T arrival in ms, "
+        r"%%S and %%K lengths of data and key, \n \t \x1f; for instance '%%k\t%%s\n'",
+    )
 
 
 def format_of(args: argparse.Namespace) -> RecordFormat:
-    """Return the format that was asked for."""
+    """Return the format that was asked for.
+
+    Raises:
+        OptionError: `--format` cannot be read.
+    """
+    if args.format is not None:
+        return parse_format(args.format, args.stream)
     if args.json:
         return "json"
     return "data" if args.data else "columns"
@@ -55,11 +70,14 @@ def record_document(record: Record) -> dict[str, Any]:
 
 
 def record_text(record: Record) -> str:
-    """Return a record as one line for people: shard, arrival, key, data (not UTF-8: as Base64). Nothing in it acts."""
+    """Return a record as one line for people: shard, arrival in the zone of this machine, key, data. Nothing in it acts.
+
+    Data that is not UTF-8 is shown as Base64, and said to be.
+    """
     shard = record.shard_id.removeprefix("shardId-").lstrip("0") or "0"
-    arrival = record.approximate_arrival_timestamp.astimezone().strftime("%H:%M:%S.%f")[:-3]
+    arrival = record.approximate_arrival_timestamp.astimezone().isoformat(timespec="milliseconds")
     document = record_document(record)
-    data = document.get("data", document.get("data_base64", ""))
+    data = document.get("data", f"base64:{document.get('data_base64')}")
     return escape_text(f"{shard:>4}  {arrival}  {record.partition_key or '-'}  {data}")
 
 
@@ -67,12 +85,19 @@ class RecordPrinter:
     """Prints batches, one at a time, and counts.
 
     Args:
-        record_format: `columns` for people, `json` for one document per line, `data` for nothing else.
+        record_format: `columns` for people, `json` for one document per line, `data` for nothing else, or a format.
         count_max: Stop printing after so many; None prints all.
+        record_filter: Which records are printed; None: all.
     """
 
-    def __init__(self, record_format: RecordFormat, count_max: int | None = None) -> None:
+    def __init__(
+        self,
+        record_format: RecordFormat,
+        count_max: int | None = None,
+        record_filter: RecordFilter | None = None,
+    ) -> None:
         self._format = record_format
+        self._filter = RecordFilter() if record_filter is None else record_filter
         self._count_max = count_max
         self._lock = threading.Lock()
         self.count = 0
@@ -88,8 +113,9 @@ class RecordPrinter:
             for record in batch:
                 if self.is_full:
                     break
-                self._print(record)
-                self.count += 1
+                if self._filter.lets_pass(record):
+                    self._print(record)
+                    self.count += 1
             sys.stdout.flush()
 
     def _print(self, record: Record) -> None:
@@ -97,7 +123,18 @@ class RecordPrinter:
             sys.stdout.write(safe_json(record_document(record)) + "\n")
         elif self._format == "columns":
             sys.stdout.write(record_text(record) + "\n")
+        elif isinstance(self._format, LineFormat):
+            self._print_fields(self._format.fields(record))
         elif sys.stdout.isatty():
             sys.stdout.write(escape_text(record.data.decode("utf-8", "backslashreplace")) + "\n")
         else:
             sys.stdout.buffer.write(record.data + b"\n")
+
+    @staticmethod
+    def _print_fields(fields: list[tuple[bytes, bool]]) -> None:
+        if not sys.stdout.isatty():
+            sys.stdout.buffer.write(b"".join(part for part, _ in fields))
+            return
+        for part, is_foreign in fields:
+            text = part.decode("utf-8", "backslashreplace")
+            sys.stdout.write(escape_text(text) if is_foreign else text)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.aws.aws_options import AwsOptions
     from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
 
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
+
+_PATIENCE_S: Final = 5.0
+"""Somebody waits for the answer: what does not answer for so long is an error."""
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,7 +22,7 @@ def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group(
         "connection", "what is not given follows boto3: environment, then files"
     )
-    group.add_argument("--region", metavar="NAME", help="AWS region")
+    group.add_argument("--region", metavar="NAME", help="AWS region; also AWS_REGION or AWS_DEFAULT_REGION")
     group.add_argument(
         "--endpoint-url", metavar="URL", help="for instance that of `penstock local`; also AWS_ENDPOINT_URL"
     )
@@ -35,18 +39,24 @@ def open_kinesis(args: argparse.Namespace) -> Kinesis:
     """Open the stream service."""
     from penstock import wiring
 
-    return wiring.open_kinesis(wiring.AwsOptions(**connection_of(args)))
+    return wiring.open_kinesis(_options(args))
 
 
 def open_kcl3_tables(args: argparse.Namespace, name: str) -> Kcl3Tables | None:
     """Open what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
     from penstock import wiring
 
-    return wiring.open_kcl3_tables(name, wiring.AwsOptions(**connection_of(args)))
+    return wiring.open_kcl3_tables(name, _options(args))
 
 
 def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:
     """Open a lease table; it is not made."""
     from penstock import wiring
 
-    return wiring.open_lease_table(name, wiring.AwsOptions(**connection_of(args)))
+    return wiring.open_lease_table(name, _options(args))
+
+
+def _options(args: argparse.Namespace) -> AwsOptions:
+    from penstock import wiring
+
+    return wiring.AwsOptions(**connection_of(args), connect_timeout_s=_PATIENCE_S, deadline_s=_PATIENCE_S)

@@ -3,56 +3,88 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Final
 
+from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, open_kinesis
+from penstock.cli.terminal import warn
+from penstock.errors import OptionError, PositionError
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
+    from penstock.core.position import Position
+    from penstock.core.starting import StartingPosition
 
 DESCRIPTION = "Print a stream's records as they come: no leases, no checkpoints, resharding followed."
+_AGE: Final = re.compile(r"(\d+)\s*([smhd])")
+_UNITS_S: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("tail", help=DESCRIPTION, description=DESCRIPTION)
     parser.add_argument("stream", metavar="STREAM", help="name or ARN")
-    parser.add_argument(
+    start = parser.add_mutually_exclusive_group()
+    start.add_argument(
         "--from",
         dest="start",
-        default="LATEST",
         metavar="POSITION",
-        help="TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST)",
+        help="TRIM_HORIZON, LATEST or AT_TIMESTAMP <ISO 8601> (default: LATEST; with --until-end TRIM_HORIZON)",
     )
-    add_format_arguments(parser)
+    start.add_argument(
+        "--since", metavar="AGE", help="from so long ago: 30s, 10m, 2h, 1d; or from a moment, as ISO 8601"
+    )
+    parser.add_argument(
+        "-e", "--until-end", action="store_true", help="read what is there when it begins, and end"
+    )
     parser.add_argument("--count", type=int, metavar="N", help="end after N records")
+    add_format_arguments(parser)
+    add_filter_arguments(parser)
     add_connection_arguments(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until SIGINT, SIGTERM or the count; return the exit status."""
+    """Print until SIGINT, SIGTERM, the count or the end that was asked for; return the exit status."""
+    from penstock.cli.caught_up import when_caught_up
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-    from penstock.errors import OptionError
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
     if args.count is not None and args.count < 1:
         raise OptionError(f"--count {args.count}: expected at least 1")
     options = ConsumerOptions(
         worker_id="tail",
-        starting_position=args.start,
+        starting_position=_start_of(args),
         on_data_loss="warn",
         lease_duration_s=60.0,
         round_interval_s=0.5,  # the table is a dictionary: looking is free, and children start at once
         cold_start_jitter_s=0.0,
         idle_time_between_reads_s=0.5,
     )
-    printer = RecordPrinter(format_of(args), args.count)
-    ports = ConsumerPorts(kinesis=open_kinesis(args), lease_table=MemoryLeaseTable(f"tail of {args.stream}"))
-    consumer = Consumer(args.stream, "tail", options=options, ports=ports)
-    with while_output_is_read(consumer.request_stop) as is_reader_gone:
+    printer = RecordPrinter(format_of(args), args.count, filter_of(args))
+    table = MemoryLeaseTable(f"tail of {args.stream}")
+    consumer = Consumer(
+        args.stream,
+        "tail",
+        options=options,
+        ports=ConsumerPorts(kinesis=open_kinesis(args), lease_table=table),
+    )
+
+    def on_caught_up() -> None:
+        if args.until_end:
+            consumer.request_stop()
+        elif sys.stderr.isatty():
+            warn(_say_waiting(args))
+
+    with (
+        while_output_is_read(consumer.request_stop) as is_reader_gone,
+        when_caught_up(consumer, table, on_caught_up),
+    ):
         for batch in consumer:
             printer.print_batch(batch)
             if printer.is_full:
@@ -60,3 +92,36 @@ def run(args: argparse.Namespace) -> int:
     if is_reader_gone.is_set() and not printer.is_full:
         raise BrokenPipeError
     return 0
+
+
+def _start_of(args: argparse.Namespace) -> StartingPosition:
+    from penstock.core.position import at_timestamp
+    from penstock.core.starting import StartingPosition, parse_starting
+
+    if args.since is None:
+        return parse_starting(args.start or ("TRIM_HORIZON" if args.until_end else "LATEST"), "--from")
+    age = _AGE.fullmatch(args.since.strip())
+    if age is None:
+        return StartingPosition(_moment(args.since))
+    age_s = int(age[1]) * _UNITS_S[age[2]]
+    return StartingPosition(at_timestamp(max(0, int((time.time() - age_s) * 1000))))
+
+
+def _moment(text: str) -> Position:
+    from penstock.core.starting import parse_starting
+
+    try:
+        return parse_starting(f"AT_TIMESTAMP {text}", "--since").default
+    except PositionError as error:
+        raise OptionError(
+            f"--since {text!r}: expected an age (30s, 10m, 2h, 1d) or a moment (2026-01-31T12:00:00Z)"
+        ) from error
+
+
+def _say_waiting(args: argparse.Namespace) -> str:
+    if args.start is None and args.since is None:
+        return (
+            f"penstock tail: waiting for records that come to {args.stream} from now on; Ctrl-C ends. From the beginning: "
+            "--from TRIM_HORIZON"
+        )
+    return f"penstock tail: this is all of {args.stream} so far; waiting for more, Ctrl-C ends. To end here: --until-end"

@@ -254,6 +254,11 @@ class TaskWriter:
         return self.report
 
     @property
+    def waiting_count(self) -> int:
+        """Records that are not acknowledged."""
+        return 0 if self._sender is None else self._sender.batcher.waiting_count
+
+    @property
     def waiting_bytes(self) -> int:
         """Memory of the records that are not acknowledged."""
         return 0 if self._sender is None else self._sender.batcher.waiting_bytes
@@ -372,8 +377,7 @@ class TaskWriter:
             )
 
     def _failed(self, why: str) -> DeliveryFailed:
-        left = 0 if self._sender is None else self._sender.batcher.waiting_count
         return DeliveryFailed(
             f"stream {self._stream}: {why}. Acknowledged so far: {self.report.user_record_count} records; "
-            f"not acknowledged: {left}"
+            f"not acknowledged: {self.waiting_count}"
         )

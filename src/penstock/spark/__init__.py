@@ -48,4 +48,19 @@ def __getattr__(name: str) -> Any:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'penstock.spark' has no attribute {name!r}")
-    return getattr(import_module(f"penstock.spark.{home}"), name)
+    try:
+        return getattr(import_module(f"penstock.spark.{home}"), name)
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in ("pyspark", "pyarrow", "pandas"):
+            raise
+        raise ModuleNotFoundError(
+            f"penstock.spark.{name} needs the package {package}, which is not installed: pip install 'penstock[spark]', "
+            f"or, where a cluster brings its own Spark, the package alone",
+            name=error.name,
+        ) from error
+
+
+def __dir__() -> list[str]:
+    """Show the public names."""
+    return sorted(__all__)

@@ -1,9 +1,11 @@
 """The commands against the embedded Kinesis."""
 
 import json
+import re
 import subprocess
 import sys
 import time
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -11,6 +13,7 @@ pytest.importorskip("httptools")
 
 
 from cli.commands.support import READERS, penstock, put, wait_until_active
+from penstock.cli import main as cli
 
 
 def test_shards_shows_the_lineage_as_a_tree(kinesis, stream, capsys):
@@ -47,6 +50,31 @@ def test_a_stream_that_does_not_exist_is_one_line_and_exit_1(capsys):
     assert err.count("\n") == 1
 
 
+def test_put_without_a_service_fails_before_it_reads(capsys, monkeypatch):
+    monkeypatch.setattr("penstock.cli.service_options._PATIENCE_S", 0.2)
+    status, out, err = penstock(capsys, "put", "orders", "--endpoint-url", "http://127.0.0.1:1")
+    assert (status, out) == (1, "")
+    assert err.startswith(
+        "penstock put: DescribeStreamSummary on stream orders: no connection: Could not connect"
+    )
+
+
+def test_an_interrupted_put_says_what_is_acknowledged(stream, capsys, monkeypatch):
+    def payloads(_args):
+        yield from [b"a"] * 600
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.cli.put_command._payloads", payloads)
+    status, _, err = penstock(capsys, "put", stream)
+    assert status == 130
+    said = re.fullmatch(
+        r"penstock put: interrupted. (\d+) records are acknowledged; (\d+) more were read and are not acknowledged\n",
+        err,
+    )
+    assert said is not None
+    assert int(said[1]) + int(said[2]) == 600
+
+
 # --- tail -----------------------------------------------------------------------------------------------
 
 
@@ -74,9 +102,64 @@ def test_tail_prints_columns_for_people_and_bytes_as_base64(kinesis, stream, cap
     kinesis.client("kinesis").put_record(StreamName=stream, Data=b"\xff\x00", PartitionKey="k1")
     _, out, _ = penstock(capsys, "tail", stream, "--from", "TRIM_HORIZON", "--count", "1")
     shard, arrival, key, data = out.split()
-    assert (key, data) == ("k1", "/wA=")
+    assert (key, data) == ("k1", "base64:/wA=")
     assert shard in "0123"
-    assert len(arrival) == len("12:34:56.789")
+    assert datetime.fromisoformat(arrival).tzinfo is not None
+
+
+def test_tail_until_the_end_prints_everything_that_was_there_after_a_split_too(kinesis, stream, capsys):
+    put(kinesis, stream, 20)
+    client = kinesis.client("kinesis")
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125))
+    wait_until_active(client, stream)
+    put(kinesis, stream, 20, "n")
+    status, out, err = penstock(capsys, "tail", stream, "--until-end", "--format", r"%s\n")
+    assert (status, err) == (0, "")
+    assert sorted(out.split()) == sorted(f"{prefix}{n}" for prefix in "rn" for n in range(20))
+
+
+def test_tail_until_the_end_of_an_empty_stream_ends(stream, capsys):
+    assert penstock(capsys, "tail", "-e", stream) == (0, "", "")
+
+
+def test_tail_shows_the_records_of_a_key_a_shard_or_a_pattern(kinesis, stream, capsys):
+    put(kinesis, stream, 20)
+
+    def shown(*arguments):
+        return penstock(capsys, "tail", stream, "-e", *arguments)[1].split()
+
+    assert shown("--data", "--key", "k7") == ["r7"]
+    assert sorted(shown("--grep", "^r1.", "--data")) == [f"r1{n}" for n in range(10)]
+    by_shard = [shown("--shard", str(n), "-f", r"%p\n") for n in range(4)]
+    assert [set(shards) for shards in by_shard] == [{f"shardId-00000000000{n}"} for n in range(4)]
+    assert sum(map(len, by_shard)) == 20
+
+
+def test_tail_begins_as_long_ago_as_it_is_told(kinesis, stream, capsys):
+    put(kinesis, stream, 3)
+    assert penstock(capsys, "tail", stream, "-e", "--since", "1h", "--data")[1].count("\n") == 3
+    moment = datetime.now(UTC) - timedelta(hours=1)
+    assert penstock(capsys, "tail", stream, "-e", "--since", f"{moment}", "--data")[1].count("\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "hint"),
+    [
+        ((), "From the beginning: --from TRIM_HORIZON"),
+        (("--from", "TRIM_HORIZON"), "To end here: --until-end"),
+    ],
+)
+def test_tail_says_on_a_terminal_that_it_waits(kinesis, stream, capsys, monkeypatch, arguments, hint):
+    said = []
+
+    def hear(message):
+        said.append(message)
+        put(kinesis, stream, 1)
+
+    monkeypatch.setattr("penstock.cli.tail_command.warn", hear)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(["tail", stream, "--count", "1", *arguments]) == 0
+    assert [message.endswith(hint) for message in said] == [True]
 
 
 def test_tail_follows_a_split(kinesis, stream, capsys):
@@ -91,7 +174,13 @@ def test_tail_follows_a_split(kinesis, stream, capsys):
 
 @pytest.mark.parametrize(
     ("arguments", "word"),
-    [(["--from", "yesterday"], "yesterday"), (["--count", "0"], "--count 0")],
+    [
+        (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is no position"),
+        (["--since", "yesterday"], "--since 'yesterday': expected an age"),
+        (["--count", "0"], "--count 0"),
+        (["--format", "%z"], "--format '%z': '%z' is none of %s"),
+        (["--grep", "("], "--grep '('"),
+    ],
 )
 def test_wrong_values_are_usage_errors(stream, capsys, arguments, word):
     status, _, err = penstock(capsys, "tail", stream, *arguments)

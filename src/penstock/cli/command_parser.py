@@ -1,0 +1,78 @@
+"""A parser as people type: options before, between and after the arguments, and the nearest word for a mistyped one."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+_ENDS_OPTIONS: Final = "--"
+
+
+class CommandParser(argparse.ArgumentParser):
+    """An `ArgumentParser` for the command line; parsers of subcommands are of this class too."""
+
+    _is_mixing = False
+
+    def __init__(self, **settings: Any) -> None:
+        # An abbreviation changes its meaning with the next option that begins like it.
+        super().__init__(allow_abbrev=False, **settings)
+
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> Any:
+        """Parse, with options and arguments in any order."""
+        words = sys.argv[1:] if args is None else list(args)
+        if self._is_mixing or self.subcommands is not None:
+            return super().parse_known_args(words, namespace)
+        self._refuse_unknown(words)
+        # The library's own way calls this method again, for the options alone and for the arguments alone.
+        self._is_mixing = True
+        try:
+            return self.parse_known_intermixed_args(words, namespace)
+        finally:
+            self._is_mixing = False
+
+    @property
+    def option_names(self) -> list[str]:
+        """The long options that people see."""
+        return [
+            name
+            for action in self._actions
+            if action.help is not argparse.SUPPRESS
+            for name in action.option_strings
+            if name.startswith("--")
+        ]
+
+    @property
+    def subcommands(self) -> dict[str, CommandParser] | None:
+        """The parsers of the subcommands by name; None where there are none."""
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):  # noqa: SLF001 - it has no public name
+                return dict(action.choices)
+        return None
+
+    def _refuse_unknown(self, words: Sequence[str]) -> None:
+        """End with an error for an option that is none, before an argument is missed that it was meant to bring."""
+        known = [name for action in self._actions for name in action.option_strings]
+        for word in words:
+            if word == _ENDS_OPTIONS:
+                return
+            name = word.partition("=")[0]
+            if name.startswith("--") and name not in known:
+                self.error(
+                    f"unknown option {name}: {_nearest(name, known)}`{self.prog} --help` lists the options"
+                )
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is None or value in action.choices:
+            return
+        known = [str(each) for each in action.choices]
+        what = "command" if isinstance(action, argparse._SubParsersAction) else "value"  # noqa: SLF001
+        message = f"unknown {what} {value}: {_nearest(str(value), known)}known are {', '.join(known)}"
+        raise argparse.ArgumentError(None if what == "command" else action, message)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), 1)
+    return f"did you mean {near[0]}? " if near else ""

@@ -1,0 +1,64 @@
+"""Which records `tail` shows: those of a shard, of a key, or whose data a pattern finds."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    from penstock.consumer import Record
+
+
+@dataclass(frozen=True, slots=True)
+class RecordFilter:
+    """What a record must be to be shown; None lets all pass.
+
+    Args:
+        shard_ids: The shards.
+        key: The partition key.
+        pattern: Found somewhere in the data.
+    """
+
+    shard_ids: frozenset[str] | None = None
+    key: str | None = None
+    pattern: re.Pattern[bytes] | None = None
+
+    def lets_pass(self, record: Record) -> bool:
+        """Return whether a record is shown."""
+        return (
+            (self.shard_ids is None or record.shard_id in self.shard_ids)
+            and (self.key is None or record.partition_key == self.key)
+            and (self.pattern is None or self.pattern.search(record.data) is not None)
+        )
+
+
+def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add `--shard`, `--key` and `--grep`."""
+    group = parser.add_argument_group("which records", "all are read, these are shown")
+    group.add_argument(
+        "--shard", action="append", metavar="ID", help="of this shard: its id or its number; may be repeated"
+    )
+    group.add_argument("--key", metavar="TEXT", help="with this partition key")
+    group.add_argument("--grep", metavar="REGEX", help="whose data, as UTF-8, this finds")
+
+
+def filter_of(args: argparse.Namespace) -> RecordFilter:
+    """Return the filter that was asked for.
+
+    Raises:
+        OptionError: The pattern is none.
+    """
+    try:
+        pattern = None if args.grep is None else re.compile(args.grep.encode())
+    except re.error as error:
+        raise OptionError(f"--grep {args.grep!r}: {error}") from error
+    shards = None if args.shard is None else frozenset(map(_shard_id, args.shard))
+    return RecordFilter(shards, args.key, pattern)
+
+
+def _shard_id(text: str) -> str:
+    return f"shardId-{int(text):012d}" if text.isascii() and text.isdecimal() else text

@@ -1,0 +1,57 @@
+"""How the command line takes what people type."""
+
+import pytest
+
+from penstock.cli.main import build_parser
+
+
+def parsed(*words):
+    return build_parser()[0].parse_args(words)
+
+
+def refused(capsys, *words):
+    with pytest.raises(SystemExit) as caught:
+        parsed(*words)
+    assert caught.value.code == 2
+    return capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("put", "orders", "a", "b", "--whole", "--key", "k"),
+        ("put", "--whole", "--key=k", "orders", "a", "b"),
+        ("put", "orders", "--whole", "a", "--key", "k", "b"),
+        ("put", "--key", "k", "orders", "--whole", "--", "a", "b"),
+    ],
+)
+def test_options_may_stand_anywhere(words):
+    args = parsed(*words)
+    assert (args.stream, args.files, args.whole, args.key) == ("orders", ["a", "b"], True, "k")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (
+            ("tial", "orders"),
+            "penstock: error: unknown command tial: did you mean tail? known are consume, tail",
+        ),
+        (
+            ("consume", "orders", "--aplication", "a"),
+            "unknown option --aplication: did you mean --application?",
+        ),
+        (("tail", "orders", "--until"), "unknown option --until: did you mean --until-end?"),
+        (
+            ("consume", "s", "--application", "a", "--policy", "evne"),
+            "unknown value evne: did you mean even?",
+        ),
+        (("tail", "orders", "--qqq=1"), "unknown option --qqq: `penstock tail --help` lists the options"),
+    ],
+)
+def test_the_nearest_known_word_is_named(capsys, words, said):
+    assert said in refused(capsys, *words)
+
+
+def test_a_word_after_two_hyphens_is_no_option():
+    assert parsed("put", "orders", "--", "--whole").files == ["--whole"]
