@@ -50,11 +50,14 @@ class Door:
         self.url = f"http://127.0.0.1:{self.port}"
 
     def stop(self) -> None:
-        self.server.close()
-        self.run(self.connections.close())
+        self.run(self._close())
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join()
         self.loop.close()
+
+    async def _close(self) -> None:
+        self.server.close()
+        await self.connections.close()
 
     def run(self, awaitable: Any) -> Any:
         """Run something in the server's loop and wait for it."""

@@ -11,11 +11,13 @@ import os
 import threading
 import time
 from collections import deque
+from functools import lru_cache
 from typing import Any, Final
 
 import botocore.config
 import botocore.credentials
 import botocore.exceptions as sdk
+import botocore.loaders
 import botocore.session
 
 import penstock
@@ -104,6 +106,10 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
         return True
 
 
+_loader: Final = lru_cache(maxsize=4)(botocore.loaders.create_loader)
+"""The SDK's descriptions of services and endpoints, by the path of more of them: read once for all clients."""
+
+
 def _make_client(service: str, options: AwsOptions) -> Any:
     from penstock.aws.data_plane import install_parser, keep_milliseconds, send_encoded
 
@@ -140,6 +146,7 @@ def _new_session(options: AwsOptions) -> Any:
     boto3 itself reads AWS_DEFAULT_REGION only. Every other SDK, and the AWS CLI, reads AWS_REGION first.
     """
     session = botocore.session.Session(profile=options.profile)
+    session.register_component("data_loader", _loader(session.get_config_variable("data_path")))
     region = options.region or os.environ.get("AWS_REGION")
     if region:
         session.set_config_variable("region", region)

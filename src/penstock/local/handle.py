@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import http.client
 import ssl
+import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import msgspec
@@ -21,6 +22,9 @@ from penstock.local.faults import Fault
 _CONTROL_TIMEOUT_S = 30.0
 ACCESS_KEY = "local"
 SECRET_KEY = "local"  # noqa: S105 - the server does not check signatures
+
+_of_thread: Final = threading.local()
+"""A thread's session of boto3: the descriptions of services are read once, and sessions are not for several threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -281,7 +285,9 @@ class Handle:
             "verify": self.ca_bundle,
             **options,
         }
-        session: Any = boto3.session.Session()
+        session: Any = getattr(_of_thread, "session", None)
+        if session is None:
+            session = _of_thread.session = boto3.session.Session()
         return session.client(service, **settings)
 
     def create_stream(self, name: str, shards: int = 1, region: str | None = None) -> str:
