@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 
+import botocore.loaders
 import botocore.session
 import pytest
 
@@ -75,3 +76,19 @@ def test_a_moment_is_sent_with_its_milliseconds(client, operation):
         ),
     }
     assert b"1700000000.123" in sent(client, calls[operation])
+
+
+def test_the_descriptions_of_services_are_read_once_for_all_clients(monkeypatch):
+    def open_client(port):
+        return client_for("kinesis", AwsOptions(region="us-east-1", endpoint_url=f"http://127.0.0.1:{port}"))
+
+    open_client(1)
+    read = []
+    load_file = botocore.loaders.JSONFileLoader.load_file
+    monkeypatch.setattr(
+        botocore.loaders.JSONFileLoader,
+        "load_file",
+        lambda loader, path: read.append(path) or load_file(loader, path),
+    )
+    assert open_client(2) is not open_client(1)
+    assert read == []
