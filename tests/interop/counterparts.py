@@ -167,6 +167,8 @@ SDK_PYTHON = Counterpart(
 )
 KCL_2 = Counterpart("kcl_2.7.2", "kcl", JAVA_TOOLS, maven("-Dkcl.version=2.7.2"), java("Worker"))
 KCL_3 = Counterpart("kcl_3.5.1", "kcl", JAVA_TOOLS, maven("-Dkcl.version=3.5.1"), java("Worker"))
+KCL_2_FAN_OUT = replace(KCL_2, command=java("Worker", "-Dretrieval=default"))
+KCL_3_FAN_OUT = replace(KCL_3, command=java("Worker", "-Dretrieval=default"))
 KCL_3_COMPATIBLE = replace(
     KCL_3, command=java("Worker", "-Dclient.version=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X")
 )

@@ -2,7 +2,9 @@
 
 Each program holds the same conversation and prints what it saw. It creates a stream of two shards, lists it, puts batches
 of records of 1 KB, and reads each shard with one call. It asks for a stream that is missing and creates one that is there.
-Then it calls GetRecords without retries as often as it is told, and names the classes of the errors.
+Then it calls GetRecords without retries as often as it is told, and names the classes of the errors. It registers a
+consumer, and reads each shard from a subscription until that ends. Then it subscribes as often as it is told, and names
+the classes of the errors that come as events.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from penstock.local import LocalKinesis
 
 BATCHES = 3
 DATA = sorted((f"{i}:" * 1000)[:1000] for i in range(BATCHES * 500))
+DIGEST = hashlib.sha256("\n".join(DATA).encode()).hexdigest()
 REFUSALS = [
     "ExpiredIteratorException",
     "InvalidArgumentException",
@@ -29,6 +32,17 @@ REFUSALS = [
     "KMSNotFoundException",
     "KMSOptInRequired",
     "KMSThrottlingException",
+]
+FAILURES = [
+    "ResourceNotFoundException",
+    "ResourceInUseException",
+    "KMSDisabledException",
+    "KMSInvalidStateException",
+    "KMSAccessDeniedException",
+    "KMSNotFoundException",
+    "KMSOptInRequired",
+    "KMSThrottlingException",
+    "InternalFailureException",
 ]
 
 
@@ -50,17 +64,25 @@ def test_a_default_client_puts_reads_and_knows_every_error(
         for call, code in enumerate(REFUSALS):
             server.faults.error("GetRecords", code=code, status=400, skip=2 + call)
         server.faults.error("ListShards")
-        said = counterpart.run(server, tmp_path, "orders", str(BATCHES), str(len(REFUSALS)), java=java)
+        # about 750 records of 1 KB are three events
+        server.faults.in_subscription("end", after_events=3, count=2)
+        for call, code in enumerate(FAILURES):
+            server.faults.in_subscription("exception", after_events=1, code=code, skip=2 + call)
+        numbers = (str(n) for n in (BATCHES, len(REFUSALS), len(FAILURES)))
+        said = counterpart.run(server, tmp_path, "orders", *numbers, java=java)
         calls = server.calls()
     seen = json.loads(said)
     record_property("sdk", seen.pop("sdk"))
     assert [name_of(error) for error in seen.pop("refused")] == [name_of(code) for code in REFUSALS]
+    assert [name_of(error) for error in seen.pop("failures")] == [name_of(code) for code in FAILURES]
     assert seen == {
         "is_listed": True,
         "shards": 2,
         "failed": 0,
         "read": len(DATA),
-        "digest": hashlib.sha256("\n".join(DATA).encode()).hexdigest(),
+        "digest": DIGEST,
+        "pushed": len(DATA),
+        "pushed_digest": DIGEST,
         "missing": "ResourceNotFoundException",
         "again": "ResourceInUseException",
     }

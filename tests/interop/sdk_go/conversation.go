@@ -31,6 +31,7 @@ func main() {
 	stream := aws.String(os.Args[1])
 	batches, _ := strconv.Atoi(os.Args[2])
 	refusals, _ := strconv.Atoi(os.Args[3])
+	failures, _ := strconv.Atoi(os.Args[4])
 
 	_, err = client.CreateStream(ctx, &kinesis.CreateStreamInput{StreamName: stream, ShardCount: aws.Int32(2)})
 	check(err)
@@ -86,13 +87,68 @@ func main() {
 	_, missing := client.DescribeStreamSummary(ctx, &kinesis.DescribeStreamSummaryInput{StreamName: aws.String("missing")})
 	_, again := client.CreateStream(ctx, &kinesis.CreateStreamInput{StreamName: stream, ShardCount: aws.Int32(1)})
 
-	sort.Strings(read)
-	digest := sha256.Sum256([]byte(strings.Join(read, "\n")))
+	consumer := register(ctx, client, stream)
+	var pushed []string
+	for _, shard := range shards.Shards {
+		data, err := push(ctx, client, consumer, shard.ShardId)
+		check(err)
+		pushed = append(pushed, data...)
+	}
+	failedInStream := []string{}
+	for i := 0; i < failures; i++ {
+		_, err := push(ctx, client, consumer, shards.Shards[0].ShardId)
+		failedInStream = append(failedInStream, className(err))
+	}
+
 	check(json.NewEncoder(os.Stdout).Encode(map[string]any{
 		"sdk": aws.SDKVersion, "is_listed": isListed, "shards": len(shards.Shards), "failed": failed,
-		"read": len(read), "digest": hex.EncodeToString(digest[:]),
+		"read": len(read), "digest": digestOf(read),
 		"missing": className(missing), "again": className(again), "refused": refused,
+		"pushed": len(pushed), "pushed_digest": digestOf(pushed), "failures": failedInStream,
 	}))
+}
+
+// register returns the ARN of a new consumer that is active.
+func register(ctx context.Context, client *kinesis.Client, stream *string) *string {
+	summary, err := client.DescribeStreamSummary(ctx, &kinesis.DescribeStreamSummaryInput{StreamName: stream})
+	check(err)
+	made, err := client.RegisterStreamConsumer(ctx, &kinesis.RegisterStreamConsumerInput{
+		StreamARN: summary.StreamDescriptionSummary.StreamARN, ConsumerName: aws.String("fan"),
+	})
+	check(err)
+	arn := made.Consumer.ConsumerARN
+	for {
+		found, err := client.DescribeStreamConsumer(ctx, &kinesis.DescribeStreamConsumerInput{ConsumerARN: arn})
+		check(err)
+		if found.ConsumerDescription.ConsumerStatus == types.ConsumerStatusActive {
+			return arn
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// push returns the data of all events, when the stream of them has ended.
+func push(ctx context.Context, client *kinesis.Client, consumer *string, shard *string) ([]string, error) {
+	answer, err := client.SubscribeToShard(ctx, &kinesis.SubscribeToShardInput{
+		ConsumerARN: consumer, ShardId: shard,
+		StartingPosition: &types.StartingPosition{Type: types.ShardIteratorTypeTrimHorizon},
+	})
+	check(err)
+	events := answer.GetStream()
+	defer events.Close()
+	var data []string
+	for event := range events.Events() {
+		for _, record := range event.(*types.SubscribeToShardEventStreamMemberSubscribeToShardEvent).Value.Records {
+			data = append(data, string(record.Data))
+		}
+	}
+	return data, events.Err()
+}
+
+func digestOf(data []string) string {
+	sort.Strings(data)
+	digest := sha256.Sum256([]byte(strings.Join(data, "\n")))
+	return hex.EncodeToString(digest[:])
 }
 
 // className returns the name of the SDK's type for an error, or its code where there is no such type.

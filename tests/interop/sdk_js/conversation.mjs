@@ -3,6 +3,7 @@ import { createHash } from "node:crypto";
 import { createRequire } from "node:module";
 import {
   CreateStreamCommand,
+  DescribeStreamConsumerCommand,
   DescribeStreamSummaryCommand,
   GetRecordsCommand,
   GetShardIteratorCommand,
@@ -10,10 +11,12 @@ import {
   ListShardsCommand,
   ListStreamsCommand,
   PutRecordsCommand,
+  RegisterStreamConsumerCommand,
+  SubscribeToShardCommand,
   waitUntilStreamExists,
 } from "@aws-sdk/client-kinesis";
 
-const [StreamName, batches, refusals] = process.argv.slice(2);
+const [StreamName, batches, refusals, failures] = process.argv.slice(2);
 const kinesis = new KinesisClient({});
 const oneAttempt = new KinesisClient({ maxAttempts: 1 });
 
@@ -60,6 +63,34 @@ for (let i = 0; i < Number(refusals); i++) {
 const missing = await refusal(() => kinesis.send(new DescribeStreamSummaryCommand({ StreamName: "missing" })));
 const again = await refusal(() => kinesis.send(new CreateStreamCommand({ StreamName, ShardCount: 1 })));
 
+const { StreamARN } = (await kinesis.send(new DescribeStreamSummaryCommand({ StreamName }))).StreamDescriptionSummary;
+const ask = { StreamARN, ConsumerName: "fan" };
+const { ConsumerARN } = (await kinesis.send(new RegisterStreamConsumerCommand(ask))).Consumer;
+const describe = new DescribeStreamConsumerCommand({ ConsumerARN });
+while ((await kinesis.send(describe)).ConsumerDescription.ConsumerStatus !== "ACTIVE") {
+  await new Promise((resolve) => setTimeout(resolve, 100));
+}
+
+// Returns the data of all events, when the stream of them has ended.
+async function push(ShardId) {
+  const StartingPosition = { Type: "TRIM_HORIZON" };
+  const answer = await kinesis.send(new SubscribeToShardCommand({ ConsumerARN, ShardId, StartingPosition }));
+  const data = [];
+  for await (const { SubscribeToShardEvent: event } of answer.EventStream) {
+    data.push(...event.Records.map((record) => Buffer.from(record.Data).toString()));
+  }
+  return data;
+}
+
+const pushed = [];
+for (const { ShardId } of shards) {
+  pushed.push(...(await push(ShardId)));
+}
+const failedInStream = [];
+for (let i = 0; i < Number(failures); i++) {
+  failedInStream.push(await refusal(() => push(shards[0].ShardId)));
+}
+
 console.log(
   JSON.stringify({
     sdk: createRequire(import.meta.url)("@aws-sdk/client-kinesis/package.json").version,
@@ -71,6 +102,9 @@ console.log(
     missing,
     again,
     refused,
+    pushed: pushed.length,
+    pushed_digest: createHash("sha256").update(pushed.sort().join("\n")).digest("hex"),
+    failures: failedInStream,
   }),
 );
 kinesis.destroy();

@@ -21,6 +21,7 @@ import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
 import software.amazon.kinesis.processor.ShardRecordProcessor;
 import software.amazon.kinesis.processor.SingleStreamTracker;
 import software.amazon.kinesis.retrieval.KinesisClientRecord;
+import software.amazon.kinesis.retrieval.RetrievalConfig;
 import software.amazon.kinesis.retrieval.kpl.ExtendedSequenceNumber;
 import software.amazon.kinesis.retrieval.polling.PollingConfig;
 
@@ -29,7 +30,7 @@ import software.amazon.kinesis.retrieval.polling.PollingConfig;
  *
  * <p>It prints a line when a shard begins (the position that it was told) and one for each record, before the checkpoint
  * behind it. With a fourth argument it checkpoints at the record of that number in its shard and is gone, as if killed.
- * -Dclient.version=... is the KCL 3 setting of that name.
+ * -Dclient.version=... is the KCL 3 setting of that name. It polls; with -Dretrieval=default it reads by enhanced fan-out.
  */
 public final class Worker {
     private static long stopAfter = Long.MAX_VALUE;
@@ -47,8 +48,12 @@ public final class Worker {
         ConfigsBuilder configs = new ConfigsBuilder(
                 new SingleStreamTracker(stream, start), application, kinesis, DynamoDbAsyncClient.create(),
                 CloudWatchAsyncClient.create(), worker, Printer::new);
-        PollingConfig polling = new PollingConfig(stream, kinesis);
-        polling.idleTimeBetweenReadsInMillis(500);
+        RetrievalConfig retrieval = configs.retrievalConfig();
+        if (!"default".equals(System.getProperty("retrieval"))) {
+            PollingConfig polling = new PollingConfig(stream, kinesis);
+            polling.idleTimeBetweenReadsInMillis(500);
+            retrieval.retrievalSpecificConfig(polling);
+        }
         Scheduler scheduler = new Scheduler(
                 configs.checkpointConfig(),
                 coordinator(configs),
@@ -56,7 +61,7 @@ public final class Worker {
                 configs.lifecycleConfig(),
                 configs.metricsConfig(),
                 configs.processorConfig(),
-                configs.retrievalConfig().retrievalSpecificConfig(polling));
+                retrieval);
         Thread running = new Thread(scheduler, "scheduler");
         running.start();
         while (System.in.read() >= 0) {
