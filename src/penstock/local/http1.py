@@ -1,6 +1,7 @@
 """HTTP/1.1 over asyncio: parses requests with httptools, answers one at a time per connection.
 
-While an answer is being prepared or sent, the connection reads nothing more.
+While an answer is being prepared or sent, the connection reads nothing more, except that a streamed answer lets it read
+once: that shows when the client has gone.
 """
 
 from __future__ import annotations
