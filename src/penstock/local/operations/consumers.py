@@ -12,7 +12,7 @@ from penstock.local.documents import Timestamp
 from penstock.local.operations.account import is_committed
 from penstock.local.operations.call import ServiceCall
 from penstock.local.operations.positions import SUBSCRIPTION_NAMES, position_of
-from penstock.local.operations.streams import check_tags
+from penstock.local.operations.tags import check_tags
 from penstock.local.service_errors import in_use, invalid_argument, limit_exceeded, not_found
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import ACTIVE, CREATING, DELETING, Consumer, Stream

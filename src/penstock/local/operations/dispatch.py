@@ -7,7 +7,7 @@ from typing import Any
 
 from penstock.local import request_model
 from penstock.local.credentials import is_region
-from penstock.local.operations import account, consumers, records, settings, shards, streams
+from penstock.local.operations import account, consumers, records, settings, shards, streams, tags
 from penstock.local.operations.call import ServiceCall
 from penstock.local.operations.consumers import EventStream
 from penstock.local.quotas import STREAM_CALLS_PER_S
@@ -18,7 +18,6 @@ Operation = Callable[[ServiceCall, dict[str, Any]], dict[str, Any] | bytes | Eve
 OPERATIONS: dict[str, Operation] = {
     function.__name__: function
     for function in (
-        streams.AddTagsToStream,
         streams.CreateStream,
         streams.DecreaseStreamRetentionPeriod,
         streams.DeleteStream,
@@ -26,11 +25,6 @@ OPERATIONS: dict[str, Operation] = {
         streams.DescribeStreamSummary,
         streams.IncreaseStreamRetentionPeriod,
         streams.ListStreams,
-        streams.ListTagsForResource,
-        streams.ListTagsForStream,
-        streams.RemoveTagsFromStream,
-        streams.TagResource,
-        streams.UntagResource,
         shards.ListShards,
         shards.MergeShards,
         shards.SplitShard,
@@ -54,6 +48,12 @@ OPERATIONS: dict[str, Operation] = {
         settings.UpdateStreamMode,
         settings.UpdateStreamRecordDistributionStrategy,
         settings.UpdateStreamWarmThroughput,
+        tags.AddTagsToStream,
+        tags.ListTagsForResource,
+        tags.ListTagsForStream,
+        tags.RemoveTagsFromStream,
+        tags.TagResource,
+        tags.UntagResource,
         account.DescribeAccountSettings,
         account.DescribeLimits,
         account.UpdateAccountSettings,
