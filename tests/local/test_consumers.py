@@ -77,6 +77,19 @@ def test_a_consumer_is_named_by_its_arn_or_by_its_stream_and_name(rig):
     assert rig.refused(describe, ConsumerARN=other_time) == ("ResourceNotFoundException", 400)
 
 
+def test_a_consumer_has_tags_of_its_own(rig):
+    arn = rig.server.create_stream("s")
+    made = rig.kinesis.register_stream_consumer(StreamARN=arn, ConsumerName="c", Tags={"a": "1", "b": "2"})
+    consumer = made["Consumer"]["ConsumerARN"]
+    rig.kinesis.tag_resource(ResourceARN=consumer, Tags={"b": "3", "c": "4"})
+    rig.kinesis.untag_resource(ResourceARN=consumer, TagKeys=["a"])
+    rig.settle()
+    tags = rig.kinesis.list_tags_for_resource(ResourceARN=consumer)["Tags"]
+    assert tags == [{"Key": "b", "Value": "3"}, {"Key": "c", "Value": "4"}]
+    assert rig.kinesis.list_tags_for_resource(ResourceARN=arn)["Tags"] == []
+    assert status(rig, ConsumerARN=consumer) == "ACTIVE"
+
+
 def test_a_stream_with_consumers_is_deleted_only_with_them(rig):
     arn = rig.server.create_stream("s")
     rig.register(arn)

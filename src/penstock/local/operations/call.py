@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.local.faults import EVENT_KINDS, FaultBook, Hit
 from penstock.local.quotas import Quotas
-from penstock.local.service_errors import RequestRefused, limit_exceeded, throughput_exceeded
+from penstock.local.service_errors import (
+    RequestRefused,
+    invalid_argument,
+    limit_exceeded,
+    not_found,
+    throughput_exceeded,
+)
 from penstock.local.store import ACCOUNT, Store
-from penstock.local.stream import Stream
+from penstock.local.stream import Consumer, Stream
 from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
 from penstock.local.wire import Wire
 
 _DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
 _ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", *EVENT_KINDS}
+
+
+_CONSUMER_ARN = re.compile(r"(arn:.*:stream/[^/:]+)/consumer/([^/:]+):(\d+)")
 
 
 class DropConnection(Exception):  # noqa: N818 - an effect, not an error of the program
@@ -85,6 +95,29 @@ class ServiceCall:
                 "ResourceNotFoundException",
                 f"Stream {stream.name} under account {ACCOUNT} is in state {stream.status}: it has no shards yet.",
             )
+
+    def consumer(self, request: dict[str, Any]) -> tuple[Stream, Consumer]:
+        """Return the consumer, and its stream, that the request names by its ARN, or by its stream's and its name."""
+        stream_arn, name, arn = (request.get(n) for n in ("StreamARN", "ConsumerName", "ConsumerARN"))
+        parts = None
+        if arn is not None:
+            parts = _CONSUMER_ARN.fullmatch(arn)
+            if parts is None:
+                raise invalid_argument(f"ConsumerARN {arn} is not the ARN of a consumer.")
+            if stream_arn not in (None, parts[1]) or name not in (None, parts[2]):
+                raise invalid_argument(
+                    f"ConsumerARN {arn} is of another consumer than StreamARN {stream_arn} and ConsumerName {name}."
+                )
+            stream_arn, name = parts[1], parts[2]
+        elif stream_arn is None or name is None:
+            raise invalid_argument("Either ConsumerARN, or StreamARN and ConsumerName must be given.")
+        stream = self.stream({"StreamARN": stream_arn})
+        found = stream.consumers.get(name)
+        if found is None or (parts is not None and found.created_s != int(parts[3])):
+            raise not_found(
+                f"Consumer {arn or name} under stream {stream.name} not found for account {ACCOUNT}."
+            )
+        return stream, found
 
     def admit(self, stream: Stream | None = None, shards: Sequence[str] = ()) -> None:
         """Apply the scripted faults; every operation calls this once, before it changes anything.

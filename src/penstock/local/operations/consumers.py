@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncGenerator
 from dataclasses import replace
 from typing import Any, NamedTuple
@@ -20,7 +19,6 @@ from penstock.local.subscription_faults import disturbed
 
 Document = dict[str, Any]
 
-_ARN = re.compile(r"(arn:.*:stream/[^/:]+)/consumer/([^/:]+):(\d+)")
 _LIST_PAGE_MAX = 100
 
 
@@ -79,7 +77,7 @@ def _require_room(call: ServiceCall, stream: Stream) -> None:
 
 def DescribeStreamConsumer(call: ServiceCall, request: Document) -> Document:
     """Describe a consumer."""
-    stream, consumer = _found(call, request)
+    stream, consumer = call.consumer(request)
     _count(call, stream)
     call.admit(stream)
     return {"ConsumerDescription": {**_described(stream, consumer), "StreamARN": stream.arn}}
@@ -112,7 +110,7 @@ def ListStreamConsumers(call: ServiceCall, request: Document) -> Document:
 
 def DeregisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
     """Begin to remove a consumer; its subscriptions end."""
-    stream, consumer = _found(call, request)
+    stream, consumer = call.consumer(request)
     _count(call, stream)
     call.admit(stream)
     if consumer.status == CREATING:
@@ -126,7 +124,7 @@ def DeregisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
 
 def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
     """Begin to push what a shard has from a position on."""
-    stream, consumer = _found(call, request)
+    stream, consumer = call.consumer(request)
     shard = stream.shard(request["ShardId"])
     ordinal = position_of(call, stream, shard, request["StartingPosition"], SUBSCRIPTION_NAMES)
     call.admit(stream, (shard.id,))
@@ -142,28 +140,6 @@ def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
     faults = [hit.fault for hit in call.answering]
     events = disturbed(subscription, faults) if faults else subscription.events()
     return EventStream(subscription.initial_response(), events)
-
-
-def _found(call: ServiceCall, request: Document) -> tuple[Stream, Consumer]:
-    """Return the consumer that a request names by its ARN, or by its stream's and its name."""
-    stream_arn, name, arn = (request.get(n) for n in ("StreamARN", "ConsumerName", "ConsumerARN"))
-    parts = None
-    if arn is not None:
-        parts = _ARN.fullmatch(arn)
-        if parts is None:
-            raise invalid_argument(f"ConsumerARN {arn} is not the ARN of a consumer.")
-        if stream_arn not in (None, parts[1]) or name not in (None, parts[2]):
-            raise invalid_argument(
-                f"ConsumerARN {arn} is of another consumer than StreamARN {stream_arn} and ConsumerName {name}."
-            )
-        stream_arn, name = parts[1], parts[2]
-    elif stream_arn is None or name is None:
-        raise invalid_argument("Either ConsumerARN, or StreamARN and ConsumerName must be given.")
-    stream = call.stream({"StreamARN": stream_arn})
-    consumer = stream.consumers.get(name)
-    if consumer is None or (parts is not None and consumer.created_s != int(parts[3])):
-        raise not_found(f"Consumer {arn or name} under stream {stream.name} not found for account {ACCOUNT}.")
-    return stream, consumer
 
 
 def _count(call: ServiceCall, stream: Stream) -> None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from penstock.local.operations.call import ServiceCall
 from penstock.local.service_errors import invalid_argument
-from penstock.local.stream import Stream
+from penstock.local.stream import Consumer, Stream
 
 _TAGS_MAX = 50
 
@@ -22,16 +23,39 @@ def check_tags(tags: dict[str, str]) -> None:
         raise invalid_argument(f"A resource may have at most {_TAGS_MAX} tags, not {len(tags)}.")
 
 
-def _add_tags(call: ServiceCall, stream: Stream, tags: dict[str, str]) -> None:
-    merged = {**stream.tags, **tags}
-    check_tags(merged)
-    stream.tags = merged
-    call.service.store.journal.stream_changed(stream)
+class _Tagged:
+    """A stream, or a consumer of one, and its tags."""
+
+    def __init__(self, call: ServiceCall, stream: Stream, consumer: Consumer | None = None) -> None:
+        self._call = call
+        self._stream = stream
+        self._consumer = consumer
+        self.tags = stream.tags if consumer is None else consumer.tags
+        call.admit(stream)
+
+    def add(self, tags: dict[str, str]) -> None:
+        """Add or change tags, if it may have these."""
+        merged = {**self.tags, **tags}
+        check_tags(merged)
+        self._replace(merged)
+
+    def remove(self, keys: list[str]) -> None:
+        """Remove tags."""
+        self._replace({key: value for key, value in self.tags.items() if key not in keys})
+
+    def _replace(self, tags: dict[str, str]) -> None:
+        store = self._call.service.store
+        if self._consumer is None:
+            self._stream.tags = tags
+            store.journal.stream_changed(self._stream)
+        else:
+            store.put_consumer(self._stream, replace(self._consumer, tags=tags), self._call.now_ms)
 
 
-def _remove_tags(call: ServiceCall, stream: Stream, keys: list[str]) -> None:
-    stream.tags = {key: value for key, value in stream.tags.items() if key not in keys}
-    call.service.store.journal.stream_changed(stream)
+def _named(call: ServiceCall, arn: str) -> _Tagged:
+    if "/consumer/" in arn:
+        return _Tagged(call, *call.consumer({"ConsumerARN": arn}))
+    return _Tagged(call, call.stream({"StreamARN": arn}))
 
 
 def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
@@ -40,48 +64,37 @@ def _tag_list(tags: list[tuple[str, str]]) -> list[Document]:
 
 def AddTagsToStream(call: ServiceCall, request: Document) -> Document:
     """Add or change tags."""
-    stream = call.stream(request)
-    call.admit(stream)
-    _add_tags(call, stream, request["Tags"])
+    _Tagged(call, call.stream(request)).add(request["Tags"])
     return {}
 
 
 def RemoveTagsFromStream(call: ServiceCall, request: Document) -> Document:
     """Remove tags."""
-    stream = call.stream(request)
-    call.admit(stream)
-    _remove_tags(call, stream, request["TagKeys"])
+    _Tagged(call, call.stream(request)).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForStream(call: ServiceCall, request: Document) -> Document:
     """List tags by key, a page at a time."""
-    stream = call.stream(request)
-    call.admit(stream)
+    tags = _Tagged(call, call.stream(request)).tags
     after = request.get("ExclusiveStartTagKey", "")
     limit = request.get("Limit", _TAGS_MAX)
-    found = sorted((key, value) for key, value in stream.tags.items() if key > after)
+    found = sorted((key, value) for key, value in tags.items() if key > after)
     return {"Tags": _tag_list(found[:limit]), "HasMoreTags": len(found) > limit}
 
 
 def TagResource(call: ServiceCall, request: Document) -> Document:
-    """Add or change tags, by ARN."""
-    stream = call.stream({"StreamARN": request["ResourceARN"]})
-    call.admit(stream)
-    _add_tags(call, stream, request["Tags"])
+    """Add or change tags of a stream or consumer, by ARN."""
+    _named(call, request["ResourceARN"]).add(request["Tags"])
     return {}
 
 
 def UntagResource(call: ServiceCall, request: Document) -> Document:
-    """Remove tags, by ARN."""
-    stream = call.stream({"StreamARN": request["ResourceARN"]})
-    call.admit(stream)
-    _remove_tags(call, stream, request["TagKeys"])
+    """Remove tags of a stream or consumer, by ARN."""
+    _named(call, request["ResourceARN"]).remove(request["TagKeys"])
     return {}
 
 
 def ListTagsForResource(call: ServiceCall, request: Document) -> Document:
-    """List all tags, by ARN."""
-    stream = call.stream({"StreamARN": request["ResourceARN"]})
-    call.admit(stream)
-    return {"Tags": _tag_list(sorted(stream.tags.items()))}
+    """List all tags of a stream or consumer, by ARN."""
+    return {"Tags": _tag_list(sorted(_named(call, request["ResourceARN"]).tags.items()))}
