@@ -12,11 +12,12 @@ from penstock.core.leases.lease_writes import (
     Release,
     Renew,
     RequestHandover,
+    Reset,
     Take,
 )
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
-from penstock.sim.checkers import Suite
+from penstock.sim.checkers import Broken, Suite, _must_be_even
 from penstock.sim.faults import EPOCH_MS
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 
@@ -498,6 +499,19 @@ def test_unread_records_that_left_the_stream_are_not_passed_over_in_silence():
     assert judge_losses(gone, ("loss", A, "s", 1), handled(7)) is None
 
 
+def test_a_loss_that_was_told_need_not_be_told_again_unless_its_reader_stopped_at_it():
+    told = [*RESUMED, ("trimmed", "s", 2), ("loss", A, "s", 1)]
+    follows = [("gone", A, "s", 1), taken(B, checkpoint=at_record("5")), reading(B, position=at_record("5"))]
+    follows += handled(7, who=B)
+    assert judge_losses(told, follows) is None
+    assert judge_losses(told, ("failed", A, "s", 1, "data_loss"), follows) == "S9"
+
+
+def test_a_loss_is_not_covered_by_an_earlier_one():
+    earlier = [*RESUMED, ("put", "s", 8, 1008), ("trimmed", "s", 2), ("loss", A, "s", 1)]
+    assert judge_losses(earlier, ("trimmed", "s", 3), handled(8)) == "S9"
+
+
 def test_a_loss_where_the_reader_was_at_the_tip_is_a_false_alarm():
     at_tip = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 5, ("trimmed", "s", 3)]
     assert judge_losses(at_tip, ("loss", A, "s", 1)) == "S9"
@@ -525,6 +539,46 @@ def test_a_dead_letter_that_did_not_fail_alone_is_found():
 def test_what_did_not_fail_is_not_delivered_again():
     done = [*RESUMED, *handled(6, 7)]
     assert judge_losses(done, ("redeliver", A, "s", 1, (6,))) == "S6"
+
+
+@pytest.mark.parametrize(
+    ("counts", "limits", "found"),
+    [
+        ({"a": 2, "b": 2, "c": 1}, {}, None),
+        ({"a": 3, "b": 1, "c": 1}, {}, "uneven"),
+        ({"a": 3, "b": 1, "c": 1}, {"b": 1, "c": 1}, None),
+        ({"a": 2, "b": 0}, {"b": 1}, "uneven"),
+        ({"a": 1, "b": 2}, {"b": 1}, "over the limits"),
+        ({}, {}, None),
+    ],
+)
+def test_leases_are_spread_evenly_as_far_as_limits_allow(counts, limits, found):
+    if found is None:
+        _must_be_even(counts, limits)
+    else:
+        with pytest.raises(Broken, match=found):
+            _must_be_even(counts, limits)
+
+
+def test_a_world_that_does_not_rest_is_found():
+    assert judge(*UP, ("restless", 5001)) == "L5"
+
+
+def test_children_of_a_shard_that_was_set_back_owe_no_order_until_it_is_finished_again():
+    family = [*UP, *stream(5, key="p"), *stream(6, key="c", parents=("p",)), taken(key="p"), reading(key="p")]
+    family += [*handled(5, key="p"), ("closed", "p"), created("c"), ended(key="p"), taken(key="c")]
+    finished = row("p", counter=2, checkpoint=SHARD_END)
+    set_back = ("write", B, Reset("p", 2, TRIM_HORIZON), finished, row("p", counter=3))
+    child = [reading(key="c"), *handled(6, key="c")]
+    assert judge(family, child, only="S4") is None
+    assert judge(family, set_back, child, only="S4") is None
+    held = row("p", owner="a", counter=4)
+    assert (
+        judge(
+            family, set_back, ended(key="p"), ("write", A, Renew("p", 4, "a"), held, held), child, only="S4"
+        )
+        == "S4"
+    )
 
 
 def test_a_worker_over_its_limit_is_found():

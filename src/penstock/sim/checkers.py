@@ -1,4 +1,6 @@
-"""The invariants, each a checker that reads the history line by line and nothing of the checked code.
+"""The invariants, each a checker that reads the history line by line.
+
+They ask nothing of the checked code but which of two equal workers comes first.
 
 S checkers judge every line as it comes; L checkers are asked at the end of the liveness phase. The numbers are
 those of the project's reliability scorecard.
@@ -13,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.fleet_view import tie
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import (
     Checkpoint,
@@ -186,9 +189,23 @@ class ForwardOnly(Checker):
 
 
 class ParentsFirst(Checker):
-    """S4: a child's first record is delivered after every parent is finished."""
+    """S4: a child's first record is delivered after every parent is finished.
+
+    Whoever sets a parent back leaves its children as they are; they owe no order until it is finished again.
+    """
 
     invariant = "S4"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._set_back: set[str] = set()
+
+    def on_write(self, _who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
+        """Follow what is set back, and what is finished again."""
+        if isinstance(write, Reset):
+            self._set_back.add(write.key)
+        elif after is None or after.is_ended:
+            self._set_back.discard(write.key)
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Look at the parents of a reader's first delivery."""
@@ -196,7 +213,7 @@ class ParentsFirst(Checker):
         if reader is None or reader.deliveries:
             return
         for parent in self.history.shards[key].parents:
-            if self.history.is_forgiven(parent):
+            if self.history.is_forgiven(parent) or parent in self._set_back:
                 continue
             row = self.history.rows.get(parent)
             if row is not None and not row.is_ended:
@@ -476,13 +493,20 @@ class Balanced(Checker):
             _must_be_even(counts, self.history.limits)
 
 
-def _must_be_even(counts: dict[str, int], limits: Mapping[str, int] = _NO_LIMITS) -> None:
+def _must_be_even(counts: Mapping[str, int], limits: Mapping[str, int] = _NO_LIMITS) -> None:
+    """Raise unless everybody has an even share, or as much of it as the limit allows.
+
+    Nobody knows the others' limits: what a full worker does not ask for stays with whoever has it. The remainder of the
+    even shares goes to those that have most.
+    """
     if any(count > limits.get(worker, count) for worker, count in counts.items()):
         raise Broken(f"over the limits {dict(limits)}: {dict(sorted(counts.items()))}")
-    free = [count for worker, count in counts.items() if count != limits.get(worker)]
-    # Nobody knows the others' limits: what a full worker does not ask for, the fullest keeps.
-    if free and max(counts.values()) - min(free) > (2 if limits else 1):
-        raise Broken(f"uneven: {dict(sorted(counts.items()))}")
+    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
+    base, remainder = divmod(sum(counts.values()), len(counts)) if counts else (0, 0)
+    for place, worker in enumerate(fullest_first):
+        share = base + (1 if place < remainder else 0)
+        if counts[worker] < min(share, limits.get(worker, share)):
+            raise Broken(f"uneven: {dict(sorted(counts.items()))}")
 
 
 class AllConsumed(Checker):
@@ -508,7 +532,7 @@ class AllConsumed(Checker):
 
 
 class WithinBudget(Checker):
-    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd."""
+    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests."""
 
     invariant = "L5"
     budgets: ClassVar[dict[str, tuple[int, float]]] = {
@@ -537,6 +561,10 @@ class WithinBudget(Checker):
             calls.popleft()
         if len(calls) > count_max:
             raise Broken(f"{who} calls {name} {key} {len(calls)} times in {window_s:.0f} s")
+
+    def on_restless(self, count: int) -> None:
+        """Somebody wakes up again and again for nothing."""
+        raise Broken(f"time stands still: {count} events within a second")
 
 
 SAFETY: Final = (

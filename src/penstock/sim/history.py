@@ -44,7 +44,6 @@ class ReaderHistory:
     done_index: int
     position: Position
     deliveries: int = 0
-    losses: int = 0
 
 
 @dataclass(slots=True)
@@ -217,11 +216,6 @@ class History:
             reader.done_index = bisect_right(self.shards[key].sequences, sequences[-1])
 
     _on_dead = _on_done
-
-    def _on_loss(self, who: str, key: str, epoch: int) -> None:
-        reader = self.readers.get((who, key, epoch))
-        if reader is not None:
-            reader.losses += 1
 
     def _on_expired(self, key: str) -> None:
         self.shards[key].is_expired = True

@@ -12,7 +12,7 @@ from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
 from penstock.core.position import Position
 from penstock.sim.checkers import Broken, Checker
 from penstock.sim.faults import EPOCH_MS
-from penstock.sim.history import History, ReaderHistory, name_of
+from penstock.sim.history import History, name_of
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 _SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
@@ -29,7 +29,9 @@ class LossesTold(Checker):
     """S9: where unread records have left the stream a loss is told, and nowhere else.
 
     Whether a record that is gone took others with it, nobody can tell who was away for longer than the retention. Who
-    was at the tip since, or finds in the row that somebody was, must not raise an alarm.
+    was at the tip since, or finds in the row that somebody was, must not raise an alarm. A loss is told once: whoever
+    tells it and goes on notes the tip behind it in the row, and the next reader goes on from there. Whoever stops at it
+    leaves it to the next reader.
     """
 
     invariant = "S9"
@@ -38,6 +40,8 @@ class LossesTold(Checker):
         super().__init__(history, options)
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._noted: dict[str, tuple[Position, int]] = {}
+        self._told: dict[str, dict[tuple[str, int], set[int]]] = {}
+        """What is gone unread, by shard and reader."""
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
     def on_start(self, who: str, key: str, _epoch: int, _position: Position) -> None:
@@ -85,7 +89,13 @@ class LossesTold(Checker):
         retention_ms = history.retention_ms
         if reader is None or shard.is_expired or retention_ms is None:
             return
-        if self._has_lost(reader, shard.trimmed):
+        lost = {
+            number
+            for number in shard.sequences[reader.next_index : shard.trimmed]
+            if number not in shard.done
+        }
+        if lost:
+            self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
             return
         enough_ms = EPOCH_MS + int(history.now * 1000) - retention_ms + _SLACK_MS
         tips = self._tips.get((who, key))
@@ -97,10 +107,15 @@ class LossesTold(Checker):
                 f"{who} tells a loss in {key} at {position}, although its row notes the tip at {noted_ms}"
             )
 
+    def on_failed(self, who: str, key: str, epoch: int, reason: str) -> None:
+        """A reader that stops at a loss has not passed it."""
+        if reason.startswith("data_loss"):
+            self._told.get(key, {}).pop((who, epoch), None)
+
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """A gap that retention left is not passed over in silence."""
         reader = self.history.readers.get((who, key, epoch))
-        if reader is None or reader.losses or not (reader.deliveries or reader.position.is_record):
+        if reader is None or not (reader.deliveries or reader.position.is_record):
             return
         shard = self.history.shards[key]
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
@@ -108,15 +123,12 @@ class LossesTold(Checker):
         gap = [
             number for number in shard.sequences[reader.next_index : shard.trimmed] if number < sequences[0]
         ]
-        silent = next((number for number in gap if number not in shard.done), None)
+        passed = shard.done.union(*self._told.get(key, {}).values())
+        silent = next((number for number in gap if number not in passed), None)
         if silent is not None:
             raise Broken(
                 f"{who} goes on in {key} at {sequences[0]} and says nothing of {silent}, which is gone unread"
             )
-
-    def _has_lost(self, reader: ReaderHistory, trimmed: int) -> bool:
-        shard = self.history.shards[reader.key]
-        return any(number not in shard.done for number in shard.sequences[reader.next_index : trimmed])
 
 
 class OnlyFailuresAreGivenUp(Checker):
