@@ -175,9 +175,9 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 29, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 1, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 7, SimTable, "decide", promotes_any_batch),
+    Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
+    Mutant("a take clears the claims", CLAIMS, 25, SimTable, "decide", take_clears_claims),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 28, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 3, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
@@ -199,7 +199,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        80,
+        60,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,
@@ -239,7 +239,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 4, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 33, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",

@@ -14,7 +14,7 @@ from penstock.cli.main import main
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import BatchClaim, Lease
-from penstock.core.leases.lease_writes import Claim, Promote, Reset, Take
+from penstock.core.leases.lease_writes import Claim, Promote, Take
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock.sim.checkers import Suite
@@ -126,7 +126,8 @@ TAKEN = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoi
 TAKEN_BEHIND = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=AT5))
 DONE = ("done", "q#1", "a", -1, (5,))
 OWNED = ("write", "q#1", Take("a", 0, "q"), Lease("a"), MINE)
-SET_BACK = ("write", "q#2", Reset("a", 1, TRIM_HORIZON, forget="q"), MINE, Lease("a"))
+RESTORED = "the checkpoint location is older than the leases in table t (a copy was restored)"
+SET_BACK = ("log", "q#2", "WARNING", RESTORED, "")
 
 
 def executed(*rows, who="q#1", batch=1):
@@ -155,6 +156,8 @@ def logged(batch, start, *read):
         ([executed(5), committed(1, a=(5,)), executed(who="q#1")], "Q1"),
         ([executed(5), ("row_deleted", "a", "q"), executed()], None),
         ([executed(5), SET_BACK, executed(5, 6, who="q#2")], None),
+        ([executed(5), SET_BACK, executed(who="q#2"), executed(6, who="q#2")], "Q1"),
+        ([executed(5), ("log", "q#2", "WARNING", "another text", ""), executed(who="q#2")], "Q1"),
         ([executed(5), SET_BACK, executed(6, who="q#2"), executed(5)], None),
         ([executed(5, 6), ("partly", "q#1", 1, "a", (5,))], None),
         ([("partly", "q#1", 1, "a", (6,)), executed(5, 6)], "Q1"),

@@ -21,7 +21,8 @@ class SameReplays(Checker):
     """Q1: every execution of a batch holds the same records, however late, and whoever had the lease in between.
 
     Two exceptions: a row that was deleted or damaged, whose claims are gone with it; and a checkpoint location that was set
-    back, after which the executions of earlier drivers count no more. Batches of a copied location are batches of its own.
+    back, after which the executions of earlier drivers count no more: of leases that others have by then, nothing is read
+    again. Batches of a copied location are batches of its own.
     """
 
     invariant = "Q1"
@@ -33,13 +34,13 @@ class SameReplays(Checker):
         self._copies: set[str] = set()
         self._first_life: dict[str, int] = {}
 
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Begin anew where a driver sets leases back to its checkpoint location."""
-        del before, after
-        if isinstance(write, Reset) and write.forget is not None:
-            self._first_life[write.forget] = int(who.partition("#")[2])
+    def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
+        """Begin anew where a driver finds its checkpoint location set back, whether or not any lease follows."""
+        if "is older than the leases" in text:
+            name = name_of(who)
+            self._first_life[name] = int(who.partition("#")[2])
             for known in (self._held, self._parts):
-                for place in [place for place in known if place[0] == write.forget]:
+                for place in [place for place in known if place[0] == name]:
                     del known[place]
 
     def on_copied(self, _name: str, copy: str) -> None:

@@ -361,7 +361,7 @@ def rewind_leases(
     if left:
         _log.warning(
             "shards %s are left as they are: other workers have them, or they have left the stream; what this query read there "
-            "after batch %d is not read again",
+            "from batch %d on is not read again",
             ", ".join(left),
             known.batch,
         )
