@@ -324,6 +324,13 @@ def _free_leases_are_the_watchers(self: Coordinator, fleet: Any, now_s: float) -
     return _balance(self, young, now_s)
 
 
+def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any]) -> float | None:
+    if self._due_since_s is None:
+        return _next_wake_s(self)
+    return max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s)
+
+
+_next_wake_s = ShardDelivery.next_wake_s
 _on_raised = ShardDelivery.on_raised
 _balance = Coordinator._balance
 
@@ -558,5 +565,13 @@ MUTANTS = (
         property(_renew_at_expiry),
     ),
     Mutant("wall clock for ages", "several: NTP jumps expire leases", 0, SimWorker, "local_s", _wall_clock),
+    Mutant(
+        "a lost lease wakes its reader for ever",
+        "this consumer: a loop without rest until the handler came back",
+        245,
+        ShardDelivery,
+        "next_wake_s",
+        _wakes_for_a_lost_checkpoint,
+    ),
     Mutant("silence", "KCL 461: a deleted lease dies in silence", 17, Turn, "emit", _never_reports),
 )

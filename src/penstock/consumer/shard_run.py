@@ -284,8 +284,6 @@ class ShardRun:
         return calls
 
     def _plan_checkpoint(self, now_s: float) -> list[Event]:
-        if self._is_answered or self._delivery.phase is Phase.LOST:
-            return []
         position = self._delivery.plan_checkpoint(now_s)
         if position is None:
             return []

@@ -33,6 +33,8 @@ from penstock.sim.table import SimTable
 
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
+EVENTS_PER_S_MAX: Final = 5_000
+"""So many events in a second are a loop that does not rest. A seed's busiest second has a few hundred."""
 READER_OPTIONS: Final = ReaderOptions(
     idle_time_between_reads_s=4.0, backoff_min_s=0.5, backoff_max_s=4.0, on_data_loss="warn"
 )
@@ -96,18 +98,25 @@ class Environment:
         self._listener(entry)
 
     def run_until(self, until_s: float) -> None:
-        """Let time pass."""
+        """Let time pass, unless so much happens at once that it stands still."""
         heap = self._heap
+        counted_from_s, count = self.now, 0
 
         def step() -> bool:
-            if not heap or heap[0][0] > until_s:
+            nonlocal counted_from_s, count
+            if not heap or heap[0][0] > until_s or count > EVENTS_PER_S_MAX:
                 return False
             at_s, _, action, args = heapq.heappop(heap)
             self.now = max(self.now, at_s)
+            if self.now >= counted_from_s + 1.0:
+                counted_from_s, count = self.now, 0
+            count += 1
             action(*args)
             return True
 
         self.fibers.run(step)
+        if count > EVENTS_PER_S_MAX:
+            self.note("restless", count)
         self.now = until_s
 
     def digest(self) -> str:

@@ -90,6 +90,18 @@ def test_checkpoints_keep_the_interval_unless_forced():
     assert machine.plan_checkpoint(6.0, is_forced=True) == at_record("4")
 
 
+def test_a_lost_shard_stores_no_checkpoint_and_wakes_nobody_for_one():
+    machine = delivery(checkpoint_interval_s=5.0)
+    machine.add(recs(1, 2), 0)
+    machine.on_returned(taken(machine).id, 1.0)
+    machine.add(recs(3), 0)
+    taken(machine)
+    assert machine.next_wake_s() is not None
+    machine.lose()
+    assert machine.next_wake_s() is None
+    assert machine.plan_checkpoint(99.0, is_forced=True) is None
+
+
 def test_waiting_bytes_count_what_is_fetched_and_not_done():
     machine = delivery(batch_records_max=1)
     machine.add(recs(1, 2, 3), 0)

@@ -213,7 +213,7 @@ class ShardDelivery(Generic[R]):
         owed = self._next_lifecycle()
         if owed is not None and owed in self._lifecycle_at_s:
             times.append(self._lifecycle_at_s[owed])
-        if self._due_since_s is not None:
+        if self._due_since_s is not None and self.phase is not Phase.LOST:
             times.append(max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s))
         return min(times, default=None)
 
@@ -317,13 +317,13 @@ class ShardDelivery(Generic[R]):
     # --- checkpoints ---
 
     def plan_checkpoint(self, now_s: float, is_forced: bool = False) -> Position | None:
-        """Return the position to store now, or None.
+        """Return the position to store now, or None; of a lost shard nothing is stored.
 
         Args:
             now_s: Monotonic seconds.
             is_forced: Whether the interval between automatic checkpoints is passed over.
         """
-        if self.low_water == self._stored or not self.low_water.is_record:
+        if self.phase is Phase.LOST or self.low_water == self._stored or not self.low_water.is_record:
             return None
         if not is_forced and now_s < self._stored_s + self.options.checkpoint_interval_s:
             return None
