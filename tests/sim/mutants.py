@@ -403,7 +403,7 @@ MUTANTS = (
     Mutant(
         "free leases are left to full watchers",
         "workers of different limits",
-        27,
+        78,
         Coordinator,
         "_balance",
         _free_leases_are_the_watchers,
@@ -428,7 +428,7 @@ MUTANTS = (
     Mutant(
         "checkpoint moves back",
         "several: an unconditional last checkpoint",
-        6,
+        26,
         SimTable,
         "decide",
         _table(_late_anyway),
