@@ -59,6 +59,12 @@ SHARD_READ_BYTES_PER_S_MAX: Final = 2 * MIB
 ITERATOR_LIFE_S: Final = 300.0
 """A shard iterator expires this long after it was issued (API reference, GetShardIterator)."""
 
+SUBSCRIPTIONS_APART_S: Final = 5.0
+"""A consumer's call for a shard is refused for so long after its last one succeeded (API reference, SubscribeToShard)."""
+
+STREAM_CONSUMERS_MAX: Final = 20
+"""Registered consumers of one stream; 50 with On-demand Advantage (API reference, RegisterStreamConsumer)."""
+
 # --- listing shards ---------------------------------------------------------------------------------------
 
 LIST_SHARDS_PAGE_COUNT_MAX: Final = 1000

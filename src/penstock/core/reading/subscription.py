@@ -1,0 +1,306 @@
+"""A subscription to one shard, as a machine: it brings a shard's reader its pages by enhanced fan-out.
+
+The reader asks as it asks for GetRecords: for an iterator at a position (`on_begin`), then for one page after the other
+(`on_want`). The machine answers with effects: connect, ask for the next event, reset, and what the reader is given. It lives on
+when the service ends a connection: it connects again behind the last event that was given. Events of earlier connections
+are known by their number and ignored. Time and chance are arguments.
+
+| what happens | answer |
+|---|---|
+| the connection ends (the service ends each after five minutes) | connect again behind the last event, at once |
+| refused, since another connection is young or the consumer is not active yet | no error: again after a second |
+| refused again and again | the reader is told |
+| another subscriber takes over | wait until the lease was renewed in between, or lost; then connect again |
+| silence while the reader waits | reset; the reader is told |
+| silence while the reader does not ask | nothing: it holds the events up itself |
+| a failure, a broken frame, a reset | the reader is told, and connects by asking again |
+| a failure before the first event | the reader is told that the iterator expired, and begins at its own position |
+| an event without continuation | given; the reader decides whether the shard has ended |
+
+Source:
+    Kinesis API reference, SubscribeToShard: a connection ends after five minutes, a second call within five seconds is
+    refused, a later one takes over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from penstock.core.limits import SUBSCRIPTIONS_APART_S
+from penstock.core.reading.resume import IteratorStart, IteratorType
+from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
+
+_APART_SLACK_S: Final = 0.2  # calls are timed here and counted there
+
+
+@dataclass(frozen=True, slots=True)
+class SubscriptionOptions:
+    """How a subscription behaves.
+
+    Args:
+        silence_s: A connection from which nothing comes for so long while an event is asked for is given up. An idle shard
+            sends an empty event every few seconds.
+        refused_pause_s: Time before another try after a refusal, and up to half as much on top.
+        refusals_max: Refusals in a row before the reader is told.
+        takeover_pause_s: Time before another try after another subscriber took over; longer than between two renewals
+            of a lease, so that a worker whose lease is gone knows it by then.
+    """
+
+    silence_s: float = 35.0
+    refused_pause_s: float = 1.0
+    refusals_max: int = 10
+    takeover_pause_s: float = SUBSCRIPTIONS_APART_S
+
+
+class PushedPage(Protocol):
+    """What the machine looks at in a page."""
+
+    @property
+    def next_iterator(self) -> str | None:
+        """The continuation; None on the last one of a closed shard."""
+
+
+P = TypeVar("P", bound=PushedPage)
+
+
+# --- the effects ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Connect:
+    """Call SubscribeToShard; its events carry the number."""
+
+    number: int
+    start: IteratorStart
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Have the connection give its next event."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """End a connection, or the attempt at one."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class GiveIterator:
+    """Tell the reader that it may ask for pages."""
+
+
+@dataclass(frozen=True, slots=True)
+class GivePage(Generic[P]):
+    """Give the reader the page that it asked for."""
+
+    page: P
+
+
+@dataclass(frozen=True, slots=True)
+class GiveFailure:
+    """Tell the reader that what it asked for failed."""
+
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The service refused to connect; it is tried again. For the log and the metrics."""
+
+    error: PenstockError
+
+
+@dataclass(frozen=True, slots=True)
+class TakenOver:
+    """Another subscriber has the shard. For the log and the metrics."""
+
+    error: PenstockError
+
+
+Effect: TypeAlias = Connect | Ask | Reset | GiveIterator | GivePage[P] | GiveFailure | Refused | TakenOver
+
+
+class _Phase(Enum):
+    IDLE = auto()
+    WAITING = auto()
+    CONNECTING = auto()
+    OPEN = auto()
+
+
+class _Wanted(Enum):
+    NOTHING = auto()
+    ITERATOR = auto()
+    PAGE = auto()
+
+
+class Subscription(Generic[P]):
+    """The machine. Not thread-safe: one caller at a time.
+
+    Args:
+        shard_id: For messages.
+        options: How it behaves.
+    """
+
+    def __init__(self, shard_id: str, options: SubscriptionOptions) -> None:
+        self._shard_id = shard_id
+        self._options = options
+        self._start: IteratorStart | None = None  # None: what follows is not known
+        self._phase = _Phase.IDLE
+        self._wanted = _Wanted.NOTHING
+        self._number = 0
+        self._not_before_s = float("-inf")
+        self._silent_since_s = 0.0
+        self._refusals = 0
+
+    # --- asking ---
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether events come, or may soon."""
+        return self._phase in (_Phase.CONNECTING, _Phase.OPEN)
+
+    @property
+    def wake_s(self) -> float | None:
+        """When `on_time` is due; None while nothing is awaited."""
+        if self._phase is _Phase.WAITING:
+            return self._not_before_s
+        if self.is_connected and self._wanted is not _Wanted.NOTHING:
+            return self._silent_since_s + self._options.silence_s
+        return None
+
+    # --- what the reader wants ---
+
+    def on_begin(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
+        """Subscribe at a position, whatever was before."""
+        effects = self.on_close()
+        self._start = start
+        self._wanted = _Wanted.ITERATOR
+        return [*effects, *self._connect(now_s)]
+
+    def on_want(self, now_s: float) -> list[Effect[P]]:
+        """Get the next page."""
+        assert self._wanted is _Wanted.NOTHING, "two pages are wanted at once"
+        self._wanted = _Wanted.PAGE
+        if self._phase is _Phase.OPEN:
+            self._silent_since_s = now_s
+            return [Ask(self._number)]
+        return self._connect(now_s)
+
+    def on_close(self) -> list[Effect[P]]:
+        """End it: nothing is wanted any more."""
+        effects: list[Effect[P]] = [Reset(self._number)] if self.is_connected else []
+        self._phase = _Phase.IDLE
+        self._wanted = _Wanted.NOTHING
+        return effects
+
+    # --- what the connection says ---
+
+    def on_opened(self, number: int, now_s: float) -> list[Effect[P]]:
+        """Learn that the service accepted."""
+        if not self._is_current(number):
+            return []
+        self._phase = _Phase.OPEN
+        self._refusals = 0
+        self._not_before_s = now_s + SUBSCRIPTIONS_APART_S + _APART_SLACK_S
+        self._silent_since_s = now_s
+        if self._wanted is _Wanted.ITERATOR:
+            self._wanted = _Wanted.NOTHING
+            return [GiveIterator()]
+        return [Ask(number)]
+
+    def on_page(self, number: int, page: P) -> list[Effect[P]]:
+        """Learn an event that was asked for."""
+        if not self._is_current(number):
+            return []
+        assert self._wanted is _Wanted.PAGE, "an event came that nobody asked for"
+        self._wanted = _Wanted.NOTHING
+        if page.next_iterator is not None:
+            self._start = IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, page.next_iterator)
+            return [GivePage(page)]
+        self._start = None
+        return [*self.on_close(), GivePage(page)]
+
+    def on_ended(self, number: int, now_s: float) -> list[Effect[P]]:
+        """Learn that the service ended the connection in the regular way; everything that it sent was given."""
+        if not self._is_current(number):
+            return []
+        if self._phase is _Phase.CONNECTING:
+            return self._fail(Unavailable(f"{self._where}: the answer has no events"))
+        self._phase = _Phase.IDLE
+        return self._connect(now_s) if self._wanted is _Wanted.PAGE else []
+
+    def on_failed(self, number: int, error: PenstockError, now_s: float, chance: float) -> list[Effect[P]]:
+        """Learn that the connection failed, or was refused.
+
+        Args:
+            number: Of the connection.
+            error: As the port tells it.
+            now_s: Monotonic seconds.
+            chance: In [0, 1), for jitter.
+        """
+        if not self._is_current(number):
+            return []
+        if not isinstance(error, ResourceBusy):
+            return self._fail(error)
+        if self._phase is _Phase.OPEN:
+            self._phase = _Phase.IDLE
+            pause_s = self._options.takeover_pause_s * (1 + chance / 4)
+            self._not_before_s = max(self._not_before_s, now_s + pause_s)
+            again = self._connect(now_s) if self._wanted is _Wanted.PAGE else []
+            return [TakenOver(error), *again]
+        self._refusals += 1
+        if self._refusals > self._options.refusals_max:
+            self._refusals = 0
+            return self._fail(error)
+        self._not_before_s = now_s + self._options.refused_pause_s * (1 + chance / 2)
+        return [Refused(error), *self._connect(now_s)]
+
+    def on_time(self, now_s: float) -> list[Effect[P]]:
+        """Do what is due by time."""
+        if self.wake_s is None or now_s < self.wake_s:
+            return []
+        if self._phase is _Phase.WAITING:
+            return self._connect(now_s)
+        reset = Reset(self._number)
+        silence = (
+            f"{self._where}: nothing came for {self._options.silence_s:g} s, so the connection is given up"
+        )
+        return [reset, *self._fail(Unavailable(silence, operation="SubscribeToShard"))]
+
+    # --- inside ---
+
+    @property
+    def _where(self) -> str:
+        return f"SubscribeToShard on shard {self._shard_id}"
+
+    def _is_current(self, number: int) -> bool:
+        return self.is_connected and number == self._number
+
+    def _connect(self, now_s: float) -> list[Effect[P]]:
+        start = self._start
+        if start is None or (
+            self._wanted is _Wanted.PAGE and start.type is not IteratorType.AFTER_SEQUENCE_NUMBER
+        ):
+            # Begun there again, LATEST would be a later moment. The reader knows its position better.
+            self._phase = _Phase.IDLE
+            return self._fail(ExpiredIterator(f"{self._where}: the connection ended before its first event"))
+        if now_s < self._not_before_s:
+            self._phase = _Phase.WAITING
+            return []
+        self._phase = _Phase.CONNECTING
+        self._number += 1
+        self._silent_since_s = now_s
+        return [Connect(self._number, start)]
+
+    def _fail(self, error: PenstockError) -> list[Effect[P]]:
+        self._phase = _Phase.IDLE
+        if self._wanted is _Wanted.NOTHING:
+            return []  # it connects again when the reader asks
+        self._wanted = _Wanted.NOTHING
+        return [GiveFailure(error)]

@@ -1,0 +1,288 @@
+"""A subscription: what it does next, given what came. Each failure here was seen in some client of enhanced fan-out."""
+
+from dataclasses import dataclass
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.core.reading.resume import IteratorStart, IteratorType
+from penstock.core.reading.subscription import (
+    Ask,
+    Connect,
+    GiveFailure,
+    GiveIterator,
+    GivePage,
+    Refused,
+    Reset,
+    Subscription,
+    SubscriptionOptions,
+    TakenOver,
+)
+from penstock.errors import ExpiredIterator, NotFound, Rejected, ResourceBusy, Throttled, Unavailable
+
+AT = IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, "7")
+LATEST = IteratorStart(IteratorType.LATEST)
+BUSY = ResourceBusy("another subscription is active")
+APART_S = 5.2
+
+
+@dataclass(frozen=True)
+class Page:
+    next_iterator: str | None
+
+
+def after(number: str) -> IteratorStart:
+    return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, number)
+
+
+def new(**options) -> Subscription:
+    return Subscription("shardId-0", SubscriptionOptions(**options))
+
+
+def opened(start: IteratorStart = AT, at_s: float = 0.0, **options) -> Subscription:
+    machine = new(**options)
+    assert machine.on_begin(start, at_s) == [Connect(1, start)]
+    assert machine.on_opened(1, at_s) == [GiveIterator()]
+    return machine
+
+
+def reading(at_s: float = 0.0, **options) -> Subscription:
+    """A subscription whose reader has taken the page with continuation 10, and wants the next one."""
+    machine = opened(at_s=at_s, **options)
+    assert machine.on_want(at_s) == [Ask(1)]
+    assert machine.on_page(1, Page("10")) == [GivePage(Page("10"))]
+    assert machine.on_want(at_s) == [Ask(1)]
+    return machine
+
+
+def failure(effects) -> Exception:
+    (found,) = [each.error for each in effects if isinstance(each, GiveFailure)]
+    return found
+
+
+# --- the life of a subscription ---------------------------------------------------------------------------
+
+
+def test_after_five_minutes_it_goes_on_behind_the_last_event_at_once_and_the_reader_learns_nothing():
+    machine = reading()
+    assert machine.on_ended(1, 300.0) == [Connect(2, after("10"))]
+    assert machine.on_opened(2, 300.1) == [Ask(2)]
+    assert machine.on_page(2, Page("11")) == [GivePage(Page("11"))]
+
+
+def test_one_that_ends_early_is_not_begun_again_before_the_service_allows_it():
+    machine = reading()
+    assert machine.on_ended(1, 1.0) == []
+    assert machine.wake_s == APART_S
+    assert machine.on_time(5.0) == []
+    assert machine.on_time(APART_S) == [Connect(2, after("10"))]
+
+
+def test_one_that_ends_while_nothing_is_wanted_is_begun_again_when_something_is():
+    machine = reading()
+    machine.on_page(1, Page("11"))
+    assert machine.on_ended(1, 300.0) == []
+    assert machine.wake_s is None
+    assert machine.on_want(900.0) == [Connect(2, after("11"))]
+
+
+def test_the_last_event_of_a_shard_ends_it():
+    machine = reading()
+    assert machine.on_page(1, Page(None)) == [Reset(1), GivePage(Page(None))]
+    assert machine.wake_s is None
+    assert machine.on_ended(1, 1.0) == []
+
+
+def test_a_reader_that_asks_on_behind_a_last_event_is_told_to_begin_at_its_position():
+    machine = reading()
+    machine.on_page(1, Page(None))
+    assert isinstance(failure(machine.on_want(1.0)), ExpiredIterator)
+
+
+def test_beginning_anew_ends_what_was_open_and_waits_until_the_service_allows_it():
+    machine = reading()
+    assert machine.on_begin(after("3"), 2.0) == [Reset(1)]
+    assert machine.on_time(APART_S) == [Connect(2, after("3"))]
+
+
+def test_closing_ends_what_is_open_and_nothing_follows():
+    machine = reading()
+    assert machine.on_close() == [Reset(1)]
+    assert machine.on_page(1, Page("11")) == []
+    assert machine.on_failed(1, Unavailable("reset"), 1.0, 0.5) == []
+    assert machine.wake_s is None
+    assert machine.on_close() == []
+
+
+# --- refusals ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("error", [BUSY], ids=["5-second rule, or not ACTIVE yet"])
+def test_a_refused_first_call_is_made_again_and_the_reader_waits(error):
+    machine = new()
+    machine.on_begin(AT, 0.0)
+    assert machine.on_failed(1, error, 1.0, 0.0) == [Refused(error)]
+    assert machine.wake_s == 2.0
+    assert machine.on_time(2.0) == [Connect(2, AT)]
+    assert machine.on_opened(2, 2.1) == [GiveIterator()]
+
+
+def test_a_refusal_after_the_end_of_a_connection_leaves_no_dead_subscription_behind():
+    machine = reading()
+    machine.on_ended(1, 300.0)
+    now_s = 300.0
+    for number in range(2, 12):
+        assert machine.on_failed(number, BUSY, now_s, 0.0) == [Refused(BUSY)]
+        now_s += 1.0
+        assert machine.on_time(now_s) == [Connect(number + 1, after("10"))]
+    assert failure(machine.on_failed(12, BUSY, now_s, 0.5)) is BUSY
+    assert machine.on_want(now_s) == [Connect(13, after("10"))]
+
+
+@pytest.mark.parametrize("error", [Throttled("slow"), NotFound("gone"), Rejected("bad"), Unavailable("5xx")])
+def test_any_other_failure_of_the_call_is_the_readers(error):
+    machine = new()
+    machine.on_begin(AT, 0.0)
+    assert failure(machine.on_failed(1, error, 1.0, 0.5)) is error
+    assert machine.wake_s is None
+
+
+# --- failures of an open connection -----------------------------------------------------------------------
+
+
+def test_a_reset_is_told_and_the_next_page_comes_from_behind_the_last_event():
+    machine = reading()
+    error = Unavailable("reset")
+    assert machine.on_failed(1, error, 100.0, 0.5) == [GiveFailure(error)]
+    assert machine.on_want(100.2) == [Connect(2, after("10"))]
+
+
+def test_a_connection_that_fails_before_its_first_event_is_begun_at_the_readers_position():
+    machine = opened(LATEST)
+    machine.on_want(0.0)
+    error = Unavailable("reset")
+    assert failure(machine.on_failed(1, error, 10.0, 0.5)) is error
+    assert isinstance(failure(machine.on_want(10.5)), ExpiredIterator)  # LATEST would be a later moment now
+
+
+def test_a_failure_while_nothing_is_wanted_is_told_to_nobody_and_mended_by_the_next_page():
+    machine = reading()
+    machine.on_page(1, Page("11"))
+    assert machine.on_failed(1, Unavailable("reset"), 60.0, 0.5) == []
+    assert machine.on_want(61.0) == [Connect(2, after("11"))]
+
+
+def test_a_takeover_waits_until_the_lease_was_renewed_or_lost():
+    machine = reading(takeover_pause_s=8.0)
+    assert machine.on_failed(1, BUSY, 100.0, 0.0) == [TakenOver(BUSY)]
+    assert machine.wake_s == 108.0
+    assert machine.on_time(108.0) == [Connect(2, after("10"))]
+
+
+def test_a_takeover_before_the_first_event_goes_on_at_the_readers_position_after_the_pause():
+    machine = opened(takeover_pause_s=8.0)
+    machine.on_want(0.0)
+    effects = machine.on_failed(1, BUSY, 100.0, 0.0)
+    assert effects[0] == TakenOver(BUSY)
+    assert isinstance(failure(effects), ExpiredIterator)
+    assert machine.on_begin(AT, 100.1) == []
+    assert machine.wake_s == 108.0
+
+
+# --- silence ----------------------------------------------------------------------------------------------
+
+
+def test_a_half_open_connection_is_given_up_after_its_silence():
+    machine = reading()
+    assert machine.on_time(34.9) == []
+    reset, told = machine.on_time(35.0)
+    assert reset == Reset(1)
+    assert isinstance(told.error, Unavailable)
+    assert "35 s" in str(told.error)
+    assert machine.on_want(36.0) == [Connect(2, after("10"))]
+
+
+def test_a_call_that_is_never_answered_is_given_up_too():
+    machine = new()
+    machine.on_begin(AT, 0.0)
+    assert machine.on_time(35.0)[0] == Reset(1)
+
+
+def test_silence_counts_only_while_the_reader_waits():
+    machine = reading()
+    machine.on_page(1, Page("11"))  # a slow handler: nothing is asked for during ten minutes
+    assert machine.wake_s is None
+    assert machine.on_time(600.0) == []
+    assert machine.on_want(600.0) == [Ask(1)]
+    assert machine.wake_s == 635.0
+
+
+def test_events_of_an_earlier_connection_are_ignored():
+    machine = reading()
+    machine.on_ended(1, 300.0)
+    assert machine.on_page(1, Page("99")) == []
+    assert machine.on_opened(1, 300.0) == []
+    assert machine.on_opened(2, 300.0) == [Ask(2)]
+
+
+# --- any order of events ----------------------------------------------------------------------------------
+
+WHAT = st.sampled_from(["page", "end", "fail", "busy", "time", "stale"])
+
+
+class Reader:
+    """Asks again whatever it is answered; checks that it is brought on from where it was."""
+
+    def __init__(self):
+        self.machine, self.now_s, self.last, self.number, self.is_open = new(), 0.0, 0, 0, False
+
+    def place(self) -> IteratorStart:
+        return after(str(self.last)) if self.last else AT
+
+    def run(self, effects):
+        for effect in effects:
+            match effect:
+                case Connect():
+                    self.number, self.is_open = effect.number, False
+                    assert effect.start == self.place()
+                case GivePage(page):
+                    self.last = int(page.next_iterator)
+                    self.run(self.machine.on_want(self.now_s))
+                case GiveFailure(error=ExpiredIterator()):
+                    self.run(self.machine.on_begin(self.place(), self.now_s))
+                case GiveIterator() | GiveFailure():
+                    self.run(self.machine.on_want(self.now_s))
+
+    def meet(self, what, chance):
+        if what == "time":
+            self.run(self.machine.on_time(self.now_s))
+        elif what == "stale":
+            assert self.machine.on_page(self.number - 1, Page("0")) == []
+        elif self.machine.is_connected:
+            self.meet_connected(what, chance)
+
+    def meet_connected(self, what, chance):
+        number, now_s = self.number, self.now_s
+        if what in {"busy", "fail"}:
+            self.run(
+                self.machine.on_failed(number, BUSY if what == "busy" else Unavailable("x"), now_s, chance)
+            )
+        elif not self.is_open:
+            self.is_open = True
+            self.run(self.machine.on_opened(number, now_s))
+        elif what == "page":
+            self.run(self.machine.on_page(number, Page(str(self.last + 1))))
+        else:
+            self.run(self.machine.on_ended(number, now_s))
+
+
+@settings(max_examples=200)
+@given(st.lists(st.tuples(WHAT, st.floats(0, 60), st.floats(0, 0.99)), max_size=60))
+def test_whatever_happens_a_reader_that_waits_is_never_forgotten_and_goes_on_where_it_was(story):
+    reader = Reader()
+    reader.run(reader.machine.on_begin(AT, 0.0))
+    for what, passed_s, chance in story:
+        reader.now_s += passed_s
+        reader.meet(what, chance)
+        assert reader.machine.wake_s is not None, "the reader waits, and nothing will ever happen"
