@@ -821,3 +821,15 @@ def test_every_record_comes_once_and_in_order_whatever_fails(data):
                 assert kept.loss is None
                 got += places(kept.rows)
     assert got == [place for place in stream if place > done]
+
+
+# --- pages that come twice: a subscription may repeat an event -------------------------------------------------------
+
+
+def test_a_page_that_was_read_before_gives_nothing_and_moves_nothing_back():
+    machine = started()
+    machine.on_page(page(1, 2, 3), 0.0, 0.0)
+    assert not machine.on_page(page(1, 2, iterator="again"), 0.0, 0.0).rows
+    assert machine.position == at_record("3")
+    assert places(machine.on_page(page(2, 3, 4), 0.0, 0.0).rows) == [(4, 0)]
+    assert places(machine.on_page(page(5), 0.0, 0.0).rows) == [(5, 0)]

@@ -223,7 +223,7 @@ class ShardReader:
                 if self.options.on_data_loss == "fail":
                     self._final = Failed(loss.error)
                     return Kept(None, loss)
-        rows = page.rows_after(self._skip_through)
+        rows = page.rows_after(self._done_through(page))
         is_progress = self._advance(page)
         if meaning is not None:
             self._skip_through = None
@@ -321,15 +321,23 @@ class ShardReader:
             return at_timestamp(position.timestamp_ms)
         return replace(position, sub_sequence_number=0) if position.is_record else position
 
+    def _done_through(self, page: Page[Rows_co]) -> Position | None:
+        """Return up to where a page was read before; None where all of it is new. A subscription may bring an event twice."""
+        if self._skip_through is not None or page.first_sequence_number is None:
+            return self._skip_through
+        number = self.position.sequence_number
+        is_repeated = number is not None and int(page.first_sequence_number) <= int(number)
+        return self.position if is_repeated else None
+
     def _advance(self, page: Page[Rows_co]) -> bool:
         """Move behind a page; returns whether that is further than before."""
-        done, self._iterator = self._skip_through, page.next_iterator
+        done, self._iterator = self._done_through(page), page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
         if page.last is not None:
             # Sequence numbers rise: one page that has records is behind what was done.
             self._skip_through = None
             self._is_foreign = False
-            self.position = page.last
+            self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
