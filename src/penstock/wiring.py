@@ -14,6 +14,7 @@ from penstock.aws.object_lease_table import ObjectLeaseTable
 from penstock.aws.s3_objects import S3Objects
 from penstock.core.keyword_options import check_names, field_names
 from penstock.errors import OptionError
+from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -38,6 +39,13 @@ def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
     """Return the stream service; connections are shared by everything in this process with the same options."""
     return AwsKinesis(AwsOptions() if options is None else options)
+
+
+def open_fan_out(options: AwsOptions | None = None) -> FanOut:
+    """Return registered consumers and subscriptions; nothing is asked and no connection made yet."""
+    from penstock.aws.fan_out import AwsFanOut  # here: h2 is loaded where it is used
+
+    return AwsFanOut(AwsOptions() if options is None else options)
 
 
 def open_lease_table(
@@ -90,6 +98,7 @@ __all__ = [
     "LeaseTableOptions",
     "SystemClock",
     "open_cloudwatch",
+    "open_fan_out",
     "open_kcl3_tables",
     "open_kinesis",
     "open_lease_table",

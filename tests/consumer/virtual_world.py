@@ -12,6 +12,7 @@ from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable
 from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
+from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
 
@@ -252,29 +253,39 @@ class VirtualWorker:
                 self.delivered.append((world.clock.now_s, record.shard_id, record.data))
 
         pool = InlinePool()
+        registration = None
+        if options.get("retrieval") == "fan-out":
+            registration = ConsumerRegistration(world.fan_out, "arn:orders", "app", world.clock, world.chance)
         factory = lifecycle if lifecycle is not None else (lambda: HandlerProcessor(handle))
         self.runtime = Worker(
             stream="orders",
             worker_id=name,
             options=ConsumerOptions(worker_id=name, **options),
-            ports=WorkerPorts(world.kinesis, self.table, world.clock, world.chance, world.metrics),
+            ports=WorkerPorts(
+                world.kinesis, self.table, world.clock, world.chance, world.metrics, fan_out=world.fan_out
+            ),
             pools=Pools(pool, pool, read_pool or pool, handler_pool or pool),
             processor_factory=factory,
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,
             retention_s=86400.0,
+            registration=registration,
         )
         self.runtime.delivery._wait_for = self._wait_for
 
     def data(self) -> list[bytes]:
         return [data for _, _, data in self.delivered]
 
+    def loops(self):
+        loops = (self.runtime.subscriptions, self.runtime.delivery, self.runtime.leases)
+        return [loop for loop in loops if loop is not None]
+
     def step(self) -> bool:
         """Run what is due; whether anything was."""
         if self.is_paused:
             return False
         did = False
-        for loop in (self.runtime.delivery, self.runtime.leases):
+        for loop in self.loops():
             wake_s = loop.next_wake_s()
             if not loop.is_finished and (
                 loop.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s)
@@ -288,8 +299,7 @@ class VirtualWorker:
     def wake_s(self) -> float:
         if self.is_paused or self.runtime.has_ended.is_set():
             return float("inf")
-        loops = (self.runtime.leases, self.runtime.delivery)
-        return min(loop.next_wake_s() or float("inf") for loop in loops if not loop.is_finished)
+        return min(loop.next_wake_s() or float("inf") for loop in self.loops() if not loop.is_finished)
 
     def _wait_for(self, condition, is_done) -> bool:
         """As `batch.checkpoint` waits: only this worker's lease loop moves meanwhile."""
@@ -318,6 +328,7 @@ class World:
         self.table = TableWithFaults()
         self.metrics = MetricsTally()
         self.workers: list[VirtualWorker] = []
+        self.fan_out = None
 
     def worker(self, name: str, handler=None, **options) -> VirtualWorker:
         worker = VirtualWorker(self, name, handler, **options)
@@ -337,9 +348,13 @@ class World:
             if until is not None and until():
                 return
             stepped = [worker.step() for worker in self.workers]  # every one of them, so no short cut
+            if self.fan_out is not None:
+                stepped.append(self.fan_out.step())
             if any(stepped):
                 continue
             wake_s = min((worker.wake_s() for worker in self.workers), default=float("inf"))
+            if self.fan_out is not None:
+                wake_s = min(wake_s, self.fan_out.wake_s())
             if wake_s > end_s:
                 self.clock.now_s = end_s
                 assert until is None, "the condition never held"

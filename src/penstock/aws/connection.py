@@ -111,7 +111,7 @@ _loader: Final = lru_cache(maxsize=4)(botocore.loaders.create_loader)
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:
-    from penstock.aws.data_plane import install_parser, keep_milliseconds, send_encoded
+    from penstock.aws.data_plane import hold_subscriptions, install_parser, keep_milliseconds, send_encoded
 
     session = _new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
@@ -135,6 +135,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     if service == "kinesis":
         keep_milliseconds(client)
         send_encoded(client)
+        hold_subscriptions(client)
     if assumed is not None:
         client.meta.events.register("before-send", assumed.check_signature)
     return client

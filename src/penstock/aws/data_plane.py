@@ -14,6 +14,8 @@ from typing import Any, Final
 import msgspec
 from botocore.parsers import ResponseParserError
 
+from penstock.core.hash_key import HashRange
+from penstock.core.shard import ChildShard
 from penstock.errors import RecordError
 from penstock.ports.kinesis import PutEntry
 
@@ -56,6 +58,18 @@ class WirePage(msgspec.Struct):
 
 
 _decoder: Final = msgspec.json.Decoder(WirePage)
+
+
+def child_shards(children: list[WireChild] | None) -> tuple[ChildShard, ...]:
+    """Return the children that the last answer of a shard names."""
+    return tuple(
+        ChildShard(
+            child.shard_id,
+            tuple(child.parents),
+            HashRange(int(child.hash_range.start), int(child.hash_range.end)),
+        )
+        for child in children or ()
+    )
 
 
 def decode_page(body: bytes) -> WirePage:
@@ -164,16 +178,21 @@ def install_parser(session: Any) -> bool:
 
 
 def keep_milliseconds(client: Any) -> None:
-    """Make a client send milliseconds in GetShardIterator and ListShards; botocore sends whole seconds."""
-    for operation in ("GetShardIterator", "ListShards"):
+    """Make a client send milliseconds where it reads from a moment on; botocore sends whole seconds."""
+    for operation in ("GetShardIterator", "ListShards", "SubscribeToShard"):
         client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _note_timestamp)
         client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
 
 
 def _note_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
-    moment = params.get("Timestamp") or params.get("ShardFilter", {}).get("Timestamp")
+    moment = next((found["Timestamp"] for found in _holders(params) if found.get("Timestamp")), None)
     if moment is not None:
         context["penstock_timestamp_s"] = moment.timestamp()
+
+
+def _holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
+    """Return the places of a request where a moment may be."""
+    return document, document.get("ShardFilter", {}), document.get("StartingPosition", {})
 
 
 def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -> None:
@@ -181,9 +200,33 @@ def _restore_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any
     if moment_s is None:
         return
     document = msgspec.json.decode(params["body"])
-    holder = document if "Timestamp" in document else document["ShardFilter"]
+    holder = next(found for found in _holders(document) if "Timestamp" in found)
     holder["Timestamp"] = moment_s
     params["body"] = msgspec.json.encode(document)
+
+
+# --- subscribing --------------------------------------------------------------------------------------------------
+
+
+class SignedAndHeld(Exception):  # noqa: N818 - no error: a request as it would have been sent
+    """A request that botocore has made and signed, and does not send.
+
+    Attributes:
+        request: With its method, URL, headers and body.
+    """
+
+    def __init__(self, request: Any) -> None:
+        super().__init__("the request is sent over HTTP/2 instead")
+        self.request = request
+
+
+def hold_subscriptions(client: Any) -> None:
+    """Make a client hand its SubscribeToShard requests over instead of sending them: botocore knows no HTTP/2."""
+    client.meta.events.register_last("before-send.kinesis.SubscribeToShard", _hold)
+
+
+def _hold(request: Any, **_: Any) -> None:
+    raise SignedAndHeld(request)
 
 
 # --- writing ------------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.data_plane import encode_entries, page_of
+from penstock.aws.data_plane import child_shards, encode_entries, page_of
 from penstock.aws.service_calls import call
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
-from penstock.core.shard import ChildShard, Shard, StreamSummary
+from penstock.core.shard import Shard, StreamSummary
 from penstock.errors import ServiceError, Throttled, Unavailable, UnknownOutcome
 from penstock.ports.kinesis import IteratorStart, PutAnswer, PutEntry, RecordPage, ShardFilter, ShardListing
 
@@ -150,14 +150,7 @@ class AwsKinesis:
             records=page.records,
             next_iterator=page.next_iterator,
             millis_behind_latest=page.millis_behind_latest or 0,
-            child_shards=tuple(
-                ChildShard(
-                    child.shard_id,
-                    tuple(child.parents),
-                    HashRange(int(child.hash_range.start), int(child.hash_range.end)),
-                )
-                for child in page.children or ()
-            ),
+            child_shards=child_shards(page.children),
             server_ms=_server_ms(answer),
         )
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
+from penstock.consumer.consumer_options import ConsumerOptions, check_consumer_name, random_worker_id
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
@@ -34,10 +34,12 @@ from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, NoMetrics
+from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.system_clock import SystemClock
 
 log = logging.getLogger("penstock.consumer")
@@ -56,6 +58,7 @@ class ConsumerPorts:
         clock: Time; None: the system's.
         chance: Jitter; None: the system's.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
+        fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"`.
     """
 
     kinesis: Kinesis
@@ -63,6 +66,7 @@ class ConsumerPorts:
     clock: Clock | None = None
     chance: Chance | None = None
     kcl3: Kcl3Tables | None = None
+    fan_out: FanOut | None = None
 
 
 class Consumer:
@@ -138,6 +142,10 @@ class Consumer:
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
+        if self.options.retrieval == "fan-out":
+            if ports is not None and ports.fan_out is None:
+                raise UsageError("retrieval='fan-out' needs the port of it: ConsumerPorts(..., fan_out=...)")
+            check_consumer_name(self.options.consumer_name or application, "consumer_name")
         self._home = HomeProcess()
         self._worker: Worker | None = None
         self._pull: PullQueue | None = None
@@ -301,6 +309,12 @@ class Consumer:
                 raise UsageError("no handler")
             processor = HandlerProcessor(handler)
             factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
+        clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
+        registration: ConsumerRegistration | None = None
+        if self.options.retrieval == "fan-out" and ports.fan_out is not None:
+            name = self.options.consumer_name or self.application
+            registration = ConsumerRegistration(ports.fan_out, summary.arn, name, clock, chance)
+            registration.fetch_arn()  # what is wrong with it is known before a lease is taken
         return Worker(
             stream=self.stream,
             worker_id=self.worker_id,
@@ -308,10 +322,11 @@ class Consumer:
             ports=WorkerPorts(
                 kinesis=ports.kinesis,
                 table=ports.lease_table,
-                clock=ports.clock or SystemClock(),
-                chance=ports.chance or random.SystemRandom(),
+                clock=clock,
+                chance=chance,
                 metrics=metrics,
                 kcl3=ports.kcl3,
+                fan_out=ports.fan_out,
             ),
             pools=thread_pools(self.options),
             home=self._home,
@@ -320,6 +335,7 @@ class Consumer:
             is_lifecycle_called=self._processor_factory is not None,
             retention_s=summary.retention_hours * 3600.0,
             stream_identity=StreamIdentity(summary.arn, summary.created_ms),
+            registration=registration,
         )
 
     def _wait(self, timeout_s: float | None) -> bool:
@@ -395,4 +411,5 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
         kinesis=wiring.open_kinesis(options),
         lease_table=wiring.open_lease_table(table_name, table_options),
         kcl3=wiring.open_kcl3_tables(table_name, table_options),
+        fan_out=wiring.open_fan_out(options),
     )

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import uuid
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Final, Literal
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.limits import SUBSCRIPTIONS_APART_S
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.subscription import SubscriptionOptions
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.errors import OptionError
 
 MIB = 1024 * 1024
+_EMPTY_EVENTS_APART_S: Final = (
+    6.0  # an idle shard sends one every few seconds; its lag does not grow in between
+)
+_CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +36,10 @@ class ConsumerOptions:
             `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>`, JSON that names a position for each shard
             (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
         max_records: Records per read, and per call of the handler; 1 to 10,000.
+        retrieval: How shards are read: `polling` (GetRecords; its quota is shared by all readers of a shard) or `fan-out`
+            (SubscribeToShard: records are pushed, 2 MiB/s for each shard and consumer; costs money).
+        consumer_name: Of the registered consumer that `retrieval="fan-out"` reads by, the same for the whole application and
+            no other's; registered if it is not there. None: the application's name.
         idle_time_between_reads_s: Pause between reads of a quiet shard.
         prefetch_bytes_max: Memory for what is fetched from one shard and not done yet: payloads, keys and about 400 bytes
             for each record. One page, or one aggregate taken apart, may exceed it.
@@ -70,6 +81,8 @@ class ConsumerOptions:
     worker_id: str | None = None
     starting_position: str | Position | StartingPosition = "LATEST"
     max_records: int = 10_000
+    retrieval: Literal["polling", "fan-out"] = "polling"
+    consumer_name: str | None = None
     idle_time_between_reads_s: float = 1.0
     prefetch_bytes_max: int = 8 * MIB
     buffer_bytes_max: int = 256 * MIB
@@ -110,6 +123,7 @@ class ConsumerOptions:
         if self.policy not in {policy.value for policy in BalancePolicy}:
             known = ", ".join(repr(policy.value) for policy in BalancePolicy)
             raise OptionError(f"policy={self.policy!r}: expected one of {known}")
+        self._check_retrieval()
         if self.on_all_stopped not in ("stop_worker", "stay"):
             raise OptionError(f"on_all_stopped={self.on_all_stopped!r}: expected 'stop_worker' or 'stay'")
         if self.concurrency > self.handler_threads:
@@ -121,6 +135,17 @@ class ConsumerOptions:
         self.reader_options(None)
         self.delivery_options(is_lifecycle_called=False)
         self.coordinator_options()
+
+    def _check_retrieval(self) -> None:
+        if self.retrieval not in ("polling", "fan-out"):
+            raise OptionError(f"retrieval={self.retrieval!r}: expected 'polling' or 'fan-out'")
+        if self.consumer_name is not None:
+            if self.retrieval != "fan-out":
+                raise OptionError(
+                    f"consumer_name={self.consumer_name!r} has no effect with retrieval={self.retrieval!r}: set "
+                    "retrieval='fan-out'"
+                )
+            check_consumer_name(self.consumer_name, "consumer_name")
 
     @property
     def start(self) -> StartingPosition:
@@ -137,11 +162,24 @@ class ConsumerOptions:
             )
         return start
 
+    def subscription_options(self) -> SubscriptionOptions:
+        """Return the options of each shard's subscription."""
+        renew_interval_s = self.coordinator_options().renew_interval_s
+        pause_s = max(SUBSCRIPTIONS_APART_S, 1.25 * renew_interval_s)
+        return SubscriptionOptions(takeover_pause_s=pause_s)
+
     def reader_options(self, retention_s: float | None) -> ReaderOptions:
         """Return the options of each shard's reader."""
+        pace: dict[str, Any] = {"idle_time_between_reads_s": self.idle_time_between_reads_s}
+        if self.retrieval == "fan-out":  # the service sets the pace
+            pace = {
+                "idle_time_between_reads_s": _EMPTY_EVENTS_APART_S,
+                "spacing_s": 0.0,
+                "read_bytes_per_s_max": None,
+            }
         return ReaderOptions(
+            **pace,
             record_count_max=self.max_records,
-            idle_time_between_reads_s=self.idle_time_between_reads_s,
             prefetch_bytes_max=self.prefetch_bytes_max,
             on_data_loss=self.on_data_loss,
             retention_s=retention_s,
@@ -175,6 +213,19 @@ class ConsumerOptions:
             cold_start_jitter_s=self.cold_start_jitter_s,
             shutdown_timeout_s=self.shutdown_timeout_s,
             stall_after_s=self.stall_after_s,
+        )
+
+
+def check_consumer_name(name: str, option: str) -> None:
+    """Refuse a name that no registered consumer can have.
+
+    Raises:
+        OptionError: With the option, or where the name came from.
+    """
+    if not _CONSUMER_NAME.fullmatch(name):
+        raise OptionError(
+            f"{option}={name!r}: the name of a registered consumer has 1 to 128 letters, digits, '_', '.' and '-'; give one "
+            "with consumer_name=..."
         )
 
 

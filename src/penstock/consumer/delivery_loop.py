@@ -22,6 +22,7 @@ from typing import Final
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
+from penstock.consumer.pushed_fetching import PushedFetcher
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
@@ -46,6 +47,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import ForgettingMetrics, Metrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop, Pool
+from penstock.runtime.subscriptions import Subscriptions
 
 log = logging.getLogger("penstock.consumer")
 
@@ -150,6 +152,7 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Called when nothing that this worker holds has moved, or can, for `standstill_after_s`; None: never.
         standstill_after_s: Longer than a round, in which the worker may get other leases.
         home: The process whose threads these are.
+        subscriptions: Bring the pages, by enhanced fan-out; None: GetRecords is polled.
     """
 
     def __init__(
@@ -176,6 +179,7 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Callable[[], None] | None,
         standstill_after_s: float,
         home: HomeProcess,
+        subscriptions: Subscriptions | None = None,
     ) -> None:
         super().__init__()
         self._stream = stream
@@ -206,6 +210,15 @@ class DeliveryLoop(Loop[ShardRun]):
             clock=clock,
             metrics=metrics,
         )
+        self._pushed = None
+        if subscriptions is not None:
+            self._pushed = PushedFetcher(
+                self._fetcher,
+                subscriptions,
+                has_room=lambda: self._budget.has_room,
+                clock=clock,
+                on_answered=self._on_answered,
+            )
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._waiting: dict[str, list[ShardRun]] = {}
@@ -368,6 +381,8 @@ class DeliveryLoop(Loop[ShardRun]):
         return False
 
     def _tell(self, run: ShardRun, event: Event) -> None:
+        if self._pushed is not None and not isinstance(event, CheckpointRequested):
+            self._pushed.leave(run)
         self._leases.post(event)
         if isinstance(event, CheckpointRequested):
             return
@@ -473,7 +488,10 @@ class DeliveryLoop(Loop[ShardRun]):
         self._read_pool.submit(lambda: self._fetch(run, fetch))
 
     def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        self._fetcher.fetch(run, fetch)
+        (self._pushed or self._fetcher).fetch(run, fetch)
+        self._on_answered(run)
+
+    def _on_answered(self, run: ShardRun) -> None:
         self._budget.hold(run)
         self.post(run)
 

@@ -13,7 +13,7 @@ from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_li
 from penstock.core.reading.resume import plan_iterator
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
-from penstock.ports.kinesis import Kinesis
+from penstock.ports.kinesis import Kinesis, RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.hash_ranges import HashRanges
 
@@ -70,13 +70,17 @@ class ShardFetcher:
                 return
             started_s = self._clock.monotonic_s()
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
-            run.on_page(unread_page(page), started_s, page.server_ms)
-            self._take_apart(run)
+            self.give_page(run, page, started_s)
         elif isinstance(fetch, TakeApart):
             self._take_apart(run)
         else:
             listing = self._kinesis.fetch_shards(self._stream)
             run.on_listing(find_listed(run.shard_id, listing.shards))
+
+    def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> None:
+        """Bring a run a page, and take apart what there is room for."""
+        run.on_page(unread_page(page), started_s, page.server_ms)
+        self._take_apart(run)
 
     def _take_apart(self, run: ShardRun) -> None:
         """Take apart what there is room for, and one record at least where nothing else waits for delivery."""

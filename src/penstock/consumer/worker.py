@@ -24,12 +24,15 @@ from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
+from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import LoopThread, Pool, ThreadPool
+from penstock.runtime.subscriptions import Subscriptions
 
 log = logging.getLogger("penstock.consumer")
 
@@ -50,6 +53,7 @@ class WorkerPorts:
     chance: Chance
     metrics: Metrics
     kcl3: Kcl3Tables | None = None
+    fan_out: FanOut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,7 @@ class Worker:
         retention_s: Of the stream, or None when unknown.
         stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         home: The process whose threads these are; None: this one.
+        registration: The consumer whose subscriptions bring the records; None: GetRecords is polled. Needs `ports.fan_out`.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class Worker:
         retention_s: float | None = None,
         stream_identity: StreamIdentity | None = None,
         home: HomeProcess | None = None,
+        registration: ConsumerRegistration | None = None,
     ) -> None:
         self._stream = stream
         self._worker_id = worker_id
@@ -133,6 +139,18 @@ class Worker:
             call_pool=pools.call,
             kcl3=ports.kcl3,
         )
+        self.subscriptions: Subscriptions | None = None
+        if registration is not None:
+            assert ports.fan_out is not None, "a registered consumer without the port that it belongs to"
+            self.subscriptions = Subscriptions(
+                ports.fan_out,
+                registration,
+                options=options.subscription_options(),
+                clock=ports.clock,
+                chance=ports.chance,
+                metrics=ports.metrics,
+                pool=pools.read,
+            )
         self.delivery = DeliveryLoop(
             stream=stream,
             kinesis=ports.kinesis,
@@ -155,6 +173,7 @@ class Worker:
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
             standstill_after_s=_STANDSTILL_ROUNDS * coordinator_options.interval_s,
             home=home or HomeProcess(),
+            subscriptions=self.subscriptions,
         )
         self.leases.readers = self.delivery
         self.leases.on_unusable_table = self.fail
@@ -163,6 +182,8 @@ class Worker:
         """Drive both loops on threads of their own."""
         leases = LoopThread("penstock-leases", self.leases, self._clock, self._crash)
         delivery = LoopThread("penstock-delivery", self.delivery, self._clock, self._crash)
+        if self.subscriptions is not None:
+            LoopThread("penstock-subscriptions", self.subscriptions, self._clock, self._crash).start()
         delivery.start()
         leases.start()
         threading.Thread(
@@ -254,6 +275,7 @@ class Worker:
     def finish(self) -> None:
         """End the delivery and the pools: the coordinator has stopped."""
         self.delivery.finish()
+        self._end_subscriptions()
         self._pools.close()
         stopped = self.delivery.stopped.failures
         if stopped and self.failure is None:
@@ -273,3 +295,8 @@ class Worker:
         self.delivery.abandon()
         self.leases.finish()
         self.delivery.finish()
+        self._end_subscriptions()
+
+    def _end_subscriptions(self) -> None:
+        if self.subscriptions is not None:
+            self.subscriptions.finish()

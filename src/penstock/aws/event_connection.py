@@ -1,0 +1,433 @@
+"""A connection of HTTP/2 that receives event streams: h2 keeps the protocol's state, asyncio the bytes.
+
+The connection's window is given back at receipt, a stream's when its events are taken: a reader that takes nothing stops its
+own stream and no other. An event that is asked for may be larger than the window, so while it is awaited the window of
+what has come of it is given back too.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from typing import Final
+
+import msgspec
+from h2.config import H2Configuration
+from h2.connection import H2Connection
+from h2.errors import ErrorCodes
+from h2.events import (
+    ConnectionTerminated,
+    DataReceived,
+    Event,
+    PingAckReceived,
+    RemoteSettingsChanged,
+    ResponseReceived,
+    StreamEnded,
+    StreamReset,
+)
+from h2.exceptions import ProtocolError
+from h2.settings import SettingCodes, Settings
+
+from penstock.aws.event_stream import BrokenFrameError, Frame, FrameBuffer, decode_event
+from penstock.ports.fan_out import Ended, Opened, Pushed, StreamNews
+
+log = logging.getLogger("penstock.aws")
+
+STREAM_WINDOW_BYTES: Final = 512 * 1024
+_CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
+_FIRST_WINDOW_BYTES: Final = 65_535  # of a connection: RFC 9113, 6.9.2
+_FRAME_BYTES_MAX: Final = 256 * 1024
+_ERROR_BYTES_MAX: Final = 64 * 1024
+PING_INTERVAL_S: Final = 20.0
+_IDLE_S: Final = 10.0
+_SETTINGS: Final = {
+    SettingCodes.ENABLE_PUSH: 0,
+    SettingCodes.INITIAL_WINDOW_SIZE: STREAM_WINDOW_BYTES,
+    SettingCodes.MAX_FRAME_SIZE: _FRAME_BYTES_MAX,
+    SettingCodes.MAX_HEADER_LIST_SIZE: _ERROR_BYTES_MAX,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """An answer that is no event stream, or an exception in one.
+
+    Args:
+        status: Of HTTP; 400 for an exception that the service names.
+        code: The service's, or an empty text.
+        message: The service's.
+    """
+
+    status: int
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The connection or its stream is gone."""
+
+    reason: str
+
+
+Outcome = StreamNews | Refusal | Lost
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A POST that is ready to be sent."""
+
+    path: str
+    headers: tuple[tuple[str, str], ...]
+    body: bytes
+
+
+class Receiver:
+    """One request and the events of its answer. Lives in the connection's loop.
+
+    Args:
+        request: To send.
+        tell: Gets what comes, until one that ends it.
+    """
+
+    def __init__(self, request: SignedRequest, tell: Callable[[Outcome], None]) -> None:
+        self.request = request
+        self.frames = FrameBuffer()
+        self.number: int | None = None
+        self.connection: EventConnection | None = None
+        self.is_over = False
+        self.status = 0
+        self.unreturned_bytes = 0
+        self.ahead_ms: int | None = None
+        self._tell = tell
+        self._is_asked = False
+        self._has_ended = False
+
+    def ask(self) -> None:
+        """Tell the next event, as soon as there is one."""
+        self._is_asked = True
+        self.look()
+
+    def tell(self, outcome: Outcome) -> None:
+        """Pass something on; everything but an opening and an event is the last word."""
+        if self.is_over:
+            return
+        if not isinstance(outcome, Opened | Pushed):
+            self.is_over = True
+        self._tell(outcome)
+
+    def on_answer(self, status: int) -> None:
+        """Note that the answer begins."""
+        self.status = status
+        if status == 200:
+            self.tell(Opened())
+
+    def on_end(self) -> None:
+        """Note that the answer is whole."""
+        self._has_ended = True
+        self.look()
+
+    def look(self) -> None:
+        """Tell what can be told now."""
+        if self.is_over:
+            return
+        if self.status != 200:
+            if self._has_ended:
+                self.tell(_refusal_of(self.status, self.frames.drain()))
+            return
+        try:
+            while self._is_asked and not self.is_over:
+                frame = self.frames.take()
+                if frame is None:
+                    break
+                self._on_frame(frame)
+        except BrokenFrameError as error:
+            self._fail(str(error))
+            return
+        if self._has_ended and not self.is_over and (self._is_asked or not len(self.frames)):
+            left_bytes = len(self.frames)
+            self.tell(Lost(f"it ended inside a frame, {left_bytes} bytes into it") if left_bytes else Ended())
+        self._give_back()
+
+    def _on_frame(self, frame: Frame) -> None:
+        headers = frame.headers
+        match headers.get(":message-type"):
+            case "event":
+                if headers.get(":event-type") == "SubscribeToShardEvent":
+                    self._is_asked = False
+                    self._on_event(frame)
+            case "exception":
+                message = _document(frame.payload).get("message", "")
+                self._fail_with(Refusal(400, headers.get(":exception-type", ""), str(message)))
+            case "error":
+                code, message = headers.get(":error-code", ""), headers.get(":error-message", "")
+                self._fail_with(Refusal(500, code, message))
+            case other:
+                raise BrokenFrameError(f"a frame of an unknown kind, {other!r}")
+
+    def _on_event(self, frame: Frame) -> None:
+        assert self.connection is not None, "an event came without a connection"
+        age_s = self.connection.loop.time() - frame.received_s
+        age_ms = int(age_s * 1000) if age_s >= 1 else 0
+        self.tell(
+            Pushed(decode_event(frame.payload, age_ms=age_ms, server_ms=self.connection.server_ms(self)))
+        )
+
+    def _fail(self, reason: str) -> None:
+        self._fail_with(Lost(reason))
+
+    def _fail_with(self, outcome: Outcome) -> None:
+        self.tell(outcome)
+        if self.connection is not None:
+            self.connection.drop(self)
+
+    def _give_back(self) -> None:
+        # What waits here unasked for stays in the window.
+        kept_bytes = 0 if self._is_asked else len(self.frames)
+        freed_bytes = self.unreturned_bytes - kept_bytes
+        if self.connection is not None and (
+            freed_bytes >= STREAM_WINDOW_BYTES // 8 or (self._is_asked and freed_bytes)
+        ):
+            self.unreturned_bytes -= freed_bytes
+            self.connection.give_back(self, freed_bytes)
+
+
+class EventConnection(asyncio.Protocol):
+    """One connection.
+
+    Args:
+        loop: It lives on.
+        authority: Host, and port where it is not the scheme's own.
+        scheme: http or https.
+        on_closed: Called when it takes no streams any more.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        authority: str,
+        scheme: str,
+        on_closed: Callable[[EventConnection], None],
+    ) -> None:
+        self.loop = loop
+        self._authority = authority
+        self._scheme = scheme
+        self._on_closed = on_closed
+        self._transport: asyncio.Transport | None = None
+        self._h2 = H2Connection(H2Configuration(client_side=True, header_encoding="utf-8"))
+        self._h2.local_settings = Settings(client=True, initial_values=dict(_SETTINGS))
+        self._h2.max_inbound_frame_size = _FRAME_BYTES_MAX
+        self._receivers: dict[int, Receiver] = {}
+        self._unreturned_bytes = 0
+        self._heard_s = 0.0
+        self._pinged_s: float | None = None
+        self._idle_since_s: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self.is_open = False
+        self.ready: asyncio.Future[None] = loop.create_future()
+        """Done when the service's settings are known; an OSError when it never got there."""
+
+    # --- asyncio.Protocol ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Send the preface and the settings."""
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._h2.initiate_connection()
+        self._h2.increment_flow_control_window(_CONNECTION_WINDOW_BYTES - _FIRST_WINDOW_BYTES)
+        self.is_open = True
+        self._heard_s = self._idle_since_s = self.loop.time()
+        self._flush()
+        self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._look_after)
+
+    def data_received(self, data: bytes) -> None:
+        """Pass on what came."""
+        now_s = self._heard_s = self.loop.time()
+        touched: dict[int, Receiver] = {}
+        try:
+            for event in self._h2.receive_data(data):
+                self._on_event(event, now_s, touched)
+        except ProtocolError as error:
+            self._flush()
+            self._close(f"the service broke the protocol: {error}")
+        if not self.is_open:
+            return
+        for receiver in touched.values():
+            receiver.look()
+        if self._unreturned_bytes >= _CONNECTION_WINDOW_BYTES // 4:
+            self._h2.increment_flow_control_window(self._unreturned_bytes)
+            self._unreturned_bytes = 0
+        self._flush()
+
+    def _on_event(self, event: Event, now_s: float, touched: dict[int, Receiver]) -> None:
+        match event:
+            case DataReceived():
+                self._on_data(event, now_s, touched)
+            case ResponseReceived():
+                self._on_response(event, now_s)
+            case StreamEnded() | StreamReset():
+                receiver = self._receivers.pop(event.stream_id or 0, None)
+                if receiver is not None and isinstance(event, StreamReset):
+                    receiver.tell(Lost(f"the service reset the stream ({event.error_code!s})"))
+                elif receiver is not None:
+                    receiver.on_end()
+            case ConnectionTerminated():
+                self._close(f"the service closed the connection (GOAWAY, {event.error_code!s})")
+            case PingAckReceived():
+                self._pinged_s = None
+            case RemoteSettingsChanged():
+                if not self.ready.done():
+                    self.ready.set_result(None)
+
+    def _on_data(self, event: DataReceived, now_s: float, touched: dict[int, Receiver]) -> None:
+        self._unreturned_bytes += event.flow_controlled_length or 0
+        number = event.stream_id or 0
+        receiver = self._receivers.get(number)
+        if receiver is None:
+            return  # closed here a moment ago
+        if receiver.status != 200 and len(receiver.frames) > _ERROR_BYTES_MAX:
+            receiver.tell(Lost(f"an answer of status {receiver.status} is too long"))
+            self.drop(receiver)
+            return
+        receiver.unreturned_bytes += event.flow_controlled_length or 0
+        receiver.frames.add(event.data or b"", now_s)
+        touched[number] = receiver
+
+    def _on_response(self, event: ResponseReceived, now_s: float) -> None:
+        receiver = self._receivers.get(event.stream_id or 0)
+        if receiver is None:
+            return
+        headers = {_text(name): _text(value) for name, value in event.headers or ()}
+        receiver.ahead_ms = _ahead_ms(headers.get("date"), now_s)
+        receiver.on_answer(int(headers.get(":status", "0")))
+
+    def eof_received(self) -> None:
+        """Close."""
+
+    def connection_lost(self, error: Exception | None) -> None:
+        """Tell all streams."""
+        self._close("the connection was lost" + (f": {error!r}" if error else ""))
+
+    # --- what the pool asks ---
+
+    @property
+    def stream_count(self) -> int:
+        """Streams that are open."""
+        return len(self._receivers)
+
+    @property
+    def streams_max(self) -> int:
+        """Streams that the service takes on one connection."""
+        return int(self._h2.remote_settings.max_concurrent_streams)
+
+    def send(self, receiver: Receiver) -> None:
+        """Send a request, and pass its answer on."""
+        number = self._h2.get_next_available_stream_id()
+        receiver.number, receiver.connection = number, self
+        self._receivers[number] = receiver
+        self._idle_since_s = None
+        head = [
+            (":method", "POST"),
+            (":scheme", self._scheme),
+            (":authority", self._authority),
+            (":path", receiver.request.path),
+            *receiver.request.headers,
+        ]
+        self._h2.send_headers(number, head)
+        self._h2.send_data(number, receiver.request.body, end_stream=True)
+        self._flush()
+
+    def drop(self, receiver: Receiver) -> None:
+        """Reset a stream that nobody wants any more."""
+        receiver.is_over = True
+        number = receiver.number
+        if number is None or self._receivers.pop(number, None) is None or not self.is_open:
+            return
+        self._h2.reset_stream(number, ErrorCodes.CANCEL)
+        self._flush()
+
+    def give_back(self, receiver: Receiver, freed_bytes: int) -> None:
+        """Let the service send so many bytes more on a stream."""
+        if self.is_open and receiver.number in self._receivers:
+            self._h2.increment_flow_control_window(freed_bytes, receiver.number)
+            self._flush()
+
+    def server_ms(self, receiver: Receiver) -> int | None:
+        """Return the service's time now, as the answer's head told it."""
+        return None if receiver.ahead_ms is None else int(self.loop.time() * 1000) + receiver.ahead_ms
+
+    def close(self) -> None:
+        """Say farewell and close."""
+        self._close("the connection was closed here")
+
+    # --- inside ---
+
+    def _look_after(self) -> None:
+        """Ask whether the service is still there, and leave when nobody needs the connection."""
+        now_s = self.loop.time()
+        if not self.is_open:
+            return
+        if self._pinged_s is not None and now_s - max(self._pinged_s, self._heard_s) >= PING_INTERVAL_S:
+            self._close(f"nothing came for {PING_INTERVAL_S:g} s, and no answer to a ping")
+            return
+        if self._receivers:
+            self._idle_since_s = None
+        elif self._idle_since_s is None:
+            self._idle_since_s = now_s
+        elif now_s - self._idle_since_s >= _IDLE_S:
+            self._close("the connection is not needed any more")
+            return
+        if self._pinged_s is None and now_s - self._heard_s >= PING_INTERVAL_S:
+            self._pinged_s = now_s
+            self._h2.ping(b"penstock")
+            self._flush()
+        self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._look_after)
+
+    def _flush(self) -> None:
+        data = self._h2.data_to_send()
+        if data and self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def _close(self, reason: str) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        was_open, self.is_open = self.is_open, False
+        if was_open:
+            self._on_closed(self)
+        if not self.ready.done():
+            self.ready.set_exception(ConnectionError(reason))
+        receivers, self._receivers = list(self._receivers.values()), {}
+        for receiver in receivers:
+            receiver.tell(Lost(reason))
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.close()
+
+
+def _refusal_of(status: int, body: bytes) -> Refusal:
+    document = _document(body)
+    code = str(document.get("__type", "")).rpartition("#")[2]
+    return Refusal(status, code, str(document.get("message") or document.get("Message") or ""))
+
+
+def _document(body: bytes) -> dict[str, object]:
+    try:
+        found = msgspec.json.decode(body)
+    except msgspec.MsgspecError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else value
+
+
+def _ahead_ms(date: str | None, now_s: float) -> int | None:
+    if date is None:
+        return None
+    try:
+        return int(parsedate_to_datetime(date).timestamp() * 1000 - now_s * 1000)
+    except ValueError:
+        return None

@@ -1,0 +1,228 @@
+"""The connections over which a process receives event streams: one thread with one asyncio loop serves them all.
+
+A connection takes a bounded number of streams, so that a lost one does not stop every shard. It is closed a moment after
+its last stream. A forked child begins anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import os
+import socket
+import ssl
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from penstock.aws.event_connection import EventConnection, Lost, Outcome, Receiver, SignedRequest
+
+STREAMS_PER_CONNECTION_MAX: Final = 25
+_PROXY_ANSWER_BYTES_MAX: Final = 16 * 1024
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where connections go.
+
+    Args:
+        url: Of the endpoint: scheme, host and port count.
+        ca_file: Certificates to trust; for https.
+        proxy_url: Of an HTTP proxy, or None.
+        connect_timeout_s: Until a connection is ready for streams.
+    """
+
+    url: str
+    ca_file: str | None
+    proxy_url: str | None
+    connect_timeout_s: float
+
+    @property
+    def scheme(self) -> str:
+        """The scheme, http or https."""
+        return urlsplit(self.url).scheme
+
+    @property
+    def host(self) -> str:
+        """Name or address."""
+        return urlsplit(self.url).hostname or ""
+
+    @property
+    def port(self) -> int:
+        """Also where it is the scheme's own."""
+        return urlsplit(self.url).port or _DEFAULT_PORTS[self.scheme]
+
+    @property
+    def authority(self) -> str:
+        """As botocore signs it: without the scheme's own port."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+
+
+class EventConnections:
+    """The connections of a process. `open` and the functions that it returns may be called from any thread."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._open: dict[Origin, list[EventConnection]] = {}
+        self._dialing: dict[Origin, asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        threading.Thread(target=self._loop.run_forever, name="penstock-fan-out", daemon=True).start()
+
+    def open(self, origin: Origin, request: SignedRequest, tell: Callable[[Outcome], None]) -> OpenStream:
+        """Send a request and tell what comes of it, from the loop's thread."""
+        receiver = Receiver(request, tell)
+        stream = OpenStream(self._loop, receiver)
+        self._loop.call_soon_threadsafe(self._begin, origin, receiver)
+        return stream
+
+    # --- in the loop ---
+
+    def _begin(self, origin: Origin, receiver: Receiver) -> None:
+        task = self._loop.create_task(self._send(origin, receiver))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _send(self, origin: Origin, receiver: Receiver) -> None:
+        try:
+            async with asyncio.timeout(origin.connect_timeout_s):
+                connection = await self._connection_to(origin)
+        except (OSError, TimeoutError) as error:
+            receiver.tell(
+                Lost(
+                    f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}: {str(error) or 'no answer in time'}"
+                )
+            )
+            return
+        if not receiver.is_over:
+            connection.send(receiver)
+
+    async def _connection_to(self, origin: Origin) -> EventConnection:
+        # One at a time: those who wait for a connection share it.
+        async with self._dialing.setdefault(origin, asyncio.Lock()):
+            for connection in self._open.get(origin, ()):
+                if connection.stream_count < min(STREAMS_PER_CONNECTION_MAX, connection.streams_max):
+                    return connection
+            connection = await self._dial(origin)
+            self._open.setdefault(origin, []).append(connection)
+            return connection
+
+    async def _dial(self, origin: Origin) -> EventConnection:
+        context = _tls_context(origin.ca_file) if origin.scheme == "https" else None
+        make = functools.partial(
+            EventConnection,
+            self._loop,
+            origin.authority,
+            origin.scheme,
+            functools.partial(self._forget, origin),
+        )
+        if origin.proxy_url is None:
+            _, connection = await self._loop.create_connection(make, origin.host, origin.port, ssl=context)
+        else:
+            tunnel = await _open_tunnel(self._loop, origin, origin.proxy_url)
+            _, connection = await self._loop.create_connection(
+                make, sock=tunnel, ssl=context, server_hostname=origin.host if context else None
+            )
+        try:
+            await connection.ready
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _forget(self, origin: Origin, connection: EventConnection) -> None:
+        found = self._open.get(origin, [])
+        if connection in found:
+            found.remove(connection)
+        if not found:
+            self._open.pop(origin, None)
+
+
+class OpenStream:
+    """Implements `penstock.ports.fan_out.EventStream`."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, receiver: Receiver) -> None:
+        self._loop = loop
+        self._receiver = receiver
+
+    def ask(self) -> None:
+        """Have the next event told, once."""
+        self._loop.call_soon_threadsafe(self._receiver.ask)
+
+    def close(self) -> None:
+        """End it; nothing is told any more."""
+        self._loop.call_soon_threadsafe(self._close)
+
+    def _close(self) -> None:
+        self._receiver.is_over = True
+        if self._receiver.connection is not None:
+            self._receiver.connection.drop(self._receiver)
+
+
+async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_url: str) -> socket.socket:
+    """Return a socket through an HTTP proxy, by CONNECT."""
+    proxy = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
+    if proxy.scheme != "http":
+        raise ConnectionError(f"a proxy of scheme {proxy.scheme!r} is not supported, only http")
+    found = await loop.getaddrinfo(proxy.hostname or "", proxy.port or 80, type=socket.SOCK_STREAM)
+    family, kind, protocol, _, address = found[0]
+    tunnel = socket.socket(family, kind, protocol)
+    try:
+        tunnel.setblocking(False)
+        await loop.sock_connect(tunnel, address)
+        target = f"{origin.authority}" if ":" in origin.authority else f"{origin.authority}:{origin.port}"
+        login = ""
+        if proxy.username is not None:
+            user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
+            login = f"Proxy-Authorization: Basic {base64.b64encode(user.encode()).decode()}\r\n"
+        request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n"
+        await loop.sock_sendall(tunnel, request.encode())
+        await _check_tunnel(loop, tunnel)
+    except BaseException:
+        tunnel.close()
+        raise
+    return tunnel
+
+
+async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
+    answer = b""
+    while not answer.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the service's
+        byte = await loop.sock_recv(tunnel, 1)
+        if not byte or len(answer) > _PROXY_ANSWER_BYTES_MAX:
+            raise ConnectionError("the proxy gave no whole answer to CONNECT")
+        answer += byte
+    status = answer.split(b"\r\n", 1)[0].decode("latin-1")
+    if status.split(" ")[1:2] != ["200"]:
+        raise ConnectionError(f"the proxy refuses the connection: {status}")
+
+
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=ca_file)
+    context.set_alpn_protocols(["h2"])
+    return context
+
+
+_lock = threading.Lock()
+_of_process: EventConnections | None = None
+
+
+def _forget_after_fork() -> None:
+    global _lock, _of_process  # noqa: PLW0603 - the parent's thread and sockets are not the child's
+    _lock = threading.Lock()
+    _of_process = None
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
+
+
+def connections_of_process() -> EventConnections:
+    """Return the connections of this process; the thread starts with the first call."""
+    global _of_process  # noqa: PLW0603 - one per process
+    with _lock:
+        if _of_process is None:
+            _of_process = EventConnections()
+        return _of_process

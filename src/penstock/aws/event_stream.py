@@ -1,0 +1,175 @@
+"""The frames of an event stream, and the events of SubscribeToShard in them. Pure: bytes in, values out.
+
+A frame is its length and its headers' length (4 bytes each, big-endian), a checksum of these eight, the headers, the payload,
+and a checksum of all before it. Both checksums are CRC-32.
+
+Source:
+    AWS event stream encoding (`vnd.amazon.eventstream`), as botocore's `botocore.eventstream` reads it.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections import deque
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.aws.data_plane import WireChild, WireRecord, child_shards
+from penstock.ports.kinesis import RecordPage
+
+_PRELUDE: Final = struct.Struct(">III")
+_OVERHEAD_BYTES: Final = 16  # prelude, its checksum and the frame's
+_FRAME_BYTES_MAX: Final = 24 * 1024 * 1024 + 128 * 1024 + _OVERHEAD_BYTES  # the format's limits
+_HEADERS_KEPT_MAX: Final = 64
+_STRING: Final = 7
+_SIZED: Final = {0: 0, 1: 0, 2: 1, 3: 2, 4: 4, 5: 8, 8: 8, 9: 16}
+"""Bytes of a header's value by its type, where that is fixed."""
+_TEXTS: Final = frozenset({6, _STRING})  # preceded by their length
+
+
+class BrokenFrameError(ValueError):
+    """The bytes are no whole frame: a checksum is wrong, or a length cannot be."""
+
+
+class Frame(NamedTuple):
+    """One frame.
+
+    Args:
+        headers: Those whose values are texts.
+        payload: As it came.
+        received_s: When its last bytes came.
+    """
+
+    headers: dict[str, str]
+    payload: bytes
+    received_s: float
+
+
+class FrameBuffer:
+    """Bytes as they came, and the frames in them. A frame is taken apart when it is taken, not before."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+        self._given_bytes = 0
+        self._received_bytes = 0
+        self._moments: deque[tuple[int, float]] = deque()  # up to which byte of all something came, and when
+        self._headers: dict[bytes, dict[str, str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._bytes)
+
+    def add(self, data: bytes, now_s: float) -> None:
+        """Add what was received."""
+        self._bytes += data
+        self._received_bytes += len(data)
+        self._moments.append((self._received_bytes, now_s))
+
+    def drain(self) -> bytes:
+        """Return everything that is left, for an answer that has no frames."""
+        found = bytes(self._bytes)
+        self._bytes.clear()
+        return found
+
+    def take(self) -> Frame | None:
+        """Return the next frame, or None while it is not whole.
+
+        Raises:
+            BrokenFrameError: What follows is no frame, and nothing behind it can be read.
+        """
+        if len(self._bytes) < _PRELUDE.size:
+            return None
+        total, headers_bytes, checksum = _PRELUDE.unpack_from(self._bytes)
+        with memoryview(self._bytes) as view:
+            if zlib.crc32(view[:8]) != checksum:  # before the lengths are trusted
+                raise BrokenFrameError(f"the checksum of a frame's first bytes is not {checksum:#010x}")
+            if not headers_bytes + _OVERHEAD_BYTES <= total <= _FRAME_BYTES_MAX:
+                raise BrokenFrameError(
+                    f"a frame of {total} bytes with {headers_bytes} bytes of headers cannot be"
+                )
+            if len(view) < total:
+                return None
+            if zlib.crc32(view[: total - 4]) != int.from_bytes(view[total - 4 : total], "big"):
+                raise BrokenFrameError(f"the checksum of a frame of {total} bytes is wrong")
+            headers = bytes(view[12 : 12 + headers_bytes])
+            payload = bytes(view[12 + headers_bytes : total - 4])
+        del self._bytes[:total]
+        return Frame(self._read_headers(headers), payload, self._moment_of(total))
+
+    def _moment_of(self, frame_bytes: int) -> float:
+        self._given_bytes += frame_bytes
+        while self._moments[0][0] < self._given_bytes:
+            self._moments.popleft()
+        return self._moments[0][1]
+
+    def _read_headers(self, raw: bytes) -> dict[str, str]:
+        # Always the same few: read once.
+        found = self._headers.get(raw)
+        if found is None:
+            found = decode_headers(raw)
+            if len(self._headers) < _HEADERS_KEPT_MAX:
+                self._headers[raw] = found
+        return found
+
+
+def decode_headers(raw: bytes) -> dict[str, str]:
+    """Return a frame's headers whose values are texts.
+
+    Raises:
+        BrokenFrameError: They cannot be read.
+    """
+    found: dict[str, str] = {}
+    place = 0
+    try:
+        while place < len(raw):
+            name_end = place + 1 + raw[place]
+            name, kind = raw[place + 1 : name_end].decode(), raw[name_end]
+            place = name_end + 1
+            if kind in _TEXTS:
+                (size,) = struct.unpack_from(">H", raw, place)
+                place += 2
+                if kind == _STRING:
+                    found[name] = raw[place : place + size].decode()
+            else:
+                size = _SIZED[kind]
+            place += size
+    except (IndexError, KeyError, struct.error, UnicodeDecodeError) as error:
+        raise BrokenFrameError(f"the headers of a frame cannot be read: {error!r}") from error
+    if place != len(raw):
+        raise BrokenFrameError("the headers of a frame end in the middle of a value")
+    return found
+
+
+class _WireEvent(msgspec.Struct):
+    records: list[WireRecord] = msgspec.field(name="Records")
+    continuation: str | None = msgspec.field(name="ContinuationSequenceNumber", default=None)
+    millis_behind_latest: int | None = msgspec.field(name="MillisBehindLatest", default=None)
+    children: list[WireChild] | None = msgspec.field(name="ChildShards", default=None)
+
+
+_event_decoder: Final = msgspec.json.Decoder(_WireEvent)
+
+
+def decode_event(payload: bytes, *, age_ms: int = 0, server_ms: int | None = None) -> RecordPage:
+    """Decode a SubscribeToShardEvent as a page whose next iterator is the continuation.
+
+    Args:
+        payload: Of the frame.
+        age_ms: How long the event has waited here: it is at least so far behind the tip.
+        server_ms: The service's time now.
+
+    Raises:
+        BrokenFrameError: The payload is no such event.
+    """
+    try:
+        event = _event_decoder.decode(payload)
+    except msgspec.MsgspecError as error:
+        raise BrokenFrameError(f"an event of {len(payload)} bytes cannot be read: {error}") from error
+    return RecordPage(
+        records=event.records,
+        next_iterator=event.continuation,
+        millis_behind_latest=(event.millis_behind_latest or 0) + age_ms,
+        child_shards=child_shards(event.children),
+        server_ms=server_ms,
+    )

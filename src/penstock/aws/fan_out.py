@@ -1,0 +1,194 @@
+"""The fan-out port: registered consumers over boto3, subscriptions over HTTP/2.
+
+botocore makes and signs each SubscribeToShard request, with the endpoint, the region and the credentials of every other call.
+What it would send is sent over HTTP/2 instead.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+import botocore.exceptions as sdk
+import botocore.session
+from botocore.httpsession import get_cert_path
+from botocore.utils import get_environ_proxies
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for, note_credentials, renew_credentials
+from penstock.aws.data_plane import SignedAndHeld
+from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
+from penstock.aws.event_connections import Origin, connections_of_process
+from penstock.aws.service_calls import call, translate
+from penstock.core.service_codes import STALE_CREDENTIALS
+from penstock.errors import ServiceError, Throttled, Unavailable
+from penstock.ports.fan_out import Broken, EventStream, StreamConsumer, StreamNews
+from penstock.ports.kinesis import IteratorStart
+
+_SUBSCRIBE: Final = "SubscribeToShard"
+_OF_THE_CONNECTION: Final = frozenset({"host", "connection", "transfer-encoding"})
+_LISTING_PAGE_COUNT_MAX: Final = 100
+
+
+class AwsFanOut:
+    """Implements `penstock.ports.fan_out.FanOut`; safe to use from several threads.
+
+    Args:
+        options: Where and as whom.
+    """
+
+    def __init__(self, options: AwsOptions) -> None:
+        self._options = options
+
+    def __repr__(self) -> str:
+        """Show the endpoint, never the credentials."""
+        return f"AwsFanOut({self._options!r})"
+
+    @property
+    def _client(self) -> Any:
+        return client_for("kinesis", self._options)
+
+    # --- registered consumers ---
+
+    def fetch_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        """Call DescribeStreamConsumer."""
+        answer = call(
+            lambda: self._client.describe_stream_consumer(StreamARN=stream_arn, ConsumerName=name),
+            "DescribeStreamConsumer",
+            f"stream {stream_arn}, consumer {name}",
+            self._options,
+        )
+        return _consumer_of(answer["ConsumerDescription"])
+
+    def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
+        """Call ListStreamConsumers for every page."""
+        found: list[StreamConsumer] = []
+        arguments: dict[str, Any] = {"StreamARN": stream_arn, "MaxResults": _LISTING_PAGE_COUNT_MAX}
+        while True:
+            answer = self._list_consumers(stream_arn, dict(arguments))
+            found += [_consumer_of(each) for each in answer["Consumers"]]
+            token = answer.get("NextToken")
+            if not token:
+                return found
+            arguments["NextToken"] = token
+
+    def _list_consumers(self, stream_arn: str, arguments: dict[str, Any]) -> Any:
+        return call(
+            lambda: self._client.list_stream_consumers(**arguments),
+            "ListStreamConsumers",
+            f"stream {stream_arn}",
+            self._options,
+        )
+
+    def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        """Call RegisterStreamConsumer once."""
+        answer = call(
+            lambda: self._client.register_stream_consumer(StreamARN=stream_arn, ConsumerName=name),
+            "RegisterStreamConsumer",
+            f"stream {stream_arn}, consumer {name}",
+            self._options,
+            is_write=True,
+            retried=(),
+        )
+        return _consumer_of(answer["Consumer"])
+
+    def deregister_consumer(self, stream_arn: str, name: str) -> None:
+        """Call DeregisterStreamConsumer."""
+        call(
+            lambda: self._client.deregister_stream_consumer(StreamARN=stream_arn, ConsumerName=name),
+            "DeregisterStreamConsumer",
+            f"stream {stream_arn}, consumer {name}",
+            self._options,
+            is_write=True,
+            retried=(Throttled,),
+        )
+
+    # --- subscriptions ---
+
+    def subscribe(
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, tell: Callable[[StreamNews], None]
+    ) -> EventStream:
+        """Begin to call SubscribeToShard."""
+        resource = f"shard {shard_id}, consumer {consumer_arn}"
+        seen = note_credentials(self._options)
+        url, request = self._sign(consumer_arn, shard_id, start, resource)
+
+        def pass_on(outcome: Outcome) -> None:
+            if not isinstance(outcome, Refusal | Lost):
+                tell(outcome)
+                return
+            error = _error_of(outcome, resource)
+            if error.code in STALE_CREDENTIALS:
+                renew_credentials(self._options, seen)
+            tell(Broken(error))
+
+        return connections_of_process().open(self._origin(url), request, pass_on)
+
+    def _sign(
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, resource: str
+    ) -> tuple[str, SignedRequest]:
+        position: dict[str, Any] = {"Type": start.type.value}
+        if start.sequence_number is not None:
+            position["SequenceNumber"] = start.sequence_number
+        if start.timestamp_ms is not None:
+            position["Timestamp"] = datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
+        try:
+            self._client.subscribe_to_shard(
+                ConsumerARN=consumer_arn, ShardId=shard_id, StartingPosition=position
+            )
+        except SignedAndHeld as held:
+            return held.request.url, _request_of(held.request)
+        except (sdk.BotoCoreError, sdk.ClientError, OSError) as error:
+            raise translate(error, _SUBSCRIBE, resource, is_write=False) from error
+        raise AssertionError("botocore sent a request that was to be held")
+
+    def _origin(self, url: str) -> Origin:
+        scheme, netloc = urlsplit(url).scheme, urlsplit(url).netloc
+        origin_url = f"{scheme}://{netloc}"
+        return Origin(
+            origin_url,
+            _ca_file(self._options.profile) if scheme == "https" else None,
+            get_environ_proxies(origin_url).get(scheme),
+            self._options.connect_timeout_s,
+        )
+
+
+def _consumer_of(document: dict[str, Any]) -> StreamConsumer:
+    return StreamConsumer(
+        name=document["ConsumerName"],
+        arn=document["ConsumerARN"],
+        status=document["ConsumerStatus"],
+        created_ms=round(document["ConsumerCreationTimestamp"].timestamp() * 1000),
+    )
+
+
+def _request_of(signed: Any) -> SignedRequest:
+    parts = urlsplit(signed.url)
+    headers = tuple(
+        (name.lower(), value.decode("latin-1") if isinstance(value, bytes) else str(value))
+        for name, value in signed.headers.items()
+        if name.lower() not in _OF_THE_CONNECTION
+    )
+    body = signed.body.encode() if isinstance(signed.body, str) else bytes(signed.body)
+    return SignedRequest(parts.path or "/", headers, body)
+
+
+def _ca_file(profile: str | None) -> str | None:
+    """Return the certificates that botocore trusts."""
+    chosen = botocore.session.Session(profile=profile).get_config_variable("ca_bundle")
+    return str(chosen or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(verify=True))
+
+
+def _error_of(outcome: Refusal | Lost, resource: str) -> ServiceError:
+    if isinstance(outcome, Lost):
+        return Unavailable(
+            f"{_SUBSCRIBE} on {resource}: {outcome.reason}", operation=_SUBSCRIBE, resource=resource
+        )
+    answer: Any = {
+        "Error": {"Code": outcome.code, "Message": outcome.message},
+        "ResponseMetadata": {"HTTPStatusCode": outcome.status},
+    }
+    return translate(sdk.ClientError(answer, _SUBSCRIBE), _SUBSCRIBE, resource, is_write=False)

@@ -1,0 +1,102 @@
+"""The steps that read one shard by enhanced fan-out: what the run plans is asked of its subscription."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.consumer.fetching import ShardFetcher
+from penstock.consumer.shard_run import Fetch, ShardRun
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage
+from penstock.core.reading.resume import plan_iterator
+from penstock.errors import PenstockError
+from penstock.ports.clock import Clock
+from penstock.ports.kinesis import RecordPage
+from penstock.runtime.subscriptions import Subscriptions
+
+_SUBSCRIBED: Final = "subscribed"
+"""What stands for the service's iterator; the subscription knows where it is."""
+
+
+class PushedFetcher:
+    """Has a subscription do what a run planned. It answers later, on the pool; nothing waits here.
+
+    Args:
+        fetcher: Takes pages apart, and does the steps that have nothing to do with a subscription.
+        subscriptions: Where pages come from.
+        has_room: Whether the process as a whole may hold more.
+        clock: Time.
+        on_answered: Called when a run was brought an answer.
+    """
+
+    def __init__(
+        self,
+        fetcher: ShardFetcher,
+        subscriptions: Subscriptions,
+        *,
+        has_room: Callable[[], bool],
+        clock: Clock,
+        on_answered: Callable[[ShardRun], None],
+    ) -> None:
+        self._fetcher = fetcher
+        self._subscriptions = subscriptions
+        self._has_room = has_room
+        self._clock = clock
+        self._on_answered = on_answered
+
+    def fetch(self, run: ShardRun, fetch: Fetch) -> None:
+        """Begin one step of reading, or do it; a failure is told to the run."""
+        key = (run.shard_id, run.epoch)
+        if isinstance(fetch, FetchIterator):
+            try:
+                start = plan_iterator(fetch.position)
+            except PenstockError as error:
+                run.on_fetch_failed(error)
+                return
+            self._subscriptions.begin(key, run.shard_id, start, _Taker(run, self))
+        elif isinstance(fetch, FetchPage):
+            if self._has_room():
+                self._subscriptions.want(key)
+            else:  # others have filled it while this waited for a thread
+                run.on_fetch_skipped()
+        else:
+            self._fetcher.fetch(run, fetch)
+
+    def leave(self, run: ShardRun) -> None:
+        """End the subscription: before the lease is given away, so that the next owner is not refused for it."""
+        self._subscriptions.close((run.shard_id, run.epoch))
+
+    def give_page(self, run: ShardRun, page: RecordPage) -> None:
+        """Bring a run the page that it asked for."""
+        self._fetcher.give_page(run, page, self._clock.monotonic_s())
+        self._on_answered(run)
+
+    def give_iterator(self, run: ShardRun) -> None:
+        """Tell a run that it is subscribed."""
+        run.on_iterator(_SUBSCRIBED)
+        self._on_answered(run)
+
+    def give_failure(self, run: ShardRun, error: PenstockError) -> None:
+        """Tell a run that its step failed."""
+        run.on_fetch_failed(error)
+        self._on_answered(run)
+
+
+class _Taker:
+    """Implements `penstock.runtime.subscriptions.PageTaker` for a run."""
+
+    def __init__(self, run: ShardRun, fetcher: PushedFetcher) -> None:
+        self._run = run
+        self._fetcher = fetcher
+
+    def on_iterator(self) -> None:
+        """Learn that pages may be asked for."""
+        self._fetcher.give_iterator(self._run)
+
+    def on_page(self, page: RecordPage) -> None:
+        """Take the page that was asked for."""
+        self._fetcher.give_page(self._run, page)
+
+    def on_failure(self, error: PenstockError) -> None:
+        """Learn that what was asked for failed."""
+        self._fetcher.give_failure(self._run, error)

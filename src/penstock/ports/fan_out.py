@@ -1,0 +1,105 @@
+"""Enhanced fan-out: registered consumers of a stream, and subscriptions to shards.
+
+Implemented by `penstock.aws.fan_out`, for the service and the embedded server over HTTP/2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeAlias
+
+from penstock.core.reading.resume import IteratorStart
+from penstock.errors import ServiceError
+from penstock.ports.kinesis import RecordPage
+
+
+@dataclass(frozen=True, slots=True)
+class StreamConsumer:
+    """A registered consumer.
+
+    Args:
+        name: Unique within the stream.
+        arn: Another one when it is registered again under its name.
+        status: CREATING, ACTIVE or DELETING.
+        created_ms: Milliseconds since the epoch.
+    """
+
+    name: str
+    arn: str
+    status: str
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The service accepted the subscription."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """An event; its page's next iterator is the continuation."""
+
+    page: RecordPage
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """The service ended the connection in the regular way, behind its last event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """The subscription was refused, or its connection failed; what was received and not asked for is dropped."""
+
+    error: ServiceError
+
+
+StreamNews: TypeAlias = Opened | Pushed | Ended | Broken
+
+
+class EventStream(Protocol):
+    """One connection of a subscription. Safe to use from several threads; nothing waits."""
+
+    def ask(self) -> None:
+        """Have the next event told, once. Of what nobody asks for, a window's worth is received and no more."""
+
+    def close(self) -> None:
+        """End it; nothing is told any more."""
+
+
+class FanOut(Protocol):
+    """Registered consumers and their subscriptions. Safe to use from several threads.
+
+    Raises (every method):
+        Throttled, Unavailable: After the last retry.
+        NotFound, AccessDenied, Rejected, ResourceBusy: At once.
+    """
+
+    def fetch_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        """Call DescribeStreamConsumer."""
+
+    def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
+        """Call ListStreamConsumers for every page."""
+
+    def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
+        """Call RegisterStreamConsumer once, without retries.
+
+        Raises:
+            UnknownOutcome: It was sent and no answer came.
+            Throttled: Also when the stream has as many consumers as it may have.
+        """
+
+    def deregister_consumer(self, stream_arn: str, name: str) -> None:
+        """Call DeregisterStreamConsumer."""
+
+    def subscribe(
+        self, consumer_arn: str, shard_id: str, start: IteratorStart, tell: Callable[[StreamNews], None]
+    ) -> EventStream:
+        """Begin to call SubscribeToShard; `tell` gets what comes of it, from a thread of the port's own.
+
+        May fetch credentials, and wait for them.
+
+        Raises:
+            ServiceError: The request could not be made. Nothing was sent, and nothing will be told.
+        """

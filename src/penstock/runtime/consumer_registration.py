@@ -1,0 +1,109 @@
+"""A stream's registered consumer: found, or registered, and waited for until it is ACTIVE.
+
+Several workers may start at once. The one whose call comes first registers, the others find it. Nobody deregisters here: others
+may read by the same consumer. `penstock consumers` does it by hand.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Final
+
+from penstock.core.backoff import Backoff
+from penstock.core.limits import STREAM_CONSUMERS_MAX
+from penstock.errors import NotFound, PenstockError, Rejected, ResourceBusy, Throttled, UnknownOutcome
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import FanOut, StreamConsumer
+
+log = logging.getLogger("penstock.consumer")
+
+_DEADLINE_S: Final = 60.0
+_BACKOFF: Final = Backoff(0.5, 4.0)
+_PAUSE_S_MIN: Final = 0.2
+
+
+class ConsumerRegistration:
+    """One consumer of one stream. Safe to use from several threads.
+
+    Args:
+        fan_out: Where it is registered.
+        stream_arn: The stream.
+        name: The consumer's.
+        clock: Time.
+        chance: Jitter.
+    """
+
+    def __init__(self, fan_out: FanOut, stream_arn: str, name: str, clock: Clock, chance: Chance) -> None:
+        self.name = name
+        self._fan_out = fan_out
+        self._stream_arn = stream_arn
+        self._clock = clock
+        self._chance = chance
+        self._lock = threading.Lock()
+        self._arn: str | None = None
+
+    def doubt(self) -> None:
+        """Look anew at the next use: the service does not know the consumer, or the shard."""
+        self._arn = None
+
+    def fetch_arn(self) -> str:
+        """Return the ARN of the consumer; find or register it first if it is not known.
+
+        Raises:
+            Rejected: The stream has as many consumers as it may have.
+            PenstockError: The service refuses, or the consumer did not become ACTIVE in time.
+        """
+        arn = self._arn
+        if arn is not None:
+            return arn
+        with self._lock:
+            if self._arn is None:
+                self._arn = self._find_or_register().arn
+            return self._arn
+
+    def _find_or_register(self) -> StreamConsumer:
+        deadline_s = self._clock.monotonic_s() + _DEADLINE_S
+        attempt = 0
+        while True:
+            attempt += 1
+            problem: PenstockError | None = None
+            try:
+                consumer = self._fan_out.fetch_consumer(self._stream_arn, self.name)
+            except NotFound:
+                try:
+                    consumer = self._fan_out.register_consumer(self._stream_arn, self.name)
+                    log.info("registered consumer %s of stream %s", self.name, self._stream_arn)
+                except (ResourceBusy, UnknownOutcome) as error:
+                    problem = error  # another worker was first, or the answer was lost: look again
+                except Throttled as error:
+                    problem = error
+                    self._check_count(error)
+            if problem is None:
+                if consumer.status == "ACTIVE":
+                    return consumer
+                problem = ResourceBusy(
+                    f"consumer {self.name} of stream {self._stream_arn} is {consumer.status}",
+                    operation="DescribeStreamConsumer",
+                    resource=consumer.arn,
+                )
+            if self._clock.monotonic_s() >= deadline_s:
+                raise problem
+            self._clock.sleep(_PAUSE_S_MIN + _BACKOFF.delay_s(attempt, self._chance.random()))
+
+    def _check_count(self, error: Throttled) -> None:
+        """Tell a stream that takes no further consumer from calls that come too fast.
+
+        Raises:
+            Rejected: Waiting cannot help.
+        """
+        names = sorted(each.name for each in self._fan_out.fetch_consumers(self._stream_arn))
+        if error.code == "LimitExceededException" and len(names) >= STREAM_CONSUMERS_MAX:
+            raise Rejected(
+                f"consumer {self.name} cannot be registered: stream {self._stream_arn} has {len(names)} consumers "
+                f"({', '.join(names)}), and may have no more. Deregister one that is not used any more (penstock consumers "
+                f"STREAM --deregister NAME), use its name (consumer_name=...), or read with retrieval='polling'",
+                operation="RegisterStreamConsumer",
+                code=error.code,
+                resource=self._stream_arn,
+            ) from error

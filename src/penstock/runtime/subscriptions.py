@@ -1,0 +1,275 @@
+"""The loop that keeps a worker's subscriptions: one machine for each shard that is read by enhanced fan-out.
+
+The machines (`penstock.core.reading.subscription`) decide; this loop gives them time and chance, and does what they say. What the
+readers are given, they are given on the pool. Signing a request may wait for credentials, so that is done on the pool too.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from functools import partial
+from typing import Protocol, TypeAlias
+
+from penstock.core.reading.resume import IteratorStart
+from penstock.core.reading.subscription import (
+    Ask,
+    Connect,
+    Effect,
+    GiveFailure,
+    GiveIterator,
+    GivePage,
+    Refused,
+    Reset,
+    Subscription,
+    SubscriptionOptions,
+    TakenOver,
+)
+from penstock.errors import NotFound, PenstockError, ServiceError, Unavailable
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import Broken, Ended, EventStream, FanOut, Opened, Pushed, StreamNews
+from penstock.ports.kinesis import RecordPage
+from penstock.ports.metrics import Metrics
+from penstock.runtime.consumer_registration import ConsumerRegistration
+from penstock.runtime.loop import Loop, Pool
+
+log = logging.getLogger("penstock.consumer")
+
+
+class PageTaker(Protocol):
+    """Who reads a shard. Called on the pool, once for each time that it asked."""
+
+    def on_iterator(self) -> None:
+        """Learn that pages may be asked for."""
+
+    def on_page(self, page: RecordPage) -> None:
+        """Take the page that was asked for."""
+
+    def on_failure(self, error: PenstockError) -> None:
+        """Learn that what was asked for failed."""
+
+
+@dataclass(slots=True)
+class _Entry:
+    shard_id: str
+    machine: Subscription[RecordPage]
+    taker: PageTaker
+    number: int = 0
+    stream: EventStream | None = None
+    is_asked: bool = False  # an event may be asked for before the stream is known here
+
+
+@dataclass(frozen=True, slots=True)
+class _Begin:
+    key: Hashable
+    shard_id: str
+    start: IteratorStart
+    taker: PageTaker
+
+
+@dataclass(frozen=True, slots=True)
+class _Want:
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class _Close:
+    key: Hashable
+
+
+@dataclass(frozen=True, slots=True)
+class _Connected:
+    key: Hashable
+    number: int
+    stream: EventStream
+
+
+@dataclass(frozen=True, slots=True)
+class _News:
+    key: Hashable
+    number: int
+    news: StreamNews
+
+
+_Event: TypeAlias = _Begin | _Want | _Close | _Connected | _News
+
+
+class Subscriptions(Loop[_Event]):
+    """See the module.
+
+    Args:
+        fan_out: Where to subscribe.
+        registration: The consumer that subscribes.
+        options: How every subscription behaves.
+        clock: Time.
+        chance: Jitter.
+        metrics: Where figures go.
+        pool: For the readers, and for what waits.
+    """
+
+    def __init__(
+        self,
+        fan_out: FanOut,
+        registration: ConsumerRegistration,
+        *,
+        options: SubscriptionOptions,
+        clock: Clock,
+        chance: Chance,
+        metrics: Metrics,
+        pool: Pool,
+    ) -> None:
+        super().__init__()
+        self._fan_out = fan_out
+        self._registration = registration
+        self._options = options
+        self._clock = clock
+        self._chance = chance
+        self._metrics = metrics
+        self._pool = pool
+        self._entries: dict[Hashable, _Entry] = {}
+
+    # --- what readers ask; from any thread ---
+
+    def begin(self, key: Hashable, shard_id: str, start: IteratorStart, taker: PageTaker) -> None:
+        """Subscribe to a shard at a position; whatever the key had before is ended."""
+        self.post(_Begin(key, shard_id, start, taker))
+
+    def want(self, key: Hashable) -> None:
+        """Have the next page given."""
+        self.post(_Want(key))
+
+    def close(self, key: Hashable) -> None:
+        """End a subscription; nothing of it is given any more."""
+        self.post(_Close(key))
+
+    # --- the loop ---
+
+    def handle_events(self, events: list[_Event], now_s: float) -> None:
+        """Handle what came, and what is due."""
+        for event in events:
+            self._handle(event, now_s)
+        for key, entry in list(self._entries.items()):
+            self._do(key, entry, entry.machine.on_time(now_s))
+        self._metrics.gauge(
+            "subscriptions", sum(each.machine.is_connected for each in self._entries.values())
+        )
+
+    def next_wake_s(self) -> float | None:
+        """Return when a subscription has something to do by time."""
+        times = [entry.machine.wake_s for entry in self._entries.values()]
+        return min((time_s for time_s in times if time_s is not None), default=None)
+
+    def finish(self) -> None:
+        """End every subscription, and let the thread end."""
+        super().finish()
+        for entry in list(self._entries.values()):
+            if entry.stream is not None:
+                entry.stream.close()
+
+    def _entry_of(self, event: _Event) -> _Entry | None:
+        entry = self._entries.get(event.key)
+        if entry is None and isinstance(event, _Begin):
+            machine: Subscription[RecordPage] = Subscription(event.shard_id, self._options)
+            entry = self._entries[event.key] = _Entry(event.shard_id, machine, event.taker)
+        return entry
+
+    def _handle(self, event: _Event, now_s: float) -> None:
+        entry = self._entry_of(event)
+        if entry is None:
+            if isinstance(event, _Connected):
+                event.stream.close()
+            return
+        match event:
+            case _Begin(start=start):
+                self._do(event.key, entry, entry.machine.on_begin(start, now_s))
+            case _Want():
+                self._do(event.key, entry, entry.machine.on_want(now_s))
+            case _Close():
+                self._do(event.key, entry, entry.machine.on_close())
+                del self._entries[event.key]
+            case _Connected():
+                _keep(entry, event)
+            case _News():
+                self._do(event.key, entry, self._learn(entry.machine, event, now_s))
+
+    def _learn(
+        self, machine: Subscription[RecordPage], event: _News, now_s: float
+    ) -> list[Effect[RecordPage]]:
+        match event.news:
+            case Opened():
+                return machine.on_opened(event.number, now_s)
+            case Pushed(page):
+                return machine.on_page(event.number, page)
+            case Ended():
+                return machine.on_ended(event.number, now_s)
+            case Broken(error):
+                return machine.on_failed(event.number, error, now_s, self._chance.random())
+
+    def _do(self, key: Hashable, entry: _Entry, effects: list[Effect[RecordPage]]) -> None:
+        for effect in effects:
+            match effect:
+                case Connect(number, start):
+                    entry.number, entry.stream, entry.is_asked = number, None, False
+                    self._pool.submit(partial(self._connect, key, entry.shard_id, number, start))
+                case Ask():
+                    entry.is_asked = True
+                    if entry.stream is not None:
+                        entry.stream.ask()
+                case Reset():
+                    if entry.stream is not None:
+                        entry.stream.close()
+                    entry.number, entry.stream = 0, None
+                case Refused() | TakenOver():
+                    self._report(entry.shard_id, effect)
+                case _:
+                    self._give(entry, effect)
+
+    def _give(self, entry: _Entry, effect: GiveIterator | GivePage[RecordPage] | GiveFailure) -> None:
+        match effect:
+            case GiveIterator():
+                self._pool.submit(entry.taker.on_iterator)
+            case GivePage(page):
+                self._metrics.count("pushed_events", 1, {"shard": entry.shard_id})
+                self._pool.submit(partial(entry.taker.on_page, page))
+            case GiveFailure(error):
+                if isinstance(error, NotFound):
+                    self._registration.doubt()
+                self._pool.submit(partial(entry.taker.on_failure, error))
+
+    def _report(self, shard_id: str, effect: Refused | TakenOver) -> None:
+        if isinstance(effect, Refused):
+            self._metrics.count("subscriptions_refused", 1, {"shard": shard_id})
+            log.debug("shard %s: %s", shard_id, effect.error)
+            return
+        self._metrics.count("subscriptions_taken_over", 1, {"shard": shard_id})
+        log.warning(
+            "shard %s: another subscriber of consumer %s took over (%s). It does no harm while a lease moves; if it goes "
+            "on, another application uses the same consumer name",
+            shard_id,
+            self._registration.name,
+            effect.error,
+        )
+
+    def _connect(self, key: Hashable, shard_id: str, number: int, start: IteratorStart) -> None:
+        tell: Callable[[StreamNews], None] = lambda news: self.post(_News(key, number, news))  # noqa: E731
+        try:
+            stream = self._fan_out.subscribe(self._registration.fetch_arn(), shard_id, start, tell)
+        except ServiceError as error:
+            tell(Broken(error))
+        except Exception as error:
+            log.exception("shard %s: subscribing failed in an unexpected way", shard_id)
+            tell(Broken(Unavailable(f"{type(error).__name__}: {error}", operation="SubscribeToShard")))
+        else:
+            self.post(_Connected(key, number, stream))
+            if self.is_finished:
+                stream.close()
+
+
+def _keep(entry: _Entry, event: _Connected) -> None:
+    if event.number != entry.number:
+        event.stream.close()  # it was reset while it was made
+        return
+    entry.stream = event.stream
+    if entry.is_asked:
+        event.stream.ask()
