@@ -12,6 +12,7 @@ from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
 from penstock.aws.object_lease_table import ObjectLeaseTable
 from penstock.aws.s3_objects import S3Objects
+from penstock.aws.stream_control import StreamControl
 from penstock.core.keyword_options import check_names, field_names
 from penstock.errors import OptionError
 from penstock.ports.fan_out import FanOut
@@ -46,6 +47,11 @@ def open_fan_out(options: AwsOptions | None = None) -> FanOut:
     from penstock.aws.fan_out import AwsFanOut  # here: h2 is loaded where it is used
 
     return AwsFanOut(AwsOptions() if options is None else options)
+
+
+def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
+    """Return what an operator does with whole streams."""
+    return StreamControl(AwsOptions() if options is None else options)
 
 
 def open_lease_table(
@@ -102,5 +108,6 @@ __all__ = [
     "open_kcl3_tables",
     "open_kinesis",
     "open_lease_table",
+    "open_stream_control",
     "parse_connection",
 ]

@@ -56,7 +56,7 @@ class AwsKinesis:
     def fetch_summary(self, stream: str) -> StreamSummary:
         """Call DescribeStreamSummary."""
         answer = call(
-            lambda: self._client.describe_stream_summary(**_named(stream)),
+            lambda: self._client.describe_stream_summary(**named(stream)),
             "DescribeStreamSummary",
             f"stream {stream}",
             self._options,
@@ -89,7 +89,7 @@ class AwsKinesis:
         )
 
     def _fetch_listing(self, stream: str, shard_filter: ShardFilter | None) -> ShardListing:
-        arguments: dict[str, Any] = {**_named(stream), "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
+        arguments: dict[str, Any] = {**named(stream), "MaxResults": LIST_SHARDS_PAGE_COUNT_MAX}
         if shard_filter is not None:
             arguments["ShardFilter"] = _filter_of(shard_filter)
         found: list[Shard] = []
@@ -116,7 +116,7 @@ class AwsKinesis:
     def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
         """Call GetShardIterator."""
         arguments: dict[str, Any] = {
-            **_named(stream),
+            **named(stream),
             "ShardId": shard_id,
             "ShardIteratorType": start.type.value,
         }
@@ -158,7 +158,7 @@ class AwsKinesis:
         """Call PutRecords once."""
         records = encode_entries(entries)
         answer = call(
-            lambda: self._client.put_records(**_named(stream), Records=records),
+            lambda: self._client.put_records(**named(stream), Records=records),
             "PutRecords",
             f"stream {stream}",
             self._options,
@@ -183,7 +183,8 @@ class AwsKinesis:
         ]
 
 
-def _named(stream: str) -> dict[str, str]:
+def named(stream: str) -> dict[str, str]:
+    """Return the argument that names a stream by its name or its ARN."""
     return {"StreamARN": stream} if stream.startswith("arn:") else {"StreamName": stream}
 
 

@@ -28,6 +28,7 @@ _COMMANDS: Final = {
     "tail": "penstock.cli.tail_command",
     "put": "penstock.cli.put_command",
     "shards": "penstock.cli.shards_command",
+    "streams": "penstock.cli.streams_command",
     "leases": "penstock.cli.leases_command",
     "local": "penstock.cli.local_command",
     "simulate": "penstock.cli.simulate_command",
@@ -66,7 +67,9 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
         module.add_parser(subparsers)
         modules[name] = module
     for name in modules:  # `penstock consume -v` is what people type
-        _add_verbose(subparsers.choices[name])
+        command = subparsers.choices[name]
+        for each in (command, *(command.subcommands or {}).values()):
+            _add_verbose(each)
     return parser, modules
 
 

@@ -56,9 +56,10 @@ def filter_of(args: argparse.Namespace) -> RecordFilter:
         pattern = None if args.grep is None else re.compile(args.grep.encode())
     except re.error as error:
         raise OptionError(f"--grep {args.grep!r}: {error}") from error
-    shards = None if args.shard is None else frozenset(map(_shard_id, args.shard))
+    shards = None if args.shard is None else frozenset(map(shard_id_of, args.shard))
     return RecordFilter(shards, args.key, pattern)
 
 
-def _shard_id(text: str) -> str:
+def shard_id_of(text: str) -> str:
+    """Return the id of a shard that was named by its id or its number."""
     return f"shardId-{int(text):012d}" if text.isascii() and text.isdecimal() else text

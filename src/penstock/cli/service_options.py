@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
+    from penstock.aws.stream_control import StreamControl
     from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
@@ -40,6 +41,13 @@ def open_kinesis(args: argparse.Namespace) -> Kinesis:
     from penstock import wiring
 
     return wiring.open_kinesis(_options(args))
+
+
+def open_stream_control(args: argparse.Namespace) -> StreamControl:
+    """Open what changes whole streams."""
+    from penstock import wiring
+
+    return wiring.open_stream_control(_options(args))
 
 
 def open_kcl3_tables(args: argparse.Namespace, name: str) -> Kcl3Tables | None:

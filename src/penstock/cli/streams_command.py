@@ -1,0 +1,264 @@
+"""`penstock streams`: list, describe, create, delete and change streams, and say what it will cost in shards."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
+from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.errors import OptionError, PenstockError, UsageError
+
+if TYPE_CHECKING:
+    from penstock.cli.service_options import Subparsers
+    from penstock.core.shard import Shard, StreamSummary
+
+DESCRIPTION = "List, describe, create, delete and change streams."
+_WAIT_S: Final = 900.0
+_LOOK_INTERVAL_S: Final = 0.5
+_RETENTION: Final = re.compile(r"(\d+)\s*([hd]?)")
+_RETENTION_HOURS: Final = (24, 8760)
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("streams", help=DESCRIPTION, description=DESCRIPTION)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="the streams of the region")
+    listing.add_argument("--json", action="store_true", help="print JSON")
+    describe = _stream_action(actions, "describe", "a stream's mode, shards and retention", changes=False)
+    describe.add_argument("--json", action="store_true", help="print JSON")
+    create = _stream_action(actions, "create", "create a stream")
+    create.add_argument(
+        "--shards", type=int, metavar="N", help="a provisioned one with so many shards (default: 1)"
+    )
+    create.add_argument("--on-demand", action="store_true", help="one whose shards the service manages")
+    delete = _stream_action(actions, "delete", "delete a stream with all its records")
+    delete.add_argument("--yes", action="store_true", help="do not ask")
+    split = _stream_action(actions, "split", "split a shard in two: one shard more")
+    split.add_argument("shard", metavar="SHARD", help="its id or its number")
+    split.add_argument(
+        "--at", type=int, metavar="HASH_KEY", help="where the second half begins (default: the middle)"
+    )
+    merge = _stream_action(actions, "merge", "merge two neighbouring shards: one shard less")
+    merge.add_argument("shard", metavar="SHARD", help="its id or its number")
+    merge.add_argument("adjacent", metavar="ADJACENT", help="the other one")
+    scale = _stream_action(actions, "scale", "reshard a stream evenly to a number of shards")
+    scale.add_argument(
+        "shards", type=int, metavar="N", help="at most the double of its open shards, at least the half"
+    )
+    mode = _stream_action(
+        actions, "mode", "make a stream provisioned or on-demand; twice in 24 hours at most"
+    )
+    mode.add_argument("mode", choices=("provisioned", "on-demand"))
+    retention = _stream_action(actions, "retention", "set how long records are kept")
+    retention.add_argument("retention", metavar="TIME", help="24h to 365d; a bare number is hours")
+    retention.add_argument("--yes", action="store_true", help="do not ask before records are lost")
+    for action in actions.choices.values():
+        add_connection_arguments(action)
+
+
+def _stream_action(actions: Any, name: str, about: str, *, changes: bool = True) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = actions.add_parser(
+        name, help=about, description=f"{about[0].upper()}{about[1:]}."
+    )
+    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    if changes:
+        parser.add_argument("--wait", action="store_true", help="end when the change is done")
+    return parser
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out an action; return the exit status."""
+    if args.action == "list":
+        _list(args)
+    elif args.action == "describe":
+        _describe(args)
+    elif args.action == "create":
+        _create(args)
+    else:
+        _change(args, open_kinesis(args).fetch_summary(args.stream))
+    if getattr(args, "wait", False):
+        _wait(args)
+    return 0
+
+
+# --- looking --------------------------------------------------------------------------------------------
+
+
+def _list(args: argparse.Namespace) -> None:
+    names = open_stream_control(args).list_streams()
+    if args.json:
+        print(safe_json(names))
+        return
+    for name in names:
+        print(escape_text(name))
+
+
+def _describe(args: argparse.Namespace) -> None:
+    from datetime import UTC, datetime
+
+    summary = open_kinesis(args).fetch_summary(args.stream)
+    created = datetime.fromtimestamp(summary.created_ms / 1000, UTC).isoformat(timespec="seconds")
+    document: dict[str, Any] = {
+        "name": summary.name,
+        "arn": summary.arn,
+        "status": summary.status,
+        "mode": _mode(summary),
+        "open_shards": summary.open_shard_count,
+        "retention_hours": summary.retention_hours,
+        "record_bytes_max": summary.record_bytes_max,
+        "created": created,
+    }
+    if args.json:
+        print(safe_json(document, indent=2))
+        return
+    for name, value in document.items():
+        Output().line(f"{name.replace('_', ' '):<17} {escape_text(str(value))}")
+
+
+def _mode(summary: StreamSummary) -> str:
+    return "on-demand" if summary.on_demand else "provisioned"
+
+
+# --- changing -------------------------------------------------------------------------------------------
+
+
+def _create(args: argparse.Namespace) -> None:
+    if args.on_demand and args.shards is not None:
+        raise UsageError(
+            "--shards and --on-demand exclude each other: the service manages an on-demand stream's shards"
+        )
+    count = None if args.on_demand else 1 if args.shards is None else args.shards
+    if count is not None and count < 1:
+        raise OptionError(f"--shards {count}: expected at least 1")
+    open_stream_control(args).create(args.stream, count)
+    cost = (
+        "the service bills what is written and read" if count is None else f"{_shards(count)} will be billed"
+    )
+    print(escape_text(f"{args.stream} is being created; {cost}"))
+
+
+def _change(args: argparse.Namespace, summary: StreamSummary) -> None:
+    control, open_count = open_stream_control(args), summary.open_shard_count
+    if args.action == "delete":
+        _confirm(
+            args,
+            f"This deletes the stream {summary.name} ({summary.arn}) with all its records, for good.",
+            summary.name,
+        )
+        control.delete(args.stream)
+        said = f"{summary.name} is being deleted; {_shards(open_count)} fewer will be billed"
+    elif args.action == "split":
+        shard = _open_shard(args, args.shard)
+        control.split(args.stream, shard.shard_id, _middle(shard) if args.at is None else args.at)
+        said = (
+            f"{shard.shard_id} is being split; {_shards(open_count + 1)} will be billed, {open_count} so far"
+        )
+    elif args.action == "merge":
+        first, second = _open_shard(args, args.shard), _open_shard(args, args.adjacent)
+        control.merge(args.stream, first.shard_id, second.shard_id)
+        said = (
+            f"{first.shard_id} and {second.shard_id} are being merged; {_shards(open_count - 1)} will be billed, "
+            f"{open_count} so far"
+        )
+    elif args.action == "scale":
+        control.scale(args.stream, args.shards)
+        said = (
+            f"{summary.name} goes from {open_count} to {_shards(args.shards)}, which will be billed; the service allows ten "
+            "such changes in 24 hours"
+        )
+    elif args.action == "mode":
+        control.set_mode(summary.arn, on_demand=args.mode == "on-demand")
+        cost = (
+            f"{_shards(open_count)} will be billed"
+            if args.mode == "provisioned"
+            else "what is written and read will be billed"
+        )
+        said = f"{summary.name} becomes {args.mode}; {cost}. The service allows two such changes in 24 hours"
+    else:
+        said = _set_retention(args, summary)
+    print(escape_text(said))
+
+
+def _set_retention(args: argparse.Namespace, summary: StreamSummary) -> str:
+    match = _RETENTION.fullmatch(args.retention.strip())
+    hours = 0 if match is None else int(match[1]) * (24 if match[2] == "d" else 1)
+    low, high = _RETENTION_HOURS
+    if not low <= hours <= high:
+        raise OptionError(f"TIME {args.retention}: expected {low}h to {high // 24}d")
+    if hours == summary.retention_hours:
+        return f"{summary.name} keeps records for {hours} hours already"
+    if hours < summary.retention_hours:
+        _confirm(
+            args,
+            f"Records of {summary.name} that are older than {hours} hours will be gone, for good.",
+            summary.name,
+        )
+    open_stream_control(args).set_retention(args.stream, hours, grows=hours > summary.retention_hours)
+    billed = "; what is kept longer than 24 hours is billed" if hours > low else ""
+    return f"{summary.name} keeps records for {hours} hours, {summary.retention_hours} so far{billed}"
+
+
+def _open_shard(args: argparse.Namespace, text: str) -> Shard:
+    from penstock.cli.record_filter import shard_id_of
+
+    wanted = shard_id_of(text)
+    shards = open_kinesis(args).fetch_shards(args.stream).shards
+    for shard in shards:
+        if shard.shard_id == wanted and shard.is_open:
+            return shard
+    known = ", ".join(shard.shard_id for shard in shards if shard.is_open)
+    raise OptionError(f"{wanted} is no open shard of stream {args.stream}; open are {known}")
+
+
+def _middle(shard: Shard) -> int:
+    return (shard.hash_range.start + shard.hash_range.end) // 2 + 1
+
+
+def _shards(count: int) -> str:
+    return f"{count} shard{'' if count == 1 else 's'}"
+
+
+def _confirm(args: argparse.Namespace, warning: str, name: str) -> None:
+    """Let the name be typed before something is lost.
+
+    Raises:
+        UsageError: There is nobody to ask, and `--yes` was not given.
+        PenstockError: Another answer came.
+    """
+    if args.yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(f"{warning} Nobody can be asked here: add --yes")
+    print(escape_text(f"{warning} Type its name to go on: "), end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise PenstockError("nothing was changed")
+
+
+def _wait(args: argparse.Namespace) -> None:
+    """Wait until the stream is active, or gone after a deletion.
+
+    Raises:
+        PenstockError: It takes too long.
+    """
+    from penstock.errors import NotFound
+
+    kinesis, end_s = open_kinesis(args), time.monotonic() + _WAIT_S
+    while time.monotonic() < end_s:
+        try:
+            status = kinesis.fetch_summary(args.stream).status
+        except NotFound:
+            if args.action == "delete":
+                return
+            raise
+        if status == "ACTIVE" and args.action != "delete":
+            return
+        time.sleep(_LOOK_INTERVAL_S)
+    raise PenstockError(
+        f"stream {args.stream} is {status} after {_WAIT_S:.0f} s; look later with `penstock streams describe`"
+    )
