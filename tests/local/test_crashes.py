@@ -156,10 +156,10 @@ class Streams:
             summary = self.call("DescribeStreamSummary", StreamName=name)
             shards = self.call("DescribeStream", StreamName=name)["StreamDescription"]["Shards"]
             read = {shard["ShardId"]: self.records(name, shard["ShardId"]) for shard in shards}
-            policy = self.call(
-                "GetResourcePolicy", ResourceARN=summary["StreamDescriptionSummary"]["StreamARN"]
-            )
-            found[name] = summary, shards, read, self.call("ListTagsForStream", StreamName=name), policy
+            policy = self.call("GetResourcePolicy", ResourceARN=arn_of(name))
+            consumers = self.call("ListStreamConsumers", StreamARN=arn_of(name))
+            tags = self.call("ListTagsForStream", StreamName=name)
+            found[name] = summary, shards, read, tags, policy, consumers
         return found, self.call("DescribeAccountSettings")
 
 
@@ -175,8 +175,9 @@ def step_of_streams(streams: Streams, chance: random.Random, number: int) -> Non
             "long wait",
             "set",
             "account",
+            "consumer",
         ],
-        [12, 6, 3, 2, 2, 3, 2, 3, 1, 6, 1, 4, 2],
+        [12, 6, 3, 2, 2, 3, 2, 3, 1, 6, 1, 4, 2, 4],
     )[0]
     if stream is None and chance.random() < 0.8:
         what = "create"
@@ -207,19 +208,24 @@ def step_of_streams(streams: Streams, chance: random.Random, number: int) -> Non
         case "create":
             streams.call("CreateStream", StreamName=name, ShardCount=chance.randint(1, 3), Tags={"t": "1"})
         case "delete":
-            streams.call("DeleteStream", StreamName=name)
+            streams.call("DeleteStream", StreamName=name, EnforceConsumerDeletion=chance.random() < 0.8)
         case "wait":
             streams.now_ms += chance.randint(1, 2000)
         case "set":
-            operation, request = random_setting(
-                chance, f"arn:aws:kinesis:us-east-1:123456789012:stream/{name}"
-            )
+            operation, request = random_setting(chance, arn_of(name))
             streams.call(operation, **request)
         case "account":
             status = chance.choice(["ENABLED", "DISABLED"])
             streams.call("UpdateAccountSettings", MinimumThroughputBillingCommitment={"Status": status})
+        case "consumer":
+            named = {"StreamARN": arn_of(name), "ConsumerName": chance.choice("cd")}
+            streams.call(chance.choice(["RegisterStreamConsumer", "DeregisterStreamConsumer"]), **named)
         case "long wait":
             streams.now_ms += chance.randint(1, 30) * HOUR_MS
+
+
+def arn_of(stream: str) -> str:
+    return f"arn:aws:kinesis:us-east-1:123456789012:stream/{stream}"
 
 
 def random_setting(chance: random.Random, arn: str) -> tuple[str, dict[str, Any]]:

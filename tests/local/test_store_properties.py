@@ -5,11 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from typing import Any
+from unittest import mock
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.local import sequence
+from fan_out import messages_of
+from penstock.local import sequence, subscriptions
 from penstock.local.faults import FaultBook
 from penstock.local.operations import dispatch
 from penstock.local.operations.call import Service, ServiceCall
@@ -54,6 +56,22 @@ class Direct:
             records += answer["Records"]
             iterator = answer["NextShardIterator"] if answer["Records"] else None
         return records
+
+    def pushed(self, request: dict[str, Any]) -> list[dict[str, Any]]:
+        """The events that a subscription sends at this moment, of two records each."""
+        call = ServiceCall(self.service, "SubscribeToShard", JSON, self.now_ms)
+        dispatch.answer(call, json.dumps(request).encode())
+        stream = self.service.store.streams["us-east-1", "s"]
+        shard = stream.shards[request["ShardId"]]
+        subscription = self.service.subscriptions.seat(stream, stream.consumers["c"], shard).holder
+        found = []
+        with mock.patch.object(subscriptions, "EVENT_RECORDS_MAX", 2):
+            while (step := subscription.next_step(self.now_ms)).frame:
+                (message,) = messages_of(step.frame)
+                found.append(json.loads(message.payload))
+                if step.is_last:
+                    break
+        return found
 
     def shards(self, **request: Any) -> list[dict[str, Any]]:
         return list(self.call("ListShards", StreamName="s", **request)["Shards"])
@@ -174,6 +192,33 @@ def test_every_record_is_read_once_and_each_key_in_order_along_the_lineage(histo
     assert all(found == sorted(found) for found in numbers.values())
     everything = [n for found in numbers.values() for n in found]
     assert len(everything) == len(set(everything))
+
+
+@settings(deadline=None, max_examples=60)
+@given(histories, st.integers(1, 3), st.data())
+def test_a_subscription_that_breaks_off_anywhere_goes_on_behind_its_last_event(history, shard_count, data):
+    direct = Direct()
+    direct.call("CreateStream", StreamName="s", ShardCount=shard_count)
+    arn = direct.call("DescribeStreamSummary", StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+    made = direct.call("RegisterStreamConsumer", StreamARN=arn, ConsumerName="c")["Consumer"]["ConsumerARN"]
+    play(direct, history)
+    for shard in direct.shards():
+        position: dict[str, str] = {"Type": "TRIM_HORIZON"}
+        pushed: list[dict[str, Any]] = []
+        children = None
+        while children is None:
+            ask = {"ConsumerARN": made, "ShardId": shard["ShardId"], "StartingPosition": position}
+            for event in direct.pushed(ask)[: data.draw(st.integers(1, 3))]:
+                pushed += event["Records"]
+                children = event.get("ChildShards")
+                if "ContinuationSequenceNumber" in event:
+                    number = event["ContinuationSequenceNumber"]
+                    position = {"Type": "AFTER_SEQUENCE_NUMBER", "SequenceNumber": number}
+            is_open = "EndingSequenceNumber" not in shard["SequenceNumberRange"]
+            if is_open and not event["MillisBehindLatest"]:
+                children = children or []
+        assert pushed == direct.read(shard["ShardId"])
+        assert (not children) == is_open
 
 
 @settings(deadline=None, max_examples=60)

@@ -38,7 +38,7 @@ class World:
 
     def open(self, wire: Wire = JSON) -> Subscription:
         seat = self.subscriptions.seat(self.stream, self.consumer, self.shard)
-        return self.subscriptions.open(seat, 0, wire)
+        return self.subscriptions.open(seat, 0, wire, self.clock.now_ms())
 
     def counts(self, subscription: Subscription) -> list[int]:
         """Records of each event that comes at this moment."""

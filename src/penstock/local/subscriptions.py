@@ -114,11 +114,10 @@ class Subscriptions:
         if self.limits and seat.taken_ms is not None and now_ms - seat.taken_ms < TAKE_OVER_MS:
             raise seat.is_taken()
 
-    def open(self, seat: Seat, ordinal: int, wire: Wire) -> Subscription:
+    def open(self, seat: Seat, ordinal: int, wire: Wire, now_ms: int) -> Subscription:
         """Begin a subscription at a record; the one before it fails with a ResourceInUseException."""
         if seat.holder is not None:
             seat.holder.fail(seat.is_taken())
-        now_ms = self.clock.now_ms()
         seat.holder, seat.taken_ms = Subscription(self, seat, ordinal, wire, now_ms), now_ms
         return seat.holder
 

@@ -136,7 +136,7 @@ def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
         raise call.throttled()
     subscriptions.require_free(seat, call.now_ms)
     call.end_dry_run(request)
-    subscription = subscriptions.open(seat, ordinal, call.wire)
+    subscription = subscriptions.open(seat, ordinal, call.wire, call.now_ms)
     faults = [hit.fault for hit in call.answering]
     events = disturbed(subscription, faults) if faults else subscription.events()
     return EventStream(subscription.initial_response(), events)
