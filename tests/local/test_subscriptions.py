@@ -158,6 +158,16 @@ def test_it_fails_when_the_consumer_or_the_stream_is_gone(rig, consumer, what):
     assert code_of(events) == "ResourceNotFoundException"
 
 
+def test_the_state_shows_who_is_subscribed(rig, consumer):
+    assert rig.server.state()["streams"]["s"]["consumers"] == {"c": {"status": "ACTIVE", "subscribed": []}}
+    events = rig.subscribe(consumer)
+    next(events)
+    assert rig.server.state()["streams"]["s"]["consumers"]["c"]["subscribed"] == [FIRST]
+    rig.clock.advance(300)
+    assert list(events) == []
+    assert rig.server.state()["streams"]["s"]["consumers"]["c"]["subscribed"] == []
+
+
 def test_a_dry_run_takes_nothing_over(rig, consumer):
     events = rig.subscribe(consumer)
     next(events)

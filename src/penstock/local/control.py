@@ -128,6 +128,13 @@ class Control:
                         shard.id: {"records": len(shard), "stored_bytes": shard.stored_bytes}
                         for shard in stream.shards.values()
                     },
+                    "consumers": {
+                        consumer.name: {
+                            "status": consumer.status,
+                            "subscribed": self._service.subscriptions.shards_of(stream, consumer),
+                        }
+                        for consumer in stream.consumers.values()
+                    },
                 }
                 for stream in store.streams.values()
             },

@@ -121,6 +121,14 @@ class Subscriptions:
         seat.holder, seat.taken_ms = Subscription(self, seat, ordinal, wire, now_ms), now_ms
         return seat.holder
 
+    def shards_of(self, stream: Stream, consumer: Consumer) -> list[str]:
+        """Return the shards that a consumer is subscribed to, one for each subscription that lasts."""
+        arn = consumer.arn(stream.arn)
+        found = self._by_stream.get(stream.uid, {})
+        return sorted(
+            each.shard.id for of_shard in found.values() for each in of_shard if each.consumer_arn == arn
+        )
+
     def wake_all(self) -> None:
         """Let all subscriptions look at the clock: it was moved."""
         for shards in self._by_stream.values():
@@ -171,6 +179,7 @@ class Subscription:
 
     Attributes:
         stream_uid: The stream's.
+        consumer_arn: The consumer's.
         shard: The shard.
     """
 
@@ -178,6 +187,7 @@ class Subscription:
         self._registry = registry
         self._seat = seat
         self.stream_uid = seat.stream.uid
+        self.consumer_arn = seat.consumer.arn(seat.stream.arn)
         self.shard = shard = seat.shard
         self._wire = wire
         # a position before the oldest record, or behind the end of a closed shard, is that end of it
