@@ -173,6 +173,8 @@ KCL_3_COMPATIBLE = replace(
     KCL_3, command=java("Worker", "-Dclient.version=CLIENT_VERSION_CONFIG_COMPATIBLE_WITH_2X")
 )
 """As a fleet of KCL 2.x is upgraded: first all workers run 3.x and behave like 2.x."""
+KCL_3_NATIVE = replace(KCL_3, command=java("Worker", "-Dquick.leader=true"))
+"""Its leader assigns the leases, sooner than by default."""
 PENSTOCK = Counterpart(
     "penstock",
     "penstock_worker",

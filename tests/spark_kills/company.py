@@ -124,10 +124,9 @@ def lease_log(server):
                 break
             for record in page["Records"]:
                 change = record["dynamodb"]
-                item = change.get("NewImage", {})
-                if item.get("entityType", {}).get("S", "LEASE") == "LEASE":  # KCL 3 has rows of other kinds
-                    row = read_item(item) if item else None
-                    log.append((change["Keys"]["leaseKey"]["S"], row))
+                key, item = change["Keys"]["leaseKey"]["S"], change.get("NewImage")
+                if key.startswith("shardId-"):  # KCL 3 has rows of other kinds
+                    log.append((key, read_item(item) if item else None))
             iterator = page.get("NextShardIterator")
     return log
 

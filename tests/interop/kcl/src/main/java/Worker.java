@@ -12,6 +12,7 @@ import software.amazon.kinesis.coordinator.CoordinatorConfig;
 import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.exceptions.InvalidStateException;
 import software.amazon.kinesis.exceptions.ShutdownException;
+import software.amazon.kinesis.leases.LeaseManagementConfig;
 import software.amazon.kinesis.lifecycle.events.InitializationInput;
 import software.amazon.kinesis.lifecycle.events.LeaseLostInput;
 import software.amazon.kinesis.lifecycle.events.ProcessRecordsInput;
@@ -57,7 +58,7 @@ public final class Worker {
         Scheduler scheduler = new Scheduler(
                 configs.checkpointConfig(),
                 coordinator(configs),
-                configs.leaseManagementConfig().failoverTimeMillis(5000).shardSyncIntervalMillis(5000),
+                leases(configs),
                 configs.lifecycleConfig(),
                 configs.metricsConfig(),
                 configs.processorConfig(),
@@ -89,6 +90,23 @@ public final class Worker {
             CoordinatorConfig.class.getMethod("clientVersionConfig", type).invoke(config, Enum.valueOf(type, version));
         }
         return config;
+    }
+
+    /** A leader of KCL 3 balances in each of its rounds, and is replaced after 20 s; by default every third, and 120 s. */
+    private static LeaseManagementConfig leases(ConfigsBuilder configs) throws ReflectiveOperationException {
+        LeaseManagementConfig config =
+                configs.leaseManagementConfig().failoverTimeMillis(5000).shardSyncIntervalMillis(5000);
+        if (Boolean.getBoolean("quick.leader")) {
+            Object assignment = config.getClass().getMethod("workerUtilizationAwareAssignmentConfig").invoke(config);
+            assignment.getClass().getMethod("varianceBalancingFrequency", int.class).invoke(assignment, 1);
+            set(config, "dynamoDbLockBasedLeaderLeaseDurationInMillis", 20_000);
+            set(config, "dynamoDbLockBasedLeaderHeartbeatPeriodInMillis", 5_000);
+        }
+        return config;
+    }
+
+    private static void set(Object config, String name, long value) throws ReflectiveOperationException {
+        config.getClass().getMethod(name, long.class).invoke(config, value);
     }
 
     private static void print(CharSequence lines) {

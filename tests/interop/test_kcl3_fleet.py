@@ -1,0 +1,79 @@
+"""Consumers are full members of a native KCL 3 fleet: its leader gives them leases and takes some back, and may die."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from counterparts import KCL_3_NATIVE, PENSTOCK, Counterpart
+from fleet import HANDED_OVER, Fleet, causes_of_repeats, deliveries, everything_wrong
+
+from penstock.local import LocalKinesis
+
+SHARDS = 6
+PART = 600
+STEP = 60
+
+
+def feed_until(fleet: Fleet, what: str, condition: Callable[[Counter[str]], bool]) -> None:
+    """Put records until the owners of the leases are as wanted: KCL 3 balances by throughput, so there must be some."""
+    put_s = 0.0
+
+    def is_so() -> bool:
+        nonlocal put_s
+        if time.monotonic() - put_s > 1:
+            put_s = time.monotonic()
+            fleet.put(STEP)
+        return condition(Counter(fleet.owners()))
+
+    fleet.wait_for(lambda: f"{what}: {fleet.owners()}", is_so)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        pytest.param(PENSTOCK, KCL_3_NATIVE, id="a Java worker joins"),
+        pytest.param(KCL_3_NATIVE, PENSTOCK, id="joins a Java worker"),
+    ],
+)
+def test_a_worker_that_joins_gets_its_share_and_the_rest_goes_on_without_the_leader(
+    first: Counterpart, second: Counterpart, tmp_path, record_property
+):
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        server.create_stream("numbers", shards=SHARDS)
+        with Fleet(server, tmp_path) as fleet:
+            fleet.put(PART)
+            early = fleet.start(first)
+            fleet.wait_until_all_is_read()
+            late = fleet.start(second)
+            feed_until(
+                fleet,
+                f"{late} has no share",
+                lambda owners: min(owners[early], owners[late]) >= SHARDS // 2 - 1,
+            )
+            fleet.wait_until_all_is_read()
+            leader = late if second is KCL_3_NATIVE else early
+            rest = early if second is KCL_3_NATIVE else late
+            fleet.kill(leader)
+            feed_until(fleet, f"{rest} does not go on", lambda owners: owners[rest] == SHARDS)
+            fleet.wait_until_all_is_read()
+            fleet.stop(rest)
+            reports = server.client("dynamodb").scan(
+                TableName="shared",
+                FilterExpression="entityType = :reports",
+                ExpressionAttributeValues={":reports": {"S": "WORKER_METRIC_STATS"}},
+            )["Items"]
+            history = fleet.gather()
+            logs = fleet.logs()
+    causes = causes_of_repeats(history, fleet.gone)
+    record_property("records", len(history.put))
+    record_property("deliveries", deliveries(history))
+    for why, count in causes.items():
+        record_property(f"repeats {why}", count)
+    assert everything_wrong(history) == {}, logs
+    assert all(worker.records for worker in fleet.workers.values())
+    assert causes[HANDED_OVER] == 0
+    assert [row["leaseKey"]["S"] for row in reports] == [leader]  # who stops in order is no target any more
+    assert "its leader assigns every lease" in (tmp_path / f"{rest}.log").read_text()
