@@ -63,7 +63,6 @@ from penstock.core.leases.coordinator_events import (
     ScanDone,
     ScanFailed,
     ShardDrained,
-    Stopped,
     StopRequested,
     StopWhy,
     TableFailed,
@@ -87,6 +86,7 @@ from penstock.core.leases.fleet_view import (
     fleet_of,
     live_workers,
 )
+from penstock.core.leases.graceful_stop import GracefulStop
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import LED_LOOK_ROUNDS, Kcl3Membership
@@ -175,16 +175,19 @@ class Coordinator:
         self._looks = LookSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
-        self.stopped = False
         self._fleet_size = (0, 1)
         self._live: frozenset[str] = frozenset()  # as of the last look at the whole table
         self._shunned: dict[str, float] = {}
         self._takes: dict[str, int] = {}
         self._is_refused = False
-        self._stop_by_s: float | None = None
-        self._stop_hard_s: float | None = None
+        self._stop = GracefulStop(options, turn, writes, self.held_leases, self._awaited, self._membership)
 
     # --- the surface ----------------------------------------------------------------------------------
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the machine has stopped: its last effect was `Stopped`."""
+        return self._stop.is_done
 
     @property
     def next_wake_s(self) -> float:
@@ -197,9 +200,8 @@ class Coordinator:
             self._awaited.next_look_s,
             self._row_looks.next_look_s,
             self._membership.next_wake_s,
+            self._stop.next_wake_s,
         ]
-        if self._stop_by_s is not None:
-            moments.append(self._stop_by_s)
         return min(moments)
 
     def handle(self, event: Event, now_s: float, chance: float = 0.5) -> list[Effect]:
@@ -288,7 +290,7 @@ class Coordinator:
             case ReadersFound(alive):
                 self.held_leases.audit(alive, now_s)
             case StopRequested():
-                self._begin_stop(now_s)
+                self._stop.begin(now_s)
             case _:
                 self._on_fleet(event, now_s)
 
@@ -300,7 +302,7 @@ class Coordinator:
         self._awaited.look(now_s)
         self._membership.advance(self._live, self._own_keys, now_s)
         self._writes.pump(now_s)
-        self._finish_stop(now_s)
+        self._stop.advance(now_s)
 
     def _on_fleet(self, event: FleetEvent, now_s: float) -> None:
         was_known = self._membership.is_known
@@ -310,8 +312,8 @@ class Coordinator:
         if self._membership.is_known and not was_known:
             self._scans.on_table_ready(now_s)
         if self._membership.is_refused:
-            self._begin_stop(now_s)
-        if isinstance(event, OwnLeasesFound) and self._stop_by_s is None:
+            self._stop.begin(now_s)
+        if isinstance(event, OwnLeasesFound) and not self._stop.is_begun:
             self._see_assigned(event.leases, now_s)
 
     def _see_assigned(self, leases: Sequence[Lease], now_s: float) -> None:
@@ -363,7 +365,7 @@ class Coordinator:
         self._damaged_rows.look()
         for lease in event.leases:
             self.held_leases.see_row(lease, now_s, event.began_s)
-        if self._stop_by_s is None:
+        if not self._stop.is_begun:
             if wants_listing and not self._listing.is_under_way:
                 self._listing.begin(ListingPurpose.COMPARE)
             plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
@@ -376,7 +378,7 @@ class Coordinator:
         if self._stream_check.foreign is not None and not self._is_refused:
             self._is_refused = True
             self._turn.emit(TableRefused(self._stream_check.foreign))
-            self._begin_stop(now_s)
+            self._stop.begin(now_s)
 
     def _last_known(self) -> dict[str, Lease]:
         """Return what was seen lately: of a part of the table where only that is watched."""
@@ -599,7 +601,7 @@ class Coordinator:
 
     def _look_at_rows(self, now_s: float) -> None:
         """Read rows by their keys that no look at the part will show."""
-        if self._scans.part is not None and self._stop_by_s is None:
+        if self._scans.part is not None and not self._stop.is_begun:
             for key in self._scans.doubtful:
                 self._row_looks.want(key, now_s)
         self._row_looks.look(now_s)
@@ -611,53 +613,9 @@ class Coordinator:
             self.view.observe(lease, now_s)
         self.held_leases.on_fetched(key, lease, now_s)
         self._awaited.on_answer(key, self.held_leases, now_s)
-        if self._row_looks.on_answer(key) and self._stop_by_s is None:
+        if self._row_looks.on_answer(key) and not self._stop.is_begun:
             self._scans.settle_doubt(key)
             self._own_rows.forget([key])
             if lease is not None:
                 self._own_rows.see([lease], now_s)
             self.held_leases.wake_waiting(now_s)
-
-    # --- stopping -------------------------------------------------------------------------------------
-
-    def _begin_stop(self, now_s: float) -> None:
-        if self._stop_by_s is not None:
-            return
-        self._stop_by_s = now_s + self.options.shutdown_timeout_s
-        self._writes.drop_queue()
-        self._awaited.stop()
-        self._membership.leave()
-        self.held_leases.stop_all(now_s)
-
-    def _finish_stop(self, now_s: float) -> None:
-        if self._stop_by_s is None:
-            return
-        is_done = (
-            self.held_leases.is_quiet
-            and not self._awaited
-            and self._membership.is_quiet
-            and self._writes.is_idle()
-        )
-        if not is_done and now_s < self._stop_by_s:
-            return
-        if not is_done and self._stop_hard_s is None:
-            late = self.held_leases.release_stragglers(now_s)
-            if late:
-                self._turn.report(
-                    Topic.SHUTDOWN,
-                    Level.WARNING,
-                    f"shards {', '.join(sorted(late)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
-                    "their leases are released at what was done",
-                )
-            self._stop_by_s = self._stop_hard_s = now_s + self.options.renew_interval_s
-            return
-        self.stopped = True
-        left = sorted(held.key for held in self.held_leases)
-        if left:
-            self._turn.report(
-                Topic.SHUTDOWN,
-                Level.WARNING,
-                f"leases {', '.join(left[:5])} could not be released; they expire after "
-                f"{self.options.lease_duration_s} s",
-            )
-        self._turn.emit(Stopped())

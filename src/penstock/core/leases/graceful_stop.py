@@ -1,0 +1,100 @@
+"""The end of one coordinator: readers finish what is in hand, leases are released, and all of it within a bound."""
+
+from __future__ import annotations
+
+import math
+
+from penstock.core.leases.awaited_leases import AwaitedLeases
+from penstock.core.leases.coordinator_events import Level, Stopped, Topic
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.kcl3_membership import Kcl3Membership
+from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.turn import Turn
+
+
+class GracefulStop:
+    """How far one worker has stopped. Not thread-safe.
+
+    Args:
+        options: As for the coordinator.
+        turn: Where effects go.
+        writes: Sends writes.
+        held_leases: What is in the worker's hands.
+        awaited: What it has asked for.
+        membership: Its place beside KCL 3 workers.
+    """
+
+    def __init__(  # noqa: PLR0917 - the parts of one coordinator
+        self,
+        options: CoordinatorOptions,
+        turn: Turn,
+        writes: PendingWrites,
+        held_leases: HeldLeases,
+        awaited: AwaitedLeases,
+        membership: Kcl3Membership,
+    ) -> None:
+        self.options = options
+        self._turn = turn
+        self._writes = writes
+        self._held_leases = held_leases
+        self._awaited = awaited
+        self._membership = membership
+        self.is_begun = False
+        self.is_done = False
+        self._by_s = math.inf
+        self._is_late = False  # what had not finished in time is released as it is
+
+    @property
+    def next_wake_s(self) -> float:
+        """When the stop must go on at the latest; infinity while the worker works."""
+        return self._by_s
+
+    def begin(self, now_s: float) -> None:
+        """Take nothing new, and tell every reader to stop."""
+        if self.is_begun:
+            return
+        self.is_begun = True
+        self._by_s = now_s + self.options.shutdown_timeout_s
+        self._writes.drop_queue()
+        self._awaited.stop()
+        self._membership.leave()
+        self._held_leases.stop_all(now_s)
+
+    def advance(self, now_s: float) -> None:
+        """End when everything has, or when the time is over."""
+        if not self.is_begun:
+            return
+        is_quiet = (
+            self._held_leases.is_quiet
+            and not self._awaited
+            and self._membership.is_quiet
+            and self._writes.is_idle()
+        )
+        if not is_quiet and now_s < self._by_s:
+            return
+        if not is_quiet and not self._is_late:
+            self._is_late = True
+            self._release_stragglers(now_s)
+            self._by_s = now_s + self.options.renew_interval_s
+            return
+        self.is_done = True
+        left = sorted(held.key for held in self._held_leases)
+        if left:
+            self._turn.report(
+                Topic.SHUTDOWN,
+                Level.WARNING,
+                f"leases {', '.join(left[:5])} could not be released; they expire after "
+                f"{self.options.lease_duration_s} s",
+            )
+        self._turn.emit(Stopped())
+
+    def _release_stragglers(self, now_s: float) -> None:
+        late = self._held_leases.release_stragglers(now_s)
+        if late:
+            self._turn.report(
+                Topic.SHUTDOWN,
+                Level.WARNING,
+                f"shards {', '.join(sorted(late)[:5])} did not finish within {self.options.shutdown_timeout_s} s; "
+                "their leases are released at what was done",
+            )
