@@ -281,7 +281,7 @@ def test_options_that_cannot_be_are_refused(options, message):
 
 def test_an_applications_name_that_no_consumer_can_have_asks_for_one(world):
     ports = ConsumerPorts(world.kinesis, world.table, fan_out=world.fan_out)
-    with pytest.raises(OptionError, match=r"give one with consumer_name="):
+    with pytest.raises(OptionError, match=r"give one as consumer_name"):
         Consumer("orders", "billing app", print, ports=ports, retrieval="fan-out")
 
 

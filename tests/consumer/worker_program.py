@@ -71,6 +71,7 @@ def main() -> None:
     ports = ConsumerPorts(
         kinesis=wiring.open_kinesis(aws),
         lease_table=NotedTable(wiring.open_lease_table(application, aws), writes),
+        fan_out=wiring.open_fan_out(aws),
     )
     Consumer(stream, application, handle, ports=ports, worker_id=name, **options).run()
 

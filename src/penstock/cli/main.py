@@ -42,7 +42,6 @@ _EXTRAS: Final = {
     "py4j": "spark",
     "moto": "local",
     "httptools": "local",
-    "h2": "local",
     "trustme": "local",
 }
 EXIT_ERROR: Final = 1

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
     from penstock.aws.stream_control import StreamControl
+    from penstock.ports.fan_out import FanOut
     from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
@@ -48,6 +49,13 @@ def open_stream_control(args: argparse.Namespace) -> StreamControl:
     from penstock import wiring
 
     return wiring.open_stream_control(_options(args))
+
+
+def open_fan_out(args: argparse.Namespace) -> FanOut:
+    """Open registered consumers and subscriptions."""
+    from penstock import wiring
+
+    return wiring.open_fan_out(_options(args))
 
 
 def open_kcl3_tables(args: argparse.Namespace, name: str) -> Kcl3Tables | None:

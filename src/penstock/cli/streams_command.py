@@ -8,6 +8,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.cli import stream_consumers
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_stream_control
 from penstock.cli.terminal import Output, escape_text, safe_json
 from penstock.errors import OptionError, PenstockError, UsageError
@@ -58,6 +59,14 @@ def add_parser(subparsers: Subparsers) -> None:
     retention = _stream_action(actions, "retention", "set how long records are kept")
     retention.add_argument("retention", metavar="TIME", help="24h to 365d; a bare number is hours")
     retention.add_argument("--yes", action="store_true", help="do not ask before records are lost")
+    stream_consumers.add_arguments(
+        _stream_action(
+            actions,
+            "consumers",
+            "list, register and deregister a stream's consumers (enhanced fan-out)",
+            changes=False,
+        )
+    )
     for action in actions.choices.values():
         add_connection_arguments(action)
 
@@ -78,6 +87,8 @@ def run(args: argparse.Namespace) -> int:
         _list(args)
     elif args.action == "describe":
         _describe(args)
+    elif args.action == "consumers":
+        stream_consumers.run(args)
     elif args.action == "create":
         _create(args)
     else:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import add_format_arguments, format_of
-from penstock.cli.service_options import add_connection_arguments, open_kinesis
+from penstock.cli.service_options import add_connection_arguments, open_fan_out, open_kinesis
 from penstock.cli.terminal import warn
 from penstock.errors import OptionError, PositionError
 
@@ -42,6 +42,12 @@ def add_parser(subparsers: Subparsers) -> None:
         "-e", "--until-end", action="store_true", help="read what is there when it begins, and end"
     )
     parser.add_argument("--count", type=int, metavar="N", help="end after N records")
+    parser.add_argument(
+        "--fan-out",
+        metavar="NAME",
+        help="have the records pushed to this registered consumer (enhanced fan-out), and take no part of the shards' five "
+        "reads a second; it is registered if it is not there, and stays",
+    )
     add_format_arguments(parser)
     add_filter_arguments(parser)
     add_connection_arguments(parser)
@@ -65,6 +71,8 @@ def run(args: argparse.Namespace) -> int:
         round_interval_s=0.5,  # the table is a dictionary: looking is free, and children start at once
         cold_start_jitter_s=0.0,
         idle_time_between_reads_s=0.5,
+        retrieval="polling" if args.fan_out is None else "fan-out",
+        consumer_name=args.fan_out,
     )
     printer = RecordPrinter(format_of(args), args.count, filter_of(args))
     table = MemoryLeaseTable(f"tail of {args.stream}")
@@ -72,7 +80,7 @@ def run(args: argparse.Namespace) -> int:
         args.stream,
         "tail",
         options=options,
-        ports=ConsumerPorts(kinesis=open_kinesis(args), lease_table=table),
+        ports=ConsumerPorts(kinesis=open_kinesis(args), lease_table=table, fan_out=open_fan_out(args)),
     )
 
     def on_caught_up() -> None:

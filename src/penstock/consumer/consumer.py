@@ -22,7 +22,7 @@ from dataclasses import dataclass
 from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
-from penstock.consumer.consumer_options import ConsumerOptions, check_consumer_name, random_worker_id
+from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
@@ -31,6 +31,7 @@ from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
 from penstock.core.keyword_options import merge_connection, merge_options
+from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import socket
 import uuid
 from dataclasses import dataclass
@@ -16,13 +15,13 @@ from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.subscription import SubscriptionOptions
 from penstock.core.starting import StartingPosition, parse_starting
+from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError
 
 MIB = 1024 * 1024
 _EMPTY_EVENTS_APART_S: Final = (
     6.0  # an idle shard sends one every few seconds; its lag does not grow in between
 )
-_CONSUMER_NAME: Final = re.compile(r"[a-zA-Z0-9_.-]{1,128}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,19 +212,6 @@ class ConsumerOptions:
             cold_start_jitter_s=self.cold_start_jitter_s,
             shutdown_timeout_s=self.shutdown_timeout_s,
             stall_after_s=self.stall_after_s,
-        )
-
-
-def check_consumer_name(name: str, option: str) -> None:
-    """Refuse a name that no registered consumer can have.
-
-    Raises:
-        OptionError: With the option, or where the name came from.
-    """
-    if not _CONSUMER_NAME.fullmatch(name):
-        raise OptionError(
-            f"{option}={name!r}: the name of a registered consumer has 1 to 128 letters, digits, '_', '.' and '-'; give one "
-            "with consumer_name=..."
         )
 
 

@@ -1,7 +1,7 @@
 """A stream's registered consumer: found, or registered, and waited for until it is ACTIVE.
 
 Several workers may start at once. The one whose call comes first registers, the others find it. Nobody deregisters here: others
-may read by the same consumer. `penstock consumers` does it by hand.
+may read by the same consumer. `penstock streams consumers` does it by hand.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from penstock.ports.fan_out import FanOut, StreamConsumer
 log = logging.getLogger("penstock.consumer")
 
 _DEADLINE_S: Final = 60.0
-_BACKOFF: Final = Backoff(0.5, 4.0)
+_BACKOFF: Final = Backoff(0.5, 2.0)
 _PAUSE_S_MIN: Final = 0.2
 
 
@@ -101,7 +101,7 @@ class ConsumerRegistration:
         if error.code == "LimitExceededException" and len(names) >= STREAM_CONSUMERS_MAX:
             raise Rejected(
                 f"consumer {self.name} cannot be registered: stream {self._stream_arn} has {len(names)} consumers "
-                f"({', '.join(names)}), and may have no more. Deregister one that is not used any more (penstock consumers "
+                f"({', '.join(names)}), and may have no more. Deregister one that is not used any more (penstock streams consumers "
                 f"STREAM --deregister NAME), use its name (consumer_name=...), or read with retrieval='polling'",
                 operation="RegisterStreamConsumer",
                 code=error.code,

@@ -328,3 +328,31 @@ def test_leases_show_who_assigns_them_in_a_native_kcl_3_fleet(kinesis, capsys):
 
 
 # --- standing still -------------------------------------------------------------------------------------
+
+
+# --- registered consumers ---------------------------------------------------------------------------------
+
+
+def test_tail_registers_a_consumer_that_is_listed_and_deregistered_by_hand(kinesis, stream, capsys):
+    assert penstock(capsys, "streams", "consumers", stream)[:2] == (0, "0 registered\n")
+    put(kinesis, stream, 20)
+    arguments = ["--from", "TRIM_HORIZON", "--count", "20", "--fan-out", "billing"]
+    status, out, _ = penstock(capsys, "tail", stream, *arguments)
+    assert status == 0
+    assert len(out.splitlines()) == 20
+    status, out, _ = penstock(
+        capsys, "streams", "consumers", stream, "--register", "billing"
+    )  # it is there already
+    assert status == 0
+    assert out.startswith("billing  ACTIVE  since 20")
+    assert out.endswith("\n1 registered\n")
+    (document,) = json.loads(penstock(capsys, "streams", "consumers", stream, "--json")[1])
+    assert document["arn"].startswith(
+        f"arn:aws:kinesis:us-east-1:123456789012:stream/{stream}/consumer/billing:"
+    )
+    status, out, _ = penstock(capsys, "streams", "consumers", stream, "--deregister", "billing")
+    assert status == 0
+    assert "billing  ACTIVE" not in out
+    status, _, err = penstock(capsys, "streams", "consumers", stream, "--register", "a b")
+    assert status == 2
+    assert "1 to 128 letters" in err

@@ -1,0 +1,74 @@
+"""`penstock streams consumers`: a stream's registered consumers (enhanced fan-out), listed, registered and deregistered."""
+
+from __future__ import annotations
+
+import argparse
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.service_options import open_fan_out, open_kinesis
+from penstock.cli.terminal import Output, escape_text, safe_json
+
+if TYPE_CHECKING:
+    from penstock.ports.fan_out import StreamConsumer
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the options of the action, beside the stream."""
+    action = parser.add_mutually_exclusive_group()
+    action.add_argument(
+        "--register",
+        metavar="NAME",
+        help="register a consumer unless it is there, and wait until it is ACTIVE",
+    )
+    action.add_argument(
+        "--deregister",
+        metavar="NAME",
+        help="deregister one that nobody reads by any more: it costs no longer",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def run(args: argparse.Namespace) -> None:
+    """Change what was asked for, list and print."""
+    fan_out = open_fan_out(args)
+    stream_arn = open_kinesis(args).fetch_summary(args.stream).arn
+    if args.register is not None:
+        _register(args, stream_arn)
+    if args.deregister is not None:
+        fan_out.deregister_consumer(stream_arn, args.deregister)
+    consumers = sorted(fan_out.fetch_consumers(stream_arn), key=lambda consumer: consumer.name)
+    if args.json:
+        print(safe_json([_document(consumer) for consumer in consumers], indent=2))
+        return
+    output = Output()
+    for consumer in consumers:
+        output.line(
+            escape_text(f"{consumer.name}  {consumer.status}  since {_since(consumer)}  {consumer.arn}")
+        )
+    output.line(f"{len(consumers)} registered")
+
+
+def _register(args: argparse.Namespace, stream_arn: str) -> None:
+    import random
+
+    from penstock.core.stream_consumer import check_consumer_name
+    from penstock.runtime.consumer_registration import ConsumerRegistration
+    from penstock.runtime.system_clock import SystemClock
+
+    check_consumer_name(args.register, "--register")
+    chance = random.SystemRandom()
+    ConsumerRegistration(open_fan_out(args), stream_arn, args.register, SystemClock(), chance).fetch_arn()
+
+
+def _since(consumer: StreamConsumer) -> str:
+    return datetime.fromtimestamp(consumer.created_ms / 1000, UTC).isoformat(timespec="seconds")
+
+
+def _document(consumer: StreamConsumer) -> dict[str, Any]:
+    return {
+        "name": consumer.name,
+        "arn": consumer.arn,
+        "status": consumer.status,
+        "created": _since(consumer),
+    }

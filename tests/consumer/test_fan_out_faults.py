@@ -1,0 +1,142 @@
+"""The consumer's subscriptions against the embedded server, over TLS: what goes wrong with them, while shards split and merge."""
+
+import threading
+import time
+
+import pytest
+
+pytest.importorskip("httptools")
+
+from penstock.consumer import Consumer
+from penstock.local import LocalKinesis
+from spark_support import wait_active
+
+FAULTS = ("end", "exception", "reset", "goaway", "corrupt", "cut", "repeat")
+BATCH = 40
+TIMEOUT_S = 90.0
+
+
+@pytest.fixture(scope="module")
+def kinesis():
+    with LocalKinesis(tls=True) as server:
+        yield server
+
+
+@pytest.fixture(autouse=True)
+def environ(kinesis, monkeypatch):
+    for name, value in kinesis.environ().items():
+        monkeypatch.setenv(name, value)
+
+
+class Reader:
+    """A consumer, and what it delivered."""
+
+    def __init__(self, kinesis, stream: str, name: str) -> None:
+        self.delivered: list[tuple[str, int]] = []
+        self.consumer = Consumer(
+            stream,
+            f"of-{stream}",
+            self._handle,
+            retrieval="fan-out",
+            consumer_name="reader",
+            starting_position="TRIM_HORIZON",
+            worker_id=name,
+            lease_duration_s=15.0,
+            cold_start_jitter_s=0.0,
+            round_interval_s=0.5,
+            endpoint_url=kinesis.endpoint_url,
+        )
+        self.consumer.start()
+
+    def _handle(self, batch) -> None:
+        for record in batch:
+            key, _, number = record.data.decode().partition(" ")
+            self.delivered.append((key, int(number)))
+
+
+class Keys:
+    """Records of some keys, each key's numbered."""
+
+    def __init__(self, client, stream: str) -> None:
+        self._client = client
+        self._stream = stream
+        self.counts: dict[str, int] = {}
+
+    def put(self, count: int) -> None:
+        records = []
+        for place in range(count):
+            key = f"k{place % 40}"
+            number = self.counts[key] = self.counts.get(key, 0) + 1
+            records.append({"Data": f"{key} {number}".encode(), "PartitionKey": key})
+        answer = self._client.put_records(StreamName=self._stream, Records=records)
+        assert answer["FailedRecordCount"] == 0
+
+    def are_in(self, *readers: Reader) -> bool:
+        return len({each for reader in readers for each in reader.delivered}) == sum(self.counts.values())
+
+    def check_order(self, reader: Reader) -> None:
+        """Check that what one reader got of each key came in order, and once."""
+        for key in self.counts:
+            numbers = [number for its, number in reader.delivered if its == key]
+            assert numbers == sorted(set(numbers)), key
+
+
+def wait_until(is_true) -> None:
+    end_s = time.monotonic() + TIMEOUT_S
+    while not is_true():
+        assert time.monotonic() < end_s
+        threading.Event().wait(0.05)
+
+
+def test_no_fault_of_a_subscription_loses_repeats_or_reorders_a_record(kinesis):
+    kinesis.create_stream("faults", len(FAULTS))
+    client = kinesis.client("kinesis")
+    for place, kind in enumerate(FAULTS):
+        kinesis.faults.in_subscription(kind, after_events=2, shard=f"shardId-{place:012d}", count=1)
+    keys = Keys(client, "faults")
+    reader = Reader(kinesis, "faults", "w1")
+    try:
+        for _ in range(6):
+            keys.put(BATCH)
+            wait_until(lambda: keys.are_in(reader))
+    finally:
+        reader.consumer.stop()
+    keys.check_order(reader)
+    assert kinesis.faults.active() == []  # each was met
+    assert reader.consumer.failures == {}
+
+
+def test_splits_merges_and_a_second_worker_lose_repeat_and_reorder_nothing(kinesis):
+    kinesis.create_stream("moves", 4)
+    client = kinesis.client("kinesis")
+    keys = Keys(client, "moves")
+    first = Reader(kinesis, "moves", "w1")
+    readers = [first]
+    try:
+        keys.put(BATCH)
+        wait_until(lambda: keys.are_in(*readers))
+        client.split_shard(
+            StreamName="moves", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+        )
+        keys.put(BATCH)
+        readers.append(Reader(kinesis, "moves", "w2"))
+        wait_active(client, "moves")
+        client.merge_shards(
+            StreamName="moves",
+            ShardToMerge="shardId-000000000002",
+            AdjacentShardToMerge="shardId-000000000003",
+        )
+        wait_until(lambda: len(readers[1].consumer.health().shards) >= 1)
+        for _ in range(5):
+            keys.put(BATCH)
+        wait_until(lambda: keys.are_in(*readers))
+        first.consumer.stop()
+        keys.put(BATCH)
+        wait_until(lambda: keys.are_in(*readers))
+    finally:
+        for reader in readers:
+            reader.consumer.stop()
+    for reader in readers:
+        keys.check_order(reader)
+    delivered = [each for reader in readers for each in reader.delivered]
+    assert len(delivered) == len(set(delivered))  # every move was graceful
