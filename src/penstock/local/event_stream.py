@@ -21,8 +21,8 @@ def frame(headers: Mapping[str, str], payload: bytes) -> bytes:
     """Return one frame; all headers are strings."""
     packed = b"".join(_header(name, value) for name, value in headers.items())
     prelude = _PRELUDE.pack(_OVERHEAD_BYTES + len(packed) + len(payload), len(packed))
-    message = b"".join((prelude, _CRC.pack(crc32(prelude)), packed, payload))
-    return message + _CRC.pack(crc32(message))
+    before = b"".join((prelude, _CRC.pack(crc32(prelude)), packed))
+    return b"".join((before, payload, _CRC.pack(crc32(payload, crc32(before)))))
 
 
 def event(kind: str, content_type: str, payload: bytes) -> bytes:
