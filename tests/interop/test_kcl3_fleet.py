@@ -7,10 +7,10 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from counterparts import KCL_3_NATIVE, PENSTOCK, Counterpart
+from counterparts import KCL_3_COMPATIBLE, KCL_3_NATIVE, PENSTOCK, Counterpart
 from fleet import HANDED_OVER, Fleet, causes_of_repeats, deliveries, everything_wrong
 
-from penstock.local import LocalKinesis
+from penstock.local import Handle, LocalKinesis
 
 SHARDS = 6
 PART = 600
@@ -77,3 +77,59 @@ def test_a_worker_that_joins_gets_its_share_and_the_rest_goes_on_without_the_lea
     assert causes[HANDED_OVER] == 0
     assert [row["leaseKey"]["S"] for row in reports] == [leader]  # who stops in order is no target any more
     assert "its leader assigns every lease" in (tmp_path / f"{rest}.log").read_text()
+
+
+def rows_of_kcl_3(server: Handle) -> dict[str, dict[str, dict[str, str]]]:
+    """Return what is no lease in the lease table, by its key."""
+    items = server.client("dynamodb").scan(TableName="shared", ConsistentRead=True)["Items"]
+    return {item["leaseKey"]["S"]: item for item in items if "checkpoint" not in item}
+
+
+def set_version(server: Handle, before: str, after: str) -> None:
+    """Move the fleet on, as its own monitor does after ten minutes, or the KCL's tool."""
+    server.client("dynamodb").update_item(
+        TableName="shared",
+        Key={"leaseKey": {"S": "Migration3.0"}},
+        UpdateExpression="SET cv = :after",
+        ConditionExpression="cv = :before",
+        ExpressionAttributeValues={":before": {"S": before}, ":after": {"S": after}},
+    )
+
+
+def test_a_java_fleet_goes_native_and_back_with_a_consumer_in_it(tmp_path):
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        server.create_stream("numbers", shards=SHARDS)
+        with Fleet(server, tmp_path) as fleet:
+            fleet.put(PART)
+            java = fleet.start(KCL_3_COMPATIBLE)
+            fleet.wait_until_all_is_read()
+            consumer = fleet.start(PENSTOCK)
+            # The fleet's monitor waits for these: metrics of everybody who owns a lease.
+            fleet.wait_for(
+                lambda: f"no reports: {rows_of_kcl_3(server)}",
+                lambda: rows_of_kcl_3(server).keys() >= {java, consumer},
+            )
+            fleet.put(PART)
+            fleet.wait_until_all_is_read()
+
+            set_version(server, "CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_3X_WITH_ROLLBACK")
+            fleet.wait_for(lambda: "no leader", lambda: "Leader" in rows_of_kcl_3(server))
+            told = tmp_path / f"{consumer}.log"
+            fleet.wait_for(
+                lambda: "the consumer does not follow",
+                lambda: f"its leader assigns every lease; the leader is {java}" in told.read_text(),
+            )
+            fleet.put(PART)
+            fleet.wait_until_all_is_read()
+
+            set_version(server, "CLIENT_VERSION_3X_WITH_ROLLBACK", "CLIENT_VERSION_2X")
+            fleet.wait_for(
+                lambda: "the consumer does not go back",
+                lambda: "Penstock's own balance" in told.read_text(),
+            )
+            fleet.put(PART)
+            fleet.wait_until_all_is_read()
+            history = fleet.gather()
+            logs = fleet.logs()
+    assert everything_wrong(history) == {}, logs
+    assert all(worker.records for worker in fleet.workers.values())

@@ -34,6 +34,7 @@ from penstock.core.leases.coordinator_events import (
     ListShards,
     LookAtFleet,
     NotDone,
+    OwnLeasesFound,
     Problem,
     ReaderFailed,
     ReadersFound,
@@ -196,7 +197,7 @@ class LeaseLoop(Loop[Event]):
         with self._machine_lock:
             for event in events:
                 self._handle(event)
-                if isinstance(event, ScanDone):
+                if isinstance(event, ScanDone | OwnLeasesFound):
                     self._table_looked_s = now_s
                     self._measure()
             wake_s = self._coordinator.next_wake_s

@@ -15,6 +15,7 @@ from penstock.core.leases.coordinator_events import (
     LeaveFleet,
     LookAtFleet,
     OwnLeasesFound,
+    OwnLeasesNotFound,
     Problem,
     ReportWorker,
     ScanTable,
@@ -42,6 +43,7 @@ class Fleet(Bench):
         self.version = version
         self.is_led = is_led
         self.is_java_alive = True
+        self.is_index_denied = False
         self.samples = {}
         self.kcl3 = Kcl3Rows()
         self.renewing = [lease.key for lease in leases if lease.reader == "java"]
@@ -55,6 +57,8 @@ class Fleet(Bench):
                 return WorkerReported()
             case LeaveFleet() if LeaveFleet not in self.slow:
                 return FleetLeft()
+            case FindOwnLeases() if self.is_index_denied:
+                return OwnLeasesNotFound(Problem.REFUSED, "AccessDenied: no")
             case FindOwnLeases(known):
                 rows = self.table.rows.values()
                 return OwnLeasesFound(
@@ -130,8 +134,20 @@ def test_what_the_leader_assigns_is_found_by_the_index_and_read():
     fleet.at(20.0 + 1.1 * fleet.options.interval_s)
     assert fleet.holding() == ["free"]
     assert len(fleet.effects(ScanTable)) == looks
-    assert dict(fleet.machine.stats.takes) == {}  # as of the last round
+    fleet.at(fleet.now + 1.1 * fleet.options.interval_s)
+    assert dict(fleet.machine.stats.takes) == {"assigned": 1}
     assert fleet.effects(FindOwnLeases)[-1].known <= {"free"}
+
+
+def test_where_the_index_may_not_be_asked_the_table_is_read_in_every_round():
+    fleet = Fleet(FREE, JAVAS)
+    fleet.is_index_denied = True
+    fleet.start()
+    fleet.at(1.0)
+    fleet.table.rows["free"] = replace(FREE, owner="me", counter=1)
+    fleet.at(20.0)
+    assert fleet.holding() == ["free"]
+    assert len(fleet.effects(FindOwnLeases)) == 1
 
 
 def test_a_lease_that_java_hands_over_is_read_when_java_has_released_it():

@@ -326,6 +326,9 @@ class Coordinator:
         for parent in self.held_leases.awaited_parents():
             self._row_looks.want(parent, now_s)
         self.held_leases.wake_waiting(now_s)
+        self.held_leases.watch_progress(now_s)
+        self._turn.emit(AuditReaders())
+        self._count_own()
 
     def _own_keys(self) -> frozenset[str]:
         return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())

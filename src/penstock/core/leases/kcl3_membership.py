@@ -71,6 +71,7 @@ class Kcl3Membership:
         self._find_s = math.inf
         self._is_looking = False
         self._is_finding = False
+        self._may_find = True
         self._is_reporting = False
         self._is_listed = False  # the leader may know this worker
         self._is_stopping = False
@@ -94,7 +95,7 @@ class Kcl3Membership:
     @property
     def finds_by_index(self) -> bool:
         """Whether this worker learns of its leases by the index, without reading the table."""
-        return self.is_led and self._rows.has_index
+        return self.is_led and self._rows.has_index and self._may_find
 
     @property
     def is_quiet(self) -> bool:
@@ -124,8 +125,11 @@ class Kcl3Membership:
             case OwnLeasesFound():
                 self._on_found(now_s)
             case OwnLeasesNotFound(problem, detail):
-                self._turn.report_failed_call("finding this worker's leases", problem, detail)
+                # A policy that was written before the index was there does not allow the query: the table shows the same.
+                self._may_find = problem is not Problem.REFUSED
+                self._turn.report_failed_call("finding this worker's leases by the index", problem, detail)
                 self._on_found(now_s)
+                return not self._may_find
             case _:
                 assert_never(event)
         return False
