@@ -74,11 +74,17 @@ def position_of(
         return 0
     if kind == "LATEST":
         return shard.next_ordinal
-    at = _position_of_number(call, stream, shard, names.number, str(number))
-    return at + 1 if kind == "AFTER_SEQUENCE_NUMBER" else at
+    parts = _parts_of(call, stream, shard, names.number, str(number))
+    # the number at which a closed shard ends has the ordinal of no record
+    ordinal = min(parts.ordinal, shard.next_ordinal)
+    arrival_ms = shard.arrival_ms(ordinal)
+    # what a subscription that has seen nothing new gives to go on from comes after the record of its ordinal
+    is_behind = arrival_ms is not None and parts.arrival_s > arrival_ms // 1000
+    return ordinal + 1 if kind == "AFTER_SEQUENCE_NUMBER" or is_behind else ordinal
 
 
-def _position_of_number(call: ServiceCall, stream: Stream, shard: Shard, name: str, text: str) -> int:
+def _parts_of(call: ServiceCall, stream: Stream, shard: Shard, name: str, text: str) -> SequenceParts:
+    """Return the parts of a number that may be a position in this shard."""
     number = int(text)
     parts = sequence.decode(number)
     said = (
@@ -94,8 +100,6 @@ def _position_of_number(call: ServiceCall, stream: Stream, shard: Shard, name: s
             if sibling is not None and is_of(parts, sibling)
             else f"{said} because it did not come from this stream."
         )
-    if number == shard.ending_number:
-        return shard.next_ordinal
-    if parts.ordinal >= shard.next_ordinal:
+    if parts.ordinal >= shard.next_ordinal and number != shard.ending_number:
         raise invalid_argument(f"{said}: it is later than any record of the shard.")
-    return parts.ordinal
+    return parts
