@@ -8,6 +8,7 @@ from pathlib import Path
 
 BENCHES = {
     "decode.py": "reading: response bytes to Arrow columns",
+    "fan_out.py": "reading: enhanced fan-out",
     "consumer_memory.py": "memory of the plain consumer: aggregates of empty records",
     "server.py": "the embedded Kinesis, one process",
     "producer.py": "writing: the producer",
