@@ -224,6 +224,19 @@ def test_a_worker_that_stops_leaves_no_connection_open(world):
     assert not [each for each in world.fan_out.streams if each.is_open]
 
 
+def test_a_step_that_waited_for_a_thread_while_its_lease_was_lost_leaves_no_connection_open(world):
+    threads = HeldPool()
+    threads.is_open = False
+    first = world.worker("w1", read_pool=threads, **FAN_OUT)
+    world.run(20, until=lambda: len(world.held_by(first)) == 4)
+    first.table.is_cut = True
+    world.run(30)  # the leases run out, and nobody has subscribed yet
+    assert world.fan_out.subscribed == []
+    while threads.let_go():
+        world.run(5)
+    assert not [each for each in world.fan_out.streams if each.is_open]
+
+
 # --- the registered consumer ------------------------------------------------------------------------------
 
 

@@ -75,12 +75,13 @@ def run(args: argparse.Namespace) -> int:
         consumer_name=args.fan_out,
     )
     printer = RecordPrinter(format_of(args), args.count, filter_of(args))
+    fan_out = None if args.fan_out is None else open_fan_out(args)
     table = MemoryLeaseTable(f"tail of {args.stream}")
     consumer = Consumer(
         args.stream,
         "tail",
         options=options,
-        ports=ConsumerPorts(kinesis=open_kinesis(args), lease_table=table, fan_out=open_fan_out(args)),
+        ports=ConsumerPorts(kinesis=open_kinesis(args), lease_table=table, fan_out=fan_out),
     )
 
     def on_caught_up() -> None:

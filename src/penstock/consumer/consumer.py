@@ -298,7 +298,12 @@ class Consumer:
         return self._handler is None and self._processor_factory is None
 
     def _open(self) -> Worker:
-        ports = self._ports or open_ports(self.application, self._connection, self.options.lease_duration_s)
+        ports = self._ports or open_ports(
+            self.application,
+            self._connection,
+            self.options.lease_duration_s,
+            is_pushed=self.options.retrieval == "fan-out",
+        )
         summary = ports.kinesis.fetch_summary(self.stream)
         metrics = self._metrics
         if isinstance(metrics, PrometheusMetrics):
@@ -385,7 +390,9 @@ class _Signals:
             signal.signal(number, before)
 
 
-def open_ports(application: str, connection: dict[str, Any], lease_duration_s: float) -> ConsumerPorts:
+def open_ports(
+    application: str, connection: dict[str, Any], lease_duration_s: float, *, is_pushed: bool = False
+) -> ConsumerPorts:
     """Open the service for a consumer whose ports were not given.
 
     Args:
@@ -393,6 +400,7 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
         connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` where that is not the
             application's.
         lease_duration_s: A call to the lease table that lasts longer than a part of it is worth nothing.
+        is_pushed: Whether shards are read by enhanced fan-out; HTTP/2 is loaded only then.
 
     Raises:
         OptionError: A field is unknown or has a bad value.
@@ -412,5 +420,5 @@ def open_ports(application: str, connection: dict[str, Any], lease_duration_s: f
         kinesis=wiring.open_kinesis(options),
         lease_table=wiring.open_lease_table(table_name, table_options),
         kcl3=wiring.open_kcl3_tables(table_name, table_options),
-        fan_out=wiring.open_fan_out(options),
+        fan_out=wiring.open_fan_out(options) if is_pushed else None,
     )

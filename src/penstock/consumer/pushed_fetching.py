@@ -69,16 +69,21 @@ class PushedFetcher:
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
         """Bring a run the page that it asked for."""
         self._fetcher.give_page(run, page, self._clock.monotonic_s())
-        self._on_answered(run)
+        self._answered(run)
 
     def give_iterator(self, run: ShardRun) -> None:
         """Tell a run that it is subscribed."""
         run.on_iterator(_SUBSCRIBED)
-        self._on_answered(run)
+        self._answered(run)
 
     def give_failure(self, run: ShardRun, error: PenstockError) -> None:
         """Tell a run that its step failed."""
         run.on_fetch_failed(error)
+        self._answered(run)
+
+    def _answered(self, run: ShardRun) -> None:
+        if run.is_lost:  # a step that waited for a thread may have subscribed again after the run left
+            self.leave(run)
         self._on_answered(run)
 
 

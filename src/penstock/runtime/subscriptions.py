@@ -6,11 +6,14 @@ readers are given, they are given on the pool. Signing a request may wait for cr
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import logging
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 from penstock.core.reading.resume import IteratorStart
 from penstock.core.reading.subscription import (
@@ -36,6 +39,8 @@ from penstock.runtime.loop import Loop, Pool
 
 log = logging.getLogger("penstock.consumer")
 
+_GAUGE_INTERVAL_S: Final = 1.0
+
 
 class PageTaker(Protocol):
     """Who reads a shard. Called on the pool, once for each time that it asked."""
@@ -57,6 +62,7 @@ class _Entry:
     taker: PageTaker
     number: int = 0
     stream: EventStream | None = None
+    scheduled_s: float = math.inf
     is_asked: bool = False  # an event may be asked for before the stream is known here
 
 
@@ -128,6 +134,9 @@ class Subscriptions(Loop[_Event]):
         self._metrics = metrics
         self._pool = pool
         self._entries: dict[Hashable, _Entry] = {}
+        self._timers: list[tuple[float, int, Hashable]] = []
+        self._timer_ids = itertools.count()
+        self._gauge_s = -math.inf
 
     # --- what readers ask; from any thread ---
 
@@ -149,16 +158,27 @@ class Subscriptions(Loop[_Event]):
         """Handle what came, and what is due."""
         for event in events:
             self._handle(event, now_s)
-        for key, entry in list(self._entries.items()):
-            self._do(key, entry, entry.machine.on_time(now_s))
-        self._metrics.gauge(
-            "subscriptions", sum(each.machine.is_connected for each in self._entries.values())
-        )
+        while self._timers and self._timers[0][0] <= now_s:
+            _, _, key = heapq.heappop(self._timers)
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.scheduled_s = math.inf
+                self._do(key, entry, entry.machine.on_time(now_s))
+        if now_s >= self._gauge_s:
+            self._gauge_s = now_s + _GAUGE_INTERVAL_S
+            count = sum(each.machine.is_connected for each in self._entries.values())
+            self._metrics.gauge("subscriptions", count)
 
     def next_wake_s(self) -> float | None:
         """Return when a subscription has something to do by time."""
-        times = [entry.machine.wake_s for entry in self._entries.values()]
-        return min((time_s for time_s in times if time_s is not None), default=None)
+        return self._timers[0][0] if self._timers else None
+
+    def _schedule(self, key: Hashable, entry: _Entry) -> None:
+        # One timer that may be early is enough: what is due later is scheduled when it rings.
+        wake_s = entry.machine.wake_s
+        if wake_s is not None and wake_s < entry.scheduled_s:
+            entry.scheduled_s = wake_s
+            heapq.heappush(self._timers, (wake_s, next(self._timer_ids), key))
 
     def finish(self) -> None:
         """End every subscription, and let the thread end."""
@@ -224,6 +244,7 @@ class Subscriptions(Loop[_Event]):
                     self._report(entry.shard_id, effect)
                 case _:
                     self._give(entry, effect)
+        self._schedule(key, entry)
 
     def _give(self, entry: _Entry, effect: GiveIterator | GivePage[RecordPage] | GiveFailure) -> None:
         match effect:
