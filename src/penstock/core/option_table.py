@@ -193,7 +193,9 @@ def _read(option: Option, key: str, text: str, unit: str) -> Any:
         return option.kind.read(raw)
     except (ValueError, ArithmeticError) as error:
         shown = "(hidden)" if option.secret else repr(text)
-        raise OptionError(f"option {key}={shown}: {error}") from None
+        # Spark hands on keys in small letters; an alias stays as it was given.
+        name = option.name if key.lower() == option.name.lower() else key
+        raise OptionError(f"option {name}={shown}: {error}") from None
 
 
 def _unknown(key: str, by_key: Mapping[str, tuple[Option, str]], scope: str) -> str:

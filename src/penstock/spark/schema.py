@@ -4,9 +4,29 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.errors import OptionError
+
 SCHEMA_DDL: Final = (
     "streamName STRING, shardId STRING, sequenceNumber STRING, subSequenceNumber BIGINT, "
     "partitionKey STRING, explicitHashKey STRING, approximateArrivalTimestamp TIMESTAMP, data BINARY"
 )
 """`explicitHashKey` is null for records that have none, or were not put as part of an aggregate;
 `partitionKey` is null only on streams whose record distribution the service manages."""
+
+
+def check_schema(simple: str) -> None:
+    """Refuse another schema than the source's own. Spark asks the source only when the query is planned.
+
+    Args:
+        simple: Spark's `simpleString()` of the schema that the rows shall have.
+
+    Raises:
+        OptionError: It is another one.
+    """
+    columns = [column.split() for column in SCHEMA_DDL.split(", ")]
+    own = f"struct<{','.join(f'{name}:{kind.lower()}' for name, kind in columns)}>"
+    if simple != own:
+        raise OptionError(
+            f"schema {simple}: the source has columns of its own ({SCHEMA_DDL}); leave out .schema(...), and parse the column "
+            "data instead, for instance with from_json(col('data').cast('string'), 'a INT')"
+        )

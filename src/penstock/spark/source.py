@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql.datasource import DataSource
 
 from penstock.spark.engine import check_version
-from penstock.spark.schema import SCHEMA_DDL
+from penstock.spark.schema import SCHEMA_DDL, check_schema
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import check_read, parse_batch, parse_sink, parse_source
 
@@ -50,19 +50,21 @@ class KinesisDataSource(DataSource):
         return SCHEMA_DDL
 
     @explained
-    def reader(self, schema: StructType) -> KinesisBatchReader:  # noqa: ARG002 - Spark's signature
+    def reader(self, schema: StructType) -> KinesisBatchReader:
         """Return the batch reader."""
         from penstock.spark.batch import KinesisBatchReader
 
+        check_schema(schema.simpleString())
         options, notes = parse_batch(self._own_options())
         _say(notes)
         return KinesisBatchReader(options)
 
     @explained
-    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: ARG002, N802 - Spark's signature
+    def streamReader(self, schema: StructType) -> KinesisStreamReader:  # noqa: N802 - Spark's signature
         """Return the streaming reader."""
         from penstock.spark.stream_reader import KinesisStreamReader
 
+        check_schema(schema.simpleString())
         options, notes = parse_source(self._own_options())
         _say(notes)
         return KinesisStreamReader(options)

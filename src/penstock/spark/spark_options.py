@@ -16,6 +16,7 @@ from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_o
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.errors import OptionError, PositionError
+from penstock.spark.table_properties import NO_OPTIONS, user_options
 
 _ALL: Final = frozenset({"source", "batch", "sink"})
 _READ: Final = frozenset({"source", "batch"})
@@ -216,6 +217,8 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
         OptionError: Anything unknown, missing or out of range.
     """
     values, notes = _parse(given, "source")
+    if not given:
+        raise OptionError(NO_OPTIONS)
     stream = _stream(values)
     short = stream.rpartition("/")[2]
     lease_table = values["leaseTable"]
@@ -264,6 +267,8 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
         OptionError: Anything unknown, missing or out of range.
     """
     values, notes = _parse(given, "batch")
+    if not given:
+        raise OptionError(NO_OPTIONS)
     starting = _starting(values, "starting", StartingPosition(TRIM_HORIZON))
     ending = _starting(values, "ending", StartingPosition(LATEST))
     if starting.default == LATEST and not starting.by_shard:
@@ -297,7 +302,7 @@ def check_read(given: Mapping[str, str]) -> None:
     for_batch = {
         key.lower() for option in OPTIONS if option.scopes == _BATCH for key, _ in option.spellings()
     }
-    if any(key.lower() in for_batch for key in given):
+    if any(key.lower() in for_batch for key in user_options(given)):
         parse_batch(given)
     else:
         parse_source(given)
@@ -351,12 +356,11 @@ def _check_dead_letters(values: Mapping[str, Any], stream: str | None) -> None:
 
 
 def _parse(given: Mapping[str, str], scope: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    for key, text in given.items():
+    own = user_options(given)
+    for key, text in own.items():
         reason = _REFUSED_VALUES.get((key.lower(), text.strip().lower()))
         if reason is not None:
             raise OptionError(f"option {key}={text}: {reason}")
-    # Spark hands its own switches on to every source; a checkpoint location is one of them.
-    own = {key: text for key, text in given.items() if key.lower() not in ("checkpointlocation", "queryname")}
     return parse_options(own, OPTIONS, scope=scope, without_effect=WITHOUT_EFFECT, refused=REFUSED)
 
 

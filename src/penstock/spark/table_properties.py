@@ -1,0 +1,52 @@
+"""What Spark hands to a source beside the options that its user set."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+_SWITCHES: Final = frozenset({"checkpointlocation", "queryname"})
+_OF_TABLES: Final = frozenset(
+    {
+        "collation",
+        "comment",
+        "external",
+        "is_managed_location",
+        "location",
+        "owner",
+        "path",
+        "provider",
+        "serialization.format",
+    }
+)
+"""Properties of a table in a catalog: Spark's reserved ones, and those of its session catalog."""
+_PREFIX: Final = "option."
+NO_OPTIONS: Final = (
+    "option streamName is missing: name the stream with option streamName or streamARN. If this is a table of a catalog: "
+    "Spark keeps its options from a source in Python, so give them with the read (SELECT ... FROM orders WITH "
+    "(streamName = 'orders'), or spark.read.option(...).table(...)), or use CREATE TEMPORARY VIEW ... USING kinesis OPTIONS (...)"
+)
+"""What a read is told that comes without a single option."""
+
+
+def user_options(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that the user set.
+
+    A query's own switches are left out. Of a table (`CREATE TABLE ... USING kinesis OPTIONS (...)`) Spark hands on every
+    property, and each option a second time with a prefix; the spelling without it is kept. It does so only when the
+    table is made; a read of it brings its own options alone.
+    """
+    options = {key: text for key, text in given.items() if key.lower() not in _SWITCHES}
+    if not any(key.lower() in ("owner", "provider") or key.lower().startswith(_PREFIX) for key in options):
+        return options
+    plain = {
+        key: text
+        for key, text in options.items()
+        if key.lower() not in _OF_TABLES and not key.lower().startswith(_PREFIX)
+    }
+    known = {key.lower() for key in plain}
+    for key, text in options.items():
+        name = key[len(_PREFIX) :]
+        if key.lower().startswith(_PREFIX) and name.lower() not in known | _OF_TABLES:
+            plain[name] = text
+    return plain
