@@ -15,6 +15,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "consumer/test_processes.py": ("slow",),
     "contract/ports/test_every_write.py": ("slow",),
     "demo/test_demo.py": ("spark", "slow"),
+    "docs": ("slow",),
     "examples": ("spark", "slow"),
     "interop": ("interop",),
     "interop/test_fleet.py": (),
