@@ -118,10 +118,10 @@ def test_secrets_are_not_shown():
             "exclude each other",
         ),
         ({"streamName": "a", "awsAccessKeyId": "x"}, "go together"),
-        ({"streamName": "a", "consumerMode": "efo"}, "enhanced fan-out is not available yet"),
+        ({"streamName": "a", "consumerMode": "efo"}, "enhanced fan-out is for penstock.Consumer only"),
         (
             {"streamName": "a", "kinesis.consumerType": "SubscribeToShard"},
-            "enhanced fan-out is not available yet",
+            "enhanced fan-out is for penstock.Consumer only",
         ),
         ({"streamName": "a", "maxRecordPerTrigger": "5"}, "Did you mean maxRecordsPerTrigger"),
         ({"streamName": "a", "aggregation": "true"}, "is for the sink"),

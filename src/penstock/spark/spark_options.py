@@ -119,8 +119,11 @@ _REFUSED_VALUES: Final = {
     (
         "kinesis.consumertype",
         "subscribetoshard",
-    ): "enhanced fan-out is not available yet; remove the option to read by polling",
-    ("consumermode", "efo"): "enhanced fan-out is not available yet; remove the option to read by polling",
+    ): "the source reads by polling, enhanced fan-out is for penstock.Consumer only; remove the option",
+    (
+        "consumermode",
+        "efo",
+    ): "the source reads by polling, enhanced fan-out is for penstock.Consumer only; remove the option",
 }
 
 
