@@ -44,6 +44,13 @@ class CommandParser(argparse.ArgumentParser):
             if name.startswith("--")
         ]
 
+    def values_of(self, option: str) -> list[str] | None:
+        """Return the values that an option takes; none where it takes any; None where the word is no option with a value."""
+        for action in self._actions:
+            if option in action.option_strings and action.nargs != 0:
+                return [str(each) for each in action.choices or ()]
+        return None
+
     @property
     def subcommands(self) -> dict[str, CommandParser] | None:
         """The parsers of the subcommands by name; None where there are none."""

@@ -34,6 +34,7 @@ _COMMANDS: Final = {
     "simulate": "penstock.cli.simulate_command",
     "demo": "penstock_demo.command",  # by name: the demonstration stands above the command line
     "options": "penstock.cli.options_command",
+    "completion": "penstock.cli.completion_command",
 }
 _EXTRAS: Final = {
     "pyspark": "spark",

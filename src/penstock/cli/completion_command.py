@@ -1,0 +1,65 @@
+"""`penstock completion`: print what lets a shell complete commands and options."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from penstock.cli.command_parser import CommandParser
+    from penstock.cli.service_options import Subparsers
+
+DESCRIPTION = "Print the lines that let bash complete commands and options."
+_WORDS: Final = "PENSTOCK_COMPLETE"
+"""Set by the shell while it asks: the words after `penstock`, one to a line; the last one is to be completed."""
+_SCRIPTS: Final = {
+    "bash": r"""_penstock() {
+    local IFS=$'\n'
+    COMPREPLY=($(PENSTOCK_COMPLETE="${COMP_WORDS[*]:1:COMP_CWORD}" penstock completion bash))
+}
+complete -o default -F _penstock penstock
+""",
+}
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("completion", help=DESCRIPTION, description=DESCRIPTION)
+    parser.add_argument(
+        "shell", choices=tuple(_SCRIPTS), help='for instance: eval "$(penstock completion bash)"'
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the lines, or while a shell asks, the words that fit; return the exit status."""
+    from penstock.cli.main import build_parser
+
+    given = os.environ.get(_WORDS)
+    if given is None:
+        print(_SCRIPTS[args.shell], end="")
+    else:
+        print("\n".join(completions(build_parser()[0], given.split("\n"))))
+    return 0
+
+
+def completions(parser: CommandParser, words: list[str]) -> list[str]:
+    """Return what the last word may become.
+
+    Args:
+        parser: Of the command line.
+        words: Those after the program's name; the last one may be empty.
+    """
+    *before, last = words
+    for word in before:
+        parser = (parser.subcommands or {}).get(word, parser)
+    return [word for word in _candidates(parser, before[-1] if before else "", last) if word.startswith(last)]
+
+
+def _candidates(parser: CommandParser, previous: str, last: str) -> list[str]:
+    values = parser.values_of(previous)
+    if values is not None:
+        return values
+    if last.startswith("-"):
+        return parser.option_names
+    return list(parser.subcommands or ())
