@@ -26,7 +26,7 @@ def options(url: str) -> AwsOptions:
         endpoint_url=url,
         access_key_id="AKIDTEST",
         secret_access_key="s",
-        connect_timeout_s=5.0,
+        connect_timeout_s=30.0,
     )
 
 

@@ -9,6 +9,7 @@ pytest.importorskip("httptools")
 
 from penstock.consumer import Consumer
 from penstock.local import LocalKinesis
+from penstock.runtime.metrics_tally import MetricsTally
 from spark_support import wait_active
 
 FAULTS = ("end", "exception", "reset", "goaway", "corrupt", "cut", "repeat")
@@ -33,6 +34,7 @@ class Reader:
 
     def __init__(self, kinesis, stream: str, name: str) -> None:
         self.delivered: list[tuple[str, int]] = []
+        self.metrics = MetricsTally()
         self.consumer = Consumer(
             stream,
             f"of-{stream}",
@@ -45,8 +47,16 @@ class Reader:
             cold_start_jitter_s=0.0,
             round_interval_s=0.5,
             endpoint_url=kinesis.endpoint_url,
+            metrics=self.metrics,
         )
         self.consumer.start()
+
+    @property
+    def has_lost_leases(self) -> bool:
+        """Whether the machine was too slow to keep them: then records come again, as they may."""
+        return any(
+            value for (name, _), value in self.metrics.snapshot().counters.items() if name == "lost_leases"
+        )
 
     def _handle(self, batch) -> None:
         for record in batch:
@@ -75,10 +85,12 @@ class Keys:
         return len({each for reader in readers for each in reader.delivered}) == sum(self.counts.values())
 
     def check_order(self, reader: Reader) -> None:
-        """Check that what one reader got of each key came in order, and once."""
+        """Check that what one reader got of each key came in order, repeats aside, and that a lost lease explains repeats."""
         for key in self.counts:
             numbers = [number for its, number in reader.delivered if its == key]
-            assert numbers == sorted(set(numbers)), key
+            first = list(dict.fromkeys(numbers))
+            assert first == sorted(first), key
+            assert numbers == first or reader.has_lost_leases, key
 
 
 def wait_until(is_true) -> None:
@@ -139,4 +151,5 @@ def test_splits_merges_and_a_second_worker_lose_repeat_and_reorder_nothing(kines
     for reader in readers:
         keys.check_order(reader)
     delivered = [each for reader in readers for each in reader.delivered]
-    assert len(delivered) == len(set(delivered))  # every move was graceful
+    is_calm = not any(reader.has_lost_leases for reader in readers)
+    assert len(delivered) == len(set(delivered)) or not is_calm  # every move was graceful
