@@ -14,6 +14,7 @@ BENCHES = {
     "producer.py": "writing: the producer",
     "flow.py": "writing: flow control under quotas",
     "balance.py": "balance: one round of a worker",
+    "simulator.py": "seeds of the simulator on one processor",
     "planning.py": "planning a batch over many shards",
     "latency.py": "from PutRecord to foreachBatch",
     "idle_shards.py": "one record on a stream of idle shards",

@@ -82,9 +82,11 @@ class SimWorker(SimProcess):
         }
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Return how this worker coordinates."""
+        """Return how this worker coordinates; one of the KCL looks for no stream's mark in the rows."""
         scenario = self.world.scenario
         limit = dict(scenario.limits).get(self.name)
+        if self.name in scenario.foreign:
+            return replace(scenario.options, stream=None)
         return scenario.options if limit is None else replace(scenario.options, max_leases=limit)
 
     # --- the clock of the consumer's parts ------------------------------------------------------------
