@@ -433,7 +433,7 @@ MUTANTS = (
         "decide",
         _table(_late_anyway),
     ),
-    Mutant("numbers compared as text", "several: '9' after '10'", 1, Position, "_key", _compare_as_text),
+    Mutant("numbers compared as text", "several: '9' after '10'", 2, Position, "_key", _compare_as_text),
     Mutant(
         "owner writes are not fenced",
         "Redis-like locks: no fencing token",
@@ -443,7 +443,7 @@ MUTANTS = (
         _table(_fence_by_nothing),
     ),
     Mutant(
-        "take keeps the hand-over", "zio-kinesis (Z6)", 21, SimTable, "decide", _table(_take_keeps_handover)
+        "take keeps the hand-over", "zio-kinesis (Z6)", 4, SimTable, "decide", _table(_take_keeps_handover)
     ),
     Mutant(
         "children at LATEST",

@@ -560,6 +560,12 @@ def test_leases_are_spread_evenly_as_far_as_limits_allow(counts, limits, found):
             _must_be_even(counts, limits)
 
 
+def test_what_an_earlier_reader_of_the_worker_left_undone_is_not_released():
+    again = [*RELEASED_BEHIND, reading(epoch=2), ("gone", A, "s", 2), RELEASE]
+    assert judge(again, taken(B, counter=3), reading(B), only="S7") is None
+    assert judge(RELEASED_BEHIND, RELEASE, taken(B, counter=3), reading(B), only="S7") == "S7"
+
+
 def test_a_world_that_does_not_rest_is_found():
     assert judge(*UP, ("restless", 5001)) == "L5"
 

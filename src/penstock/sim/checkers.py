@@ -341,6 +341,7 @@ class FewDuplicates(Checker):
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
         """Compare a start with what is known to be done."""
         index = self.history.index_after(key, position)
+        self._last.pop((who, key), None)  # what its earlier reader came to without a checkpoint is not done
         reached, before = self._released.pop(key, (0, ""))
         if self.history.is_forgiven(key):
             return
