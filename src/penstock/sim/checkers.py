@@ -31,10 +31,11 @@ from penstock.core.leases.lease_writes import (
     Reset,
     Take,
 )
-from penstock.core.position import Position, Sentinel
+from penstock.core.position import TRIM_HORIZON, Position, Sentinel
 from penstock.sim.history import History, HistoryEntry, name_of
 
 _NO_LIMITS: Final[Mapping[str, int]] = {}
+_ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
 _CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
 
 
@@ -297,7 +298,8 @@ class FewDuplicates(Checker):
         super().__init__(history, options)
         self._released: dict[str, tuple[int, str]] = {}
         self._last: dict[tuple[str, str], tuple[int, int]] = {}
-        self._checkpoint: dict[tuple[str, str], Position] = {}
+        self._found: dict[str, deque[tuple[str, float, Position]]] = {}
+        """Checkpoints that the last writes to a row left: whose, and when."""
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Remember how far each worker came."""
@@ -322,7 +324,10 @@ class FewDuplicates(Checker):
             write, LateCheckpoint | RequestHandover | Create | Delete | Claim | Promote
         ):
             return
-        self._checkpoint[who, write.key] = after.checkpoint
+        found = self._found.setdefault(write.key, deque(maxlen=5))
+        if isinstance(write, Reset):
+            found.clear()
+        found.append((who, self.history.now, after.checkpoint))
         if not isinstance(write, Release):
             return
         epoch, reached = self._last.get((who, write.key), (0, 0))
@@ -349,13 +354,18 @@ class FewDuplicates(Checker):
             raise Broken(
                 f"{who} starts {key} at {position}, {reached - index} records before where {before} released it"
             )
-        row_checkpoint = self._checkpoint.get((who, key))
-        if (
-            row_checkpoint is not None
-            and row_checkpoint.is_record
-            and index < self.history.index_after(key, row_checkpoint)
-        ):
-            raise Broken(f"{who} starts {key} at {position}, before its checkpoint {row_checkpoint}")
+        checkpoint = self._known_checkpoint(who, key)
+        if checkpoint.is_record and index < self.history.index_after(key, checkpoint):
+            raise Broken(f"{who} starts {key} at {position}, before its checkpoint {checkpoint}")
+
+    def _known_checkpoint(self, who: str, key: str) -> Position:
+        """Return the checkpoint that an owner's last answered write found; the horizon where there is none."""
+        for writer, written_s, checkpoint in reversed(self._found.get(key, ())):
+            if writer != who:
+                break
+            if written_s <= self.history.now - _ANSWER_S:
+                return checkpoint
+        return TRIM_HORIZON
 
 
 class StopsInTime(Checker):
