@@ -770,6 +770,23 @@ def test_a_merged_child_is_not_created_while_its_other_parent_has_no_lease():
     assert [write.lease.key for write in bench.writes(Create)] == ["m"]
 
 
+def test_a_merged_child_is_created_soon_although_its_other_parent_has_left_the_stream():
+    bench = Bench(
+        Lease("s", counter=0, owner="me", hash_range=LEFT),
+        *(Lease(f"x{place}", counter=1, owner=f"w{place}", hash_range=RIGHT) for place in range(9)),
+    )
+    bench.listing = (Shard("m", WHOLE, ("s", "t")),)
+    bench.start()
+    bench.run(ShardDrained("s", 1, (child("m", "s", "t"),)))
+    for now in range(1, 12):  # the others live, and a hole falls to one of them
+        for place in range(9):
+            row = bench.table.rows[f"x{place}"]
+            bench.table.rows[f"x{place}"] = replace(row, counter=row.counter + 1)
+        bench.at(5.0 * now)
+    assert [write.lease.key for write in bench.writes(Create)] == ["m"]
+    assert bench.table.rows["s"].checkpoint == SHARD_END
+
+
 def test_an_end_whose_answer_was_lost_is_read_back():
     bench = holding()
     effects = bench.feed(ShardDrained("s", 1, ()))

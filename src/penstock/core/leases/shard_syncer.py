@@ -91,6 +91,7 @@ class ShardSyncer:
         self._hole_rounds = 0
         self._plan_before: list[MissingLease] | None = None
         self._lacking: dict[str, int] = {}  # shard -> rounds in a row
+        self._awaited: set[str] = set()  # those that keep this worker's own finished shards from being ended
         self._absent_before: set[str] = set()
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
@@ -263,6 +264,7 @@ class ShardSyncer:
             False while leases are being filled in, or shards are listed: nothing is to be cleared away meanwhile.
         """
         self.cold_until_s = None
+        self._awaited = lacking
         lacking = lacking | self.view.lacking_parents()
         self._lacking = {shard: self._lacking.get(shard, 0) + 1 for shard in lacking}
         self.wants_look = False
@@ -274,7 +276,7 @@ class ShardSyncer:
     def _watch_holes(self, workers: Sequence[str]) -> None:
         coverage = self._coverage()
         if coverage.unknown or coverage.holes or self._lacking:
-            self.wants_look = chosen_worker(workers, "holes") == self.me
+            self.wants_look = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
             self._hole_rounds += 1
             if self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):
@@ -289,7 +291,9 @@ class ShardSyncer:
             return
         self._hole_rounds += 1
         task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(lacking)}"
-        if self._is_my_turn(workers, task):
+        # Another worker: lists the shards, and knows that a parent has left the stream. This one, which waits for that
+        # parent's lease, would learn of it when it comes to its own turn.
+        if not lacking.isdisjoint(self._awaited) or self._is_my_turn(workers, task):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
             what = (
                 f"no unfinished lease covers hash keys {spans}"
