@@ -103,6 +103,11 @@ def keeps_any_iterator(self):
     return self._iterator
 
 
+def leaves_out_only_behind_a_new_iterator(self, page):
+    """A page that repeats what was read is new to the reader, unless it has just taken an iterator."""
+    return self._skip_through
+
+
 def never_asks_twice(self, now_s):
     """One answer that nothing is left is believed where something must be."""
     return False
@@ -219,6 +224,15 @@ QUERY_MUTANTS = (
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
+        also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+    ),
+    Mutant(
+        "what a kept iterator repeats is new",
+        "this query",
+        371,
+        ShardReader,
+        "_done_through",
+        leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
         "one answer at the tip is believed", "KCL: lag 0", 18, ShardReader, "look_again", never_asks_twice
@@ -230,6 +244,7 @@ QUERY_MUTANTS = (
         ShardReader,
         "on_iterator",
         reads_on_without_leaving_out,
+        also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
     ),
     Mutant(
         "every end is believed",

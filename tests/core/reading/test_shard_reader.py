@@ -160,6 +160,17 @@ def test_an_iterator_that_still_begins_at_the_last_record_is_not_one_behind_it()
     assert (machine.position, machine.iterator) == (at_record("6"), "behind 6")
 
 
+def test_a_record_that_a_page_at_the_tip_lacked_is_not_given_twice_when_it_comes_after_all():
+    options = ReaderOptions(retention_s=86_400.0)
+    machine = ShardReader("orders", "shardId-0", at_record("5"), options, tip_ms=EPOCH_MS)
+    machine.on_iterator("at 5", 0.0, EPOCH_MS)
+    machine.on_page(page(iterator="behind an empty page", at_s=0.0), 0.0, 0.1)
+    assert machine.iterator == "behind an empty page"
+    later = ShardReader("orders", "shardId-0", at_record("5"), options, iterator=machine.iterator)
+    for each in (machine, later):
+        assert places(each.on_page(page("5", "6"), 0.3, 0.4).rows) == [(6, 0)]
+
+
 def test_the_resume_filter_survives_an_empty_first_page():
     machine = started(at_record("100", 1))
     machine.on_page(page(behind=10), 0.0, 0.1)
