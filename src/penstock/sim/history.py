@@ -73,7 +73,7 @@ class History:
     readers: dict[tuple[str, str, int], ReaderHistory] = field(default_factory=dict)
     alive: set[str] = field(default_factory=set)
     unread: set[tuple[str, int, str]] = field(default_factory=set)
-    logged_ms: dict[tuple[str, int], int] = field(default_factory=dict)
+    given_ms: dict[tuple[str, int], int] = field(default_factory=dict)
     healed_s: float | None = None
     start_ms: int | None = None
 
@@ -150,7 +150,7 @@ class History:
         self.rows[key] = after
         if isinstance(write, Claim):
             # What came after the batch was planned was not there to be read, so the driver must not skip it.
-            planned_ms = self.logged_ms.get((write.claim.worker, write.claim.batch), 0)
+            planned_ms = self.given_ms.get((who, write.claim.batch), 0)
             is_the_drivers = name_of(who) == write.claim.worker
             self._skip_unread(key, write.claim, planned_ms if is_the_drivers else None)
         if isinstance(write, Create):
@@ -164,8 +164,10 @@ class History:
         if after.checkpoint_owner is not None and (before is None or before.checkpoint_owner is None):
             self.asked_s[key] = self.now
 
-    def _on_logged(self, who: str, batch: int, _starts: Any, _read: Any) -> None:
-        self.logged_ms.setdefault((name_of(who), batch), EPOCH_MS + int(self.now * 1000))
+    def _on_logged(self, who: str, batch: int, *_: Any) -> None:
+        self.given_ms.setdefault((who, batch), EPOCH_MS + int(self.now * 1000))
+
+    _on_batch = _on_logged  # a batch of an earlier driver is given anew
 
     def _on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
         for key in keys:
