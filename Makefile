@@ -88,7 +88,8 @@ test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
 	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
 
-soak: setup ## the long runs: more kills, more load
+soak: setup ## the long runs: more kills, more load, more seeds of the simulator
+	@$(PY) tools/soak_seeds.py
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
 coverage: setup ## branches of the core that no test takes: there are none

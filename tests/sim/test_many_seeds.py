@@ -9,7 +9,7 @@ from penstock.sim.situations import never_met
 
 BLOCK = 5
 WORKERS = range(60, 300, BLOCK)
-QUERIES = range(40, 200, BLOCK)
+QUERIES = range(40, 240, BLOCK)
 
 
 def check(run, begin):

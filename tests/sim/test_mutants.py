@@ -5,6 +5,7 @@ import pytest
 from penstock.sim.run import run_query_seed, run_seed
 from sim.mutants import MUTANTS
 from sim.query_mutants import QUERY_MUTANTS
+from sim.test_many_seeds import QUERIES, WORKERS
 
 SEEDS_MAX = 500
 
@@ -34,10 +35,10 @@ def test_there_are_enough_of_them_and_each_says_who_had_it():
 
 
 def test_without_a_planted_bug_the_same_seeds_are_clean():
-    seeds = {mutant.seed for mutant in MUTANTS}
+    seeds = {mutant.seed for mutant in MUTANTS if mutant.seed >= WORKERS.stop}  # the others are run elsewhere
     assert [seed for seed in sorted(seeds) if run_seed(seed).violation is not None] == []
 
 
 def test_without_a_planted_bug_the_same_seeds_of_queries_are_clean():
-    seeds = {mutant.seed for mutant in QUERY_MUTANTS}
+    seeds = {mutant.seed for mutant in QUERY_MUTANTS if mutant.seed >= QUERIES.stop}
     assert [seed for seed in sorted(seeds) if run_query_seed(seed).violation is not None] == []

@@ -48,7 +48,7 @@ def add_parser(subparsers: Subparsers) -> None:
         type=int,
         default=_TAIL_LINES,
         metavar="LINES",
-        help=f"lines of history shown for a failing seed (default: {_TAIL_LINES})",
+        help=f"lines of the story told of a failing seed, or of its history with --json (default: {_TAIL_LINES})",
     )
     parser.add_argument(
         "--fleet",
@@ -167,7 +167,7 @@ def _describe(result: SeedResult, line_count: int) -> dict[str, object]:
 
 def _show(result: SeedResult, line_count: int, *, queries: bool) -> None:
     print(f"seed {result.seed}: {result.violation}")
-    for line in result.tail(line_count):
+    for line in result.story(line_count):
         print(f"  {line}")
     kind = " --queries" if queries else ""
     print(f"  again: penstock simulate{kind} --seeds 1 --start {result.seed} --history 200")

@@ -16,6 +16,7 @@ from penstock.sim.history import HistoryEntry
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 from penstock.sim.query_checkers import QUERIES
 from penstock.sim.situations import Situations
+from penstock.sim.story import tell
 from penstock.sim.world import World
 
 SETTLE_MAX_S: Final = 240.0
@@ -49,6 +50,10 @@ class SeedResult:
     def tail(self, line_count: int = 40) -> list[str]:
         """Show the end of the history, for people."""
         return [show_entry(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
+
+    def story(self, line_count: int = 40) -> list[str]:
+        """Tell in plain words what led to the violation."""
+        return [] if self.violation is None else tell(self.history, self.violation, line_count)
 
 
 def run_scenario(scenario: Scenario) -> SeedResult:

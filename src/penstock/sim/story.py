@@ -1,0 +1,139 @@
+"""A failing seed's history in plain words: what happened to the shards and workers that its violation names."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import (
+    Checkpoint,
+    Claim,
+    Create,
+    Delete,
+    End,
+    LateCheckpoint,
+    Promote,
+    Release,
+    RequestHandover,
+    Reset,
+    Take,
+)
+from penstock.sim.checkers import Violation
+from penstock.sim.history import HistoryEntry
+
+_SHARD: Final = re.compile(r"shardId-\d+")
+_OF_EVERYBODY: Final = frozenset(
+    {"healed", "table_dropped", "up", "down", "pause", "stopping", "restored", "copied"}
+)
+"""What concerns every shard."""
+
+
+def tell(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
+    """Return the last lines of the story of the shards that a violation names; of all shards where it names none."""
+    shards = set(_SHARD.findall(violation.what))
+    lines: list[str] = []
+    for entry in history:
+        if not shards or entry[1] in _OF_EVERYBODY or shards & _shards_of(entry):
+            words = _words_of(entry)
+            if words is not None:
+                lines.append(f"{entry[0]:8.2f} s  {words}")
+    return lines[max(0, len(lines) - line_count) :]
+
+
+def _shards_of(entry: HistoryEntry) -> set[str]:
+    if entry[1] == "write":
+        return {entry[3].key}
+    return set(_SHARD.findall(str(entry[2:])))
+
+
+def _words_of(entry: HistoryEntry) -> str | None:
+    telling = _TELLING.get(entry[1])
+    return None if telling is None else telling(*entry[2:])
+
+
+def _span(numbers: Sequence[int]) -> str:
+    if not numbers:
+        return "nothing"
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]} ({len(numbers)} records)"
+
+
+def _take(who: str, write: Any, before: Lease, after: Lease) -> str:
+    return f"{who} takes {write.key} from {before.reader or 'nobody'} at {after.checkpoint}"
+
+
+def _claim(who: str, write: Any, _before: Lease, _after: Lease) -> str:
+    claim = write.claim
+    return f"{who} claims {write.key} for batch {claim.batch}, from {claim.start} to {claim.end}"
+
+
+_WRITES: Final[dict[type, Callable[[str, Any, Any, Any], str]]] = {
+    Take: _take,
+    RequestHandover: lambda who, write, before, _: f"{who} asks {before.reader} for {write.key}",
+    Checkpoint: lambda who, write, *_: f"{who} moves the checkpoint of {write.key} to {write.position}",
+    LateCheckpoint: lambda who, write, *_: (
+        f"{who} moves the checkpoint of {write.key} late to {write.position}"
+    ),
+    Release: lambda who, write, _, after: f"{who} gives {write.key} up at {after.checkpoint}",
+    Create: lambda who, write, _, after: f"{who} creates the lease of {write.key} at {after.checkpoint}",
+    End: lambda who, write, *_: f"{who} ends {write.key}",
+    Delete: lambda who, write, *_: f"{who} deletes the finished lease of {write.key}",
+    Reset: lambda who, write, *_: f"{who} sets {write.key} back to {write.position}",
+    Claim: _claim,
+    Promote: lambda who, write, *_: (
+        f"{who} makes the claim of batch {write.batch} the checkpoint of {write.key}, {write.position}"
+    ),
+}
+"""How each write is told; a renewal is not."""
+
+
+def _write(who: str, write: Any, before: Lease | None, after: Lease | None) -> str | None:
+    telling = _WRITES.get(type(write))
+    return None if telling is None else telling(who, write, before, after)
+
+
+_TELLING: Final[dict[str, Callable[..., str | None]]] = {
+    "write": _write,
+    "up": lambda who: f"{who} starts",
+    "down": lambda who, how: f"{who} is gone: {how}",
+    "stopping": lambda who: f"{who} is asked to stop",
+    "pause": lambda who, until_s: f"{who} stands still until {until_s:.2f} s",
+    "healed": lambda: "the faults end",
+    "shard": lambda key, parents: f"{key} is born" + (f" of {' and '.join(parents)}" if parents else ""),
+    "closed": lambda key: f"{key} is closed",
+    "put": lambda key, number, _ms: f"record {number} is put into {key}",
+    "trimmed": lambda key, count: f"the first {count} records of {key} have left the stream",
+    "expired": lambda key: f"{key} has left the stream",
+    "row_deleted": lambda key, reader: (
+        f"somebody deletes the lease of {key}, which {reader or 'nobody'} reads"
+    ),
+    "table_dropped": lambda: "somebody deletes the lease table",
+    "start": lambda who, key, epoch, position: f"{who} begins to read {key} at {position} (reader {epoch})",
+    "deliver": lambda who, key, _epoch, numbers: f"{who} is given {_span(numbers)} of {key}",
+    "redeliver": lambda who, key, _epoch, numbers: f"{who} is given {_span(numbers)} of {key} again",
+    "done": lambda who, key, _epoch, numbers: f"{who} has done {_span(numbers)} of {key}",
+    "dead": lambda who, key, _epoch, numbers: f"{who} sends {_span(numbers)} of {key} to the dead letters",
+    "raised": lambda who, key, _epoch, numbers: f"{who} fails on {_span(numbers)} of {key}",
+    "loss": lambda who, key, _epoch: f"{who} tells that records of {key} may be lost",
+    "failed": lambda who, key, _epoch, reason: f"{who} cannot read {key} on: {reason}",
+    "gone": lambda who, key, epoch: f"{who} has stopped to read {key} (reader {epoch})",
+    "report": lambda who, topic, reason, key: f"{who} reports {topic} {reason} {key or ''}".rstrip(),
+    "log": lambda who, level, text, _error: f"{who} logs ({level}): {text}",
+    "second_driver": lambda name: f"a second driver of {name} is about to start",
+    "restored": lambda name: f"the checkpoint location of {name} is set back to an earlier state",
+    "copied": lambda name, copy: f"{copy} starts from a copy of the checkpoint location of {name}",
+    "logged": lambda who, batch, _starts, keys: (
+        f"{who} plans batch {batch} of {', '.join(keys) or 'nothing'}"
+    ),
+    "batch": lambda who, batch, keys: f"{who} runs batch {batch} of {', '.join(keys) or 'nothing'}",
+    "attempt": lambda _who, executor, batch, key: f"{executor} begins a task of batch {batch} on {key}",
+    "executed": lambda who, batch, key, rows: (
+        f"a task of {who} has read {_span(rows)} of {key} for batch {batch}"
+    ),
+    "unread": lambda name, batch, keys: f"no action of {name} reads batch {batch} of {', '.join(keys)}",
+    "committed": lambda name, batch, _results: f"{name} commits batch {batch}",
+    "executor_down": lambda who: f"{who} is killed",
+    "query_failed": lambda who, error, text: f"{who} fails with {error}: {text}",
+}
+"""How each kind of line is told; calls and renewals are left out."""

@@ -1,0 +1,86 @@
+"""What is shown of a failing seed: a story in plain words, and a test with as few faults as still break it."""
+
+from dataclasses import replace
+
+import pytest
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Renew, Take
+from penstock.core.position import TRIM_HORIZON
+from penstock.core.reading.delivery_calls import DeliveryOptions
+from penstock.sim.checkers import Violation
+from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
+from penstock.sim.run import run_scenario, run_seed
+from penstock.sim.shrinking import as_test, shrink
+from penstock.sim.story import tell
+from sim.mutants import MUTANTS
+
+ONE, OTHER = "shardId-000000000001", "shardId-000000000002"
+BEFORE, AFTER = Lease(ONE, owner="b"), Lease(ONE, owner="a", counter=1)
+HISTORY = [
+    (1.0, "up", "a#1"),
+    (2.0, "write", "a#1", Take(ONE, 0, "a"), BEFORE, AFTER),
+    (3.0, "write", "a#1", Renew(ONE, 1, "a"), AFTER, AFTER),
+    (4.0, "start", "a#1", OTHER, 1, TRIM_HORIZON),
+    (4.5, "call", "a#1", "read", ONE),
+    (5.0, "deliver", "a#1", ONE, 1, (7, 8, 9)),
+    (6.0, "pause", "a#1", 30.0),
+]
+
+
+def test_the_story_tells_of_the_shards_that_the_violation_names():
+    told = tell(HISTORY, Violation("S1", 6.0, f"a#1 delivers {ONE}"), 10)
+    assert told == [
+        "    1.00 s  a#1 starts",
+        f"    2.00 s  a#1 takes {ONE} from b at TRIM_HORIZON",
+        f"    5.00 s  a#1 is given 7 to 9 (3 records) of {ONE}",
+        "    6.00 s  a#1 stands still until 30.00 s",
+    ]
+    assert (
+        tell(HISTORY, Violation("L2", 6.0, "uneven"), 3)[0]
+        == f"    4.00 s  a#1 begins to read {OTHER} at TRIM_HORIZON (reader 1)"
+    )
+
+
+def test_every_line_of_a_real_history_can_be_told():
+    result = run_seed(3)
+    assert len(tell(result.history, Violation("L2", 0.0, "uneven"), 10**6)) > 500
+    assert result.story() == []
+
+
+def test_a_scenario_is_shrunk_to_what_breaks_it():
+    drawn = draw_scenario(7)
+    needed = replace(drawn.faults, crashes_per_min=2.0, table_error=0.1)
+
+    def breaks(scenario):
+        return scenario.faults.crashes_per_min > 0 and len(scenario.workers) >= 2
+
+    found = shrink(replace(drawn, workers=("a", "b", "c", "d"), faults=needed), breaks, runs_max=1000)
+    assert found.faults == FaultPlan(crashes_per_min=2.0)
+    assert found.workers == ("a", "b")
+    assert found.retention_s is None
+
+
+def test_shrinking_ends_after_its_runs():
+    runs = []
+    shrink(draw_query_scenario(4), lambda scenario: bool(runs.append(scenario)), runs_max=3)
+    assert len(runs) == 3
+
+
+def test_a_failing_seed_is_shrunk_to_a_test_that_fails_too():
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "end before the children")
+    drawn = draw_scenario(mutant.seed)
+    with mutant.planted():
+        smaller = shrink(drawn, lambda scenario: run_scenario(scenario).violation is not None, runs_max=12)
+        result = run_scenario(smaller)
+    assert result.story()
+    text = as_test(smaller, drawn, queries=False)
+    assert f"draw_scenario({mutant.seed})" in text
+    ran = []
+    names = {"draw_scenario": draw_scenario, "replace": replace, "show": str}
+    names |= {"FaultPlan": FaultPlan, "DeliveryOptions": DeliveryOptions}
+    names["run_scenario"] = lambda scenario: ran.append(scenario) or result
+    exec(text, names)
+    with pytest.raises(AssertionError):
+        names[f"test_seed_{mutant.seed}_stays_clean"]()
+    assert ran == [smaller]
