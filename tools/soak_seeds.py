@@ -20,7 +20,7 @@ from penstock.sim.run import SeedResult, run_scenario
 from penstock.sim.shrinking import as_test, shrink
 
 KINDS = {"consumers": draw_scenario, "queries": draw_query_scenario}
-BEGIN = {"consumers": 300, "queries": 240}
+BEGIN = {"consumers": 350, "queries": 240}
 """The seeds before are run by the tests."""
 CHUNK = 50
 STORY_LINES = 60

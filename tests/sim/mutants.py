@@ -485,7 +485,7 @@ MUTANTS = (
     Mutant(
         "unknown creation taken as done",
         "several: two outcomes instead of three",
-        14,
+        28,
         HeldLeases,
         "on_child_created",
         _unknown_child_is_created,
@@ -493,7 +493,7 @@ MUTANTS = (
     Mutant(
         "release without the checkpoint",
         "KCL 845: leases given up without progress",
-        0,
+        1,
         HeldLease,
         "_next_write",
         _release_without_checkpoint,
@@ -501,7 +501,7 @@ MUTANTS = (
     Mutant(
         "release while still reading",
         "KCL 265: stealing makes duplicates",
-        1,
+        13,
         HeldLease,
         "stop",
         _release_while_reading,
@@ -543,7 +543,7 @@ MUTANTS = (
     Mutant(
         "checkpoint before the work",
         "KCL 10: the batch is skipped",
-        0,
+        1,
         SimReader,
         "_begin_call",
         _checkpoint_before_done,

@@ -8,8 +8,8 @@ from penstock.sim.run import run_query_seed, run_seed
 from penstock.sim.situations import never_met
 
 BLOCK = 5
-WORKERS = range(60, 300, BLOCK)
-QUERIES = range(40, 240, BLOCK)
+WORKERS = range(60, 350, BLOCK)
+QUERIES = range(20, 240, BLOCK)
 
 
 def check(run, begin):
