@@ -235,7 +235,7 @@ QUERY_MUTANTS = (
         leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 18, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 135, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
@@ -266,7 +266,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the promotion of a quiet shard is dropped",
         "this query",
-        1,
+        5,
         query_shards,
         "_without",
         forgets_promotions,
@@ -292,7 +292,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location counts on from its copy",
         SPARK,
-        21,
+        94,
         planner,
         "rewind_leases",
         counts_on_from_the_copy,
