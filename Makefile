@@ -46,7 +46,7 @@ test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, o
 
 # The tests wait more than they compute. The report tells the versions, and why records came twice in mixed fleets.
 test-interop: setup ## real SDKs, KCL workers, the KPL and kclpy: Maven, npm, Go and PyPI, built into build/interop, with a report there
-	@$(PY) -m pytest $(PARALLEL) --timeout 1200 --junitxml build/interop/report.xml $(PYTEST_ARGS) -m interop tests/interop
+	@$(PY) -m pytest $(PARALLEL) --timeout 1200 --junitxml build/interop/report.xml -o junit_family=xunit1 $(PYTEST_ARGS) -m interop tests/interop
 
 test-all: test test-slow ## all tests but the long runs
 

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +22,10 @@ import pytest
 from penstock.local import Handle
 
 HERE = Path(__file__).parent
-BUILD = HERE.parents[1] / "build" / "interop"
+ROOT = HERE.parents[1]
+BUILD = ROOT / "build" / "interop"
 BUILD_TIMEOUT_S = 900
-RUN_TIMEOUT_S = 180
+RUN_TIMEOUT_S = 600
 STORE_PASSWORD = "changeit"
 
 
@@ -51,7 +53,7 @@ class Counterpart:
         if missing:
             pytest.skip(f"{self.name} needs {' and '.join(missing)}, which are not on this machine")
         source = HERE / self.folder
-        digest = hashlib.sha256()
+        digest = hashlib.sha256(repr(self.build(Path())).encode())
         for path in sorted(source.rglob("*")):
             if path.is_file():
                 digest.update(str(path.relative_to(source)).encode() + b"\0" + path.read_bytes())
@@ -142,6 +144,22 @@ def java(main: str, *options: str) -> Callable[[Path], list[str]]:
     ]
 
 
+def python_env(*requirements: str) -> Callable[[Path], list[list[str]]]:
+    """Return the build of a Python program that has an environment of its own."""
+
+    def build(folder: Path) -> list[list[str]]:
+        python = f"{folder}/venv/bin/python"
+        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        return [[sys.executable, "-m", "venv", f"{folder}/venv"], pip]
+
+    return build
+
+
+def python(program: str) -> Callable[[Path], list[str]]:
+    """Return how to start a program in the environment that `python_env` has made."""
+    return lambda folder: [f"{folder}/venv/bin/python", str(folder / program)]
+
+
 JAVA_TOOLS = ("java", "keytool", "mvn")
 SDK_JAVA = Counterpart("sdk_java", "sdk_java", JAVA_TOOLS, maven(), java("Conversation"))
 SDK_JS = Counterpart(
@@ -165,6 +183,24 @@ SDK_PYTHON = Counterpart(
     lambda _: [],
     lambda folder: [sys.executable, str(folder / "conversation.py")],
 )
+(BOTO3,) = (
+    each
+    for each in tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    if each.startswith("boto3>=")
+)
+SDK_PYTHON_OLDEST = Counterpart(
+    "sdk_python_oldest",
+    "sdk_python",
+    (),
+    python_env(BOTO3.replace(">=", "==")),
+    python("conversation.py"),
+)
+"""The oldest boto3 that Penstock works with."""
+SDK_CLI = Counterpart("sdk_cli", "sdk_cli", (), python_env("awscli"), python("conversation.py"))
+AGGREGATES = Counterpart(
+    "agg", "agg", (), python_env("aws-kinesis-agg==1.2.3", "boto3", "six"), python("aggregates.py")
+)
+"""aws-kinesis-agg imports six and does not require it."""
 KCL_2 = Counterpart("kcl_2.7.2", "kcl", JAVA_TOOLS, maven("-Dkcl.version=2.7.2"), java("Worker"))
 KCL_3 = Counterpart("kcl_3.5.1", "kcl", JAVA_TOOLS, maven("-Dkcl.version=3.5.1"), java("Worker"))
 KCL_2_FAN_OUT = replace(KCL_2, command=java("Worker", "-Dretrieval=default"))

@@ -14,7 +14,7 @@ from typing import Self
 
 import company_checks
 from company import TABLE, create_table, lease_log
-from company_checks import CompanyHistory, place, processed, takeovers
+from company_checks import CompanyHistory, Processed, place, processed, takeovers
 from counterparts import PENSTOCK, Counterpart
 from harness import put_numbers
 from worker_process import WorkerProcess
@@ -155,14 +155,17 @@ def causes_of_repeats(history: CompanyHistory, gone: set[str]) -> Counter[str]:
     """Return how many deliveries were repeats, by the change of reader that caused them.
 
     Args:
-        history: What the workers did.
-        gone: Those that were killed or stopped; what they left had to be taken.
+        history: What queries and workers did.
+        gone: Those that were killed or stopped for good; what they left had to be taken.
     """
     by_record: dict[tuple[str, object], set[str]] = {}
-    for name, did in history.workers.items():
-        for each in did:
-            if isinstance(each, company_checks.Processed):
-                by_record.setdefault((each.shard, place(each)), set()).add(name)
+    read = {name: query.rows for name, query in history.queries.items()}
+    read |= {
+        name: [each for each in did if isinstance(each, Processed)] for name, did in history.workers.items()
+    }
+    for name, records in read.items():
+        for each in records:
+            by_record.setdefault((each.shard, place(each)), set()).add(name)
     readers = {
         shard: [(checkpoint, reader) for _, checkpoint, reader in takeovers(history, shard)]
         for shard in {shard for shard, _ in by_record}

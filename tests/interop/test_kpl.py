@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from collections import defaultdict
 from urllib.parse import urlsplit
 
-from counterparts import KPL
+from counterparts import AGGREGATES, KPL
 
 from penstock import Consumer
 from penstock.local import LocalKinesis
@@ -14,7 +15,7 @@ from penstock.local import LocalKinesis
 COUNT = 2000
 
 
-def test_aggregates_of_the_kpl_are_read_by_a_consumer(tmp_path, monkeypatch):
+def test_aggregates_of_the_kpl_are_read_by_aws_kinesis_agg_and_by_a_consumer(tmp_path, monkeypatch):
     with LocalKinesis(tls=True) as server:
         for name, value in server.environ().items():
             monkeypatch.setenv(name, value)
@@ -24,6 +25,13 @@ def test_aggregates_of_the_kpl_are_read_by_a_consumer(tmp_path, monkeypatch):
         assert said.split()[-1] == str(COUNT)
         shards = server.state()["streams"]["orders"]["shards"].values()
         assert sum(shard["records"] for shard in shards) < COUNT / 10
+        wanted = {f"key-{key}": list(range(COUNT // 20)) for key in range(20)}
+
+        theirs: dict[str, list[int]] = defaultdict(list)
+        for key, data, _, _ in json.loads(AGGREGATES.run(server, tmp_path, "orders", "read")):
+            if key != "first":
+                theirs[key].append(int(data))
+        assert {key: sorted(numbers) for key, numbers in theirs.items()} == wanted
 
         read: dict[str, list[int]] = defaultdict(list)
         is_all_read = threading.Event()
@@ -43,6 +51,4 @@ def test_aggregates_of_the_kpl_are_read_by_a_consumer(tmp_path, monkeypatch):
             endpoint_url=server.endpoint_url,
         ):
             assert is_all_read.wait(120)
-    assert {key: sorted(numbers) for key, numbers in read.items()} == {
-        f"key-{key}": list(range(COUNT // 20)) for key in range(20)
-    }
+    assert {key: sorted(numbers) for key, numbers in read.items()} == wanted

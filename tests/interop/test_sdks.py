@@ -13,7 +13,7 @@ import hashlib
 import json
 
 import pytest
-from counterparts import SDK_GO, SDK_JAVA, SDK_JS, SDK_PYTHON, Counterpart
+from counterparts import SDK_CLI, SDK_GO, SDK_JAVA, SDK_JS, SDK_PYTHON, SDK_PYTHON_OLDEST, Counterpart
 
 from penstock.local import LocalKinesis
 
@@ -55,6 +55,7 @@ FAILURES = [
         pytest.param(SDK_JS, (), id="javascript over HTTP/2"),
         pytest.param(SDK_GO, (), id="go"),
         pytest.param(SDK_PYTHON, (), id="boto3"),
+        pytest.param(SDK_PYTHON_OLDEST, (), id="the oldest boto3"),
     ],
 )
 def test_a_default_client_puts_reads_and_knows_every_error(
@@ -88,6 +89,29 @@ def test_a_default_client_puts_reads_and_knows_every_error(
     }
     assert (calls.failed("ListShards"), calls.count("ListShards")) == (1, 2)
     assert (calls.count("PutRecords"), calls.failed("PutRecords")) == (BATCHES, 0)
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+def test_the_aws_cli_puts_reads_and_knows_every_error(tls: bool, tmp_path, record_property):
+    with LocalKinesis(limits=False, tls=tls) as server:
+        for call, code in enumerate(REFUSALS):
+            server.faults.error("GetRecords", code=code, status=400, skip=2 + call)
+        server.faults.error("ListShards")
+        said = SDK_CLI.run(server, tmp_path, "orders", str(BATCHES), str(len(REFUSALS)))
+        calls = server.calls()
+    seen = json.loads(said)
+    record_property("sdk", seen.pop("sdk"))
+    assert seen == {
+        "is_listed": True,
+        "shards": 2,
+        "failed": 0,
+        "read": len(DATA),
+        "digest": DIGEST,
+        "missing": "ResourceNotFoundException",
+        "again": "ResourceInUseException",
+        "refused": REFUSALS,
+    }
+    assert (calls.failed("ListShards"), calls.count("ListShards")) == (1, 2)
 
 
 def name_of(error: str) -> str:

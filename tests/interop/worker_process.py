@@ -30,6 +30,7 @@ class WorkerProcess:
         stream: What it reads.
         application: For whom.
         more: Further arguments of the program.
+        java: Options of its Java machine.
 
     Attributes:
         did: The shards that it began and the records that it processed, in its order.
@@ -45,6 +46,7 @@ class WorkerProcess:
         stream: str,
         application: str,
         *more: str,
+        java: tuple[str, ...] = (),
     ) -> None:
         self.name = name
         self.did: list[Began | Processed] = []
@@ -54,7 +56,7 @@ class WorkerProcess:
         folder.mkdir()
         with self._log.open("w") as log:
             self._process = subprocess.Popen(
-                counterpart.line(server, folder, stream, application, name, *more),
+                counterpart.line(server, folder, stream, application, name, *more, java=java),
                 env=environment(server, folder),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -122,6 +124,10 @@ class WorkerProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Kill it if it lives, and let go of it."""
         self.kill()
         self._process.stdin.close()
         self._process.stdout.close()

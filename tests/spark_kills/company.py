@@ -57,11 +57,17 @@ class CompanyRun(Run):
             self.worker.kill()
             self.worker.wait()
 
+    def kill_worker(self):
+        self.dismiss()
+
+    def check_worker(self):
+        assert self.worker.poll() is None, (self.folder / "worker.log").read_text()[-4000:]
+
     def kill(self, kind, chance):
         if kind != "kcl2":
             return super().kill(kind, chance)
-        assert self.worker.poll() is None, (self.folder / "worker.log").read_text()[-4000:]
-        self.dismiss()
+        self.check_worker()
+        self.kill_worker()
         self.killed[kind] += 1
         return self.start_worker()
 
@@ -74,7 +80,7 @@ class CompanyRun(Run):
             self.gather_workers()
             if not nowhere(self.history):
                 break
-            assert self.worker.poll() is None, (self.folder / "worker.log").read_text()[-4000:]
+            self.check_worker()
             time.sleep(1)
 
     # --- what came of it -----------------------------------------------------------------------------------------

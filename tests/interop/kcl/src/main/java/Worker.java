@@ -31,7 +31,8 @@ import software.amazon.kinesis.retrieval.polling.PollingConfig;
  *
  * <p>It prints a line when a shard begins (the position that it was told) and one for each record, before the checkpoint
  * behind it. With a fourth argument it checkpoints at the record of that number in its shard and is gone, as if killed.
- * -Dclient.version=... is the KCL 3 setting of that name. It polls; with -Dretrieval=default it reads by enhanced fan-out.
+ * -Dclient.version=... is the KCL 3 setting of that name, -Dfailover.ms=... the failover time.
+ * It polls; with -Dretrieval=default it reads by enhanced fan-out.
  */
 public final class Worker {
     private static long stopAfter = Long.MAX_VALUE;
@@ -95,7 +96,7 @@ public final class Worker {
     /** A leader of KCL 3 balances in each of its rounds, and is replaced after 20 s; by default every third, and 120 s. */
     private static LeaseManagementConfig leases(ConfigsBuilder configs) throws ReflectiveOperationException {
         LeaseManagementConfig config =
-                configs.leaseManagementConfig().failoverTimeMillis(5000).shardSyncIntervalMillis(5000);
+                configs.leaseManagementConfig().failoverTimeMillis(Long.getLong("failover.ms", 5000)).shardSyncIntervalMillis(5000);
         if (Boolean.getBoolean("quick.leader")) {
             Object assignment = config.getClass().getMethod("workerUtilizationAwareAssignmentConfig").invoke(config);
             assignment.getClass().getMethod("varianceBalancingFrequency", int.class).invoke(assignment, 1);
