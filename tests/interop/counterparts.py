@@ -144,12 +144,15 @@ def java(main: str, *options: str) -> Callable[[Path], list[str]]:
     ]
 
 
+PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+
+
 def python_env(*requirements: str) -> Callable[[Path], list[list[str]]]:
     """Return the build of a Python program that has an environment of its own."""
 
     def build(folder: Path) -> list[list[str]]:
         python = f"{folder}/venv/bin/python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements]
+        pip = [python, *PIP[1:], "install", "--quiet", *requirements]
         return [[sys.executable, "-m", "venv", f"{folder}/venv"], pip]
 
     return build
@@ -219,3 +222,16 @@ PENSTOCK = Counterpart(
     lambda folder: [sys.executable, str(folder / "worker.py")],
 )
 KPL = Counterpart("kpl", "kpl", JAVA_TOOLS, maven(), java("Produce"))
+KCLPY_VERSION = "3.2.0"
+KCLPY = Counterpart(
+    "kclpy",
+    "kclpy",
+    (*JAVA_TOOLS, "tar"),
+    lambda folder: [
+        *maven()(folder),
+        [*PIP, "download", "--quiet", "--no-deps", "--no-binary", ":all:", f"amazon_kclpy=={KCLPY_VERSION}"],
+        ["tar", "xzf", f"amazon_kclpy-{KCLPY_VERSION}.tar.gz"],
+    ],
+    java("software.amazon.kinesis.multilang.MultiLangDaemon"),
+)
+"""amazon_kclpy as its source is: its own installation fetches the daemon from one place only, and Maven from any."""
