@@ -9,7 +9,7 @@ from typing import ClassVar
 import pytest
 from company import FAILOVER_S, TABLE, CompanyRun
 from company_checks import Processed
-from counterparts import KCL_2, KCL_3_COMPATIBLE, Counterpart
+from counterparts import KCL_2
 from fleet import causes_of_repeats, deliveries, everything_wrong
 from harness import Plan
 from worker_process import WorkerProcess
@@ -24,7 +24,6 @@ BEGIN_S = 120.0
 class KclRun(CompanyRun):
     """A run whose worker is a real one, in place of the program that does as the KCL does."""
 
-    counterpart: Counterpart = KCL_2
     workers: dict[str, WorkerProcess] = field(default_factory=dict)
     waiting_kinds: ClassVar = ("driver", "planner", "worker")
 
@@ -32,7 +31,7 @@ class KclRun(CompanyRun):
         name = f"kcl-{next(self.names)}"
         failover = f"-Dfailover.ms={FAILOVER_S * 1000:.0f}"
         arguments = (self.folder, name, "numbers", TABLE)
-        self.worker = WorkerProcess(self.counterpart, self.server, *arguments, java=(failover,))
+        self.worker = WorkerProcess(KCL_2, self.server, *arguments, java=(failover,))
         self.workers[name] = self.worker
 
     def kill_worker(self):
@@ -56,13 +55,8 @@ class KclRun(CompanyRun):
 
 
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize(
-    "counterpart", [pytest.param(KCL_2, id="2.7.2"), pytest.param(KCL_3_COMPATIBLE, id="3.5.1 as 2.x")]
-)
-def test_a_query_and_kcl_workers_lose_nothing_and_repeat_only_at_takeovers(
-    counterpart: Counterpart, tmp_path, record_property
-):
-    run = KclRun(PLAN, tmp_path, counterpart=counterpart)
+def test_a_query_and_kcl_workers_lose_nothing_and_repeat_only_at_takeovers(tmp_path, record_property):
+    run = KclRun(PLAN, tmp_path)
     history = run.play()
     record_property("records", len(history.put))
     record_property("deliveries", deliveries(history))

@@ -20,11 +20,12 @@ kinesis = boto3.client("kinesis")
 
 def put(aggregate):
     key, hash_key, data = aggregate.get_contents()
-    kinesis.put_record(StreamName=stream, PartitionKey=key, ExplicitHashKey=hash_key, Data=data)
+    placed = {} if hash_key is None else {"ExplicitHashKey": hash_key}
+    kinesis.put_record(StreamName=stream, PartitionKey=key, Data=data, **placed)
 
 
 def put_numbers(count):
-    """Pack by shard as its documentation has it: one aggregator per range of hash keys would be needed for several shards."""
+    """Pack for a stream of one shard: for several, it takes an aggregator for each range of hash keys."""
     aggregator = RecordAggregator(max_size=20_000)
     for number in range(count):
         full = aggregator.add_user_record(f"key-{number % 20}", str(number // 20).encode())
