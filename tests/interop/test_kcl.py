@@ -65,12 +65,9 @@ def test_a_worker_reads_a_stream_through_a_split(
 
 
 @pytest.mark.parametrize(
-    ("counterpart", "steals"),
-    [pytest.param(KCL_2_FAN_OUT, True, id="2.7.2"), pytest.param(KCL_3_FAN_OUT, False, id="3.5.1")],
+    "counterpart", [pytest.param(KCL_2_FAN_OUT, id="2.7.2"), pytest.param(KCL_3_FAN_OUT, id="3.5.1")]
 )
-def test_workers_with_fan_out_go_on_through_faults_a_merge_and_each_other(
-    counterpart: Counterpart, steals: bool, tmp_path
-):
+def test_a_worker_with_fan_out_goes_on_through_faults_a_split_and_a_merge(counterpart: Counterpart, tmp_path):
     with LocalKinesis() as server:
         server.create_stream("orders", shards=2)
         kinesis = server.client("kinesis")
@@ -96,28 +93,39 @@ def test_workers_with_fan_out_go_on_through_faults_a_merge_and_each_other(
             put(kinesis, 2 * EACH)
             first.wait_for(lambda: len(first.records) >= 3 * KEYS * EACH)
             assert by_key(first.records) == expected(3 * EACH)
+            first.stop()
+            assert first.last_line == "stopped", first.log()
+
+
+@pytest.mark.parametrize(
+    ("counterpart", "kills"),
+    [
+        pytest.param(KCL_2_FAN_OUT, False, id="2.7.2 from a living worker"),
+        pytest.param(KCL_2_FAN_OUT, True, id="2.7.2"),
+        pytest.param(KCL_3_FAN_OUT, True, id="3.5.1"),
+    ],
+)
+def test_a_second_worker_takes_over_what_the_first_is_subscribed_to(
+    counterpart: Counterpart, kills: bool, tmp_path
+):
+    with LocalKinesis() as server:
+        server.create_stream("orders", shards=4)
+        kinesis = server.client("kinesis")
+        put(kinesis, 0)
+        with WorkerProcess(counterpart, server, tmp_path, "worker-1", "orders", "billing") as first:
+            first.wait_for(lambda: len(first.records) >= KEYS * EACH)
             with WorkerProcess(counterpart, server, tmp_path, "worker-2", "orders", "billing") as second:
-                count = 3 * EACH
-                if steals:
-                    # it subscribes where the first is subscribed
-                    second.wait_for(lambda: bool(second.did))
-                    count = put_and_wait(kinesis, count, first, second)
-                first.kill()
-                count = put_and_wait(kinesis, count, first, second)
+                if kills:
+                    first.kill()
+                second.wait_for(lambda: bool(second.did))
+                put(kinesis, EACH)
+                second.wait_for(lambda: len({*first.records, *second.records}) >= 2 * EACH * KEYS)
                 second.stop()
     # what the first had read and not checkpointed came again; nothing is missing, and each worker kept the order
-    assert by_key({*first.records, *second.records}) == expected(count)
+    assert by_key({*first.records, *second.records}) == expected(2 * EACH)
     for worker in (first, second):
         for numbers in by_key(worker.records).values():
             assert numbers == sorted(numbers)
-
-
-def put_and_wait(kinesis, count: int, first: WorkerProcess, second: WorkerProcess) -> int:
-    """Put EACH more per key than `count`, and wait until one of the workers has each; returns the new count."""
-    put(kinesis, count)
-    count += EACH
-    second.wait_for(lambda: len({*first.records, *second.records}) >= count * KEYS)
-    return count
 
 
 def by_key(records: Collection[Processed]) -> dict[str, list[int]]:
