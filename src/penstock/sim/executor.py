@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +15,9 @@ from penstock.errors import PenstockError
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.faults import STREAM
+from penstock.sim.fibers import VirtualThreads
 from penstock.sim.process import SimProcess
+from penstock.spark.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.shard_opening import ReadingProcess
 from penstock.spark.shard_task import ShardTask, read_shard
@@ -48,7 +50,7 @@ class Attempt:
         driver: Who is told how it ended.
         name: The query's worker id.
         options: The source's.
-        tasks: Its shards, one after the other.
+        tasks: Its shards.
         row_count_max: The action takes no more rows, or None.
         on_end: Called in the driver's process with what came of it.
     """
@@ -87,7 +89,7 @@ class SimExecutor(SimProcess):
     def _run(self, attempt: Attempt) -> None:
         result: dict[str, ShardRows] | TaskFailed = {}
         try:
-            result = {task.shard_id: self._read(attempt, task) for task in attempt.tasks}
+            result = self._read(attempt)
         except PenstockError as error:
             self.world.note("task_failed", attempt.driver.who, self.who, type(error).__name__, str(error))
             result = TaskFailed(error)
@@ -100,28 +102,43 @@ class SimExecutor(SimProcess):
             self.world.note("attempt_ended", attempt.driver.who, self.who, batch, task.shard_id)
         attempt.driver.later(self.world.latency_s(), attempt.on_end, result)
 
-    def _read(self, attempt: Attempt, task: ShardTask) -> ShardRows:
-        world, key, batch = self.world, task.shard_id, task.execution.batch
-        world.note("attempt", attempt.driver.who, self.who, batch, key)
+    def _read(self, attempt: Attempt) -> dict[str, ShardRows]:
+        world, batch = self.world, attempt.tasks[0].execution.batch
+        for task in attempt.tasks:
+            world.note("attempt", attempt.driver.who, self.who, batch, task.shard_id)
         is_slow = world.has_fault("slow_task")
-        numbers: list[int] = []
+        numbers: dict[str, list[int]] = {task.shard_id: [] for task in attempt.tasks}
+        row_count = 0
         is_whole = True
         clock = SimClock(self)
-        rows = read_task(self._kinesis, self._iterators, attempt.options, task, attempt.name)
-        with closing(rows):
+
+        def read(task: ShardTask, hold_page: HoldPage) -> Generator[Any, None, None]:
+            kinesis, iterators, options = self._kinesis, self._iterators, attempt.options
+            return read_task(kinesis, iterators, options, task, attempt.name, hold_page=hold_page)
+
+        with closing(read_concurrently(attempt.tasks, read, VirtualThreads(self))) as rows:
             for page in rows:
-                numbers += map(int, page.column("sequenceNumber").to_pylist())
-                if attempt.row_count_max is not None and len(numbers) >= attempt.row_count_max:
+                numbers[page.column("shardId")[0].as_py()] += map(
+                    int, page.column("sequenceNumber").to_pylist()
+                )
+                row_count += page.num_rows
+                if attempt.row_count_max is not None and row_count >= attempt.row_count_max:
                     is_whole = False
                     break
                 clock.sleep(world.chance.uniform(1.0, 25.0) if is_slow and not world.is_healed else 0.01)
-        given = tuple(numbers)
-        world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, given)
-        return ShardRows(given, is_whole)
+        for key, given in numbers.items():
+            world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, tuple(given))
+        return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
 
 
 def read_task(
-    kinesis: SimKinesis, iterators: IteratorCache, options: SourceOptions, task: ShardTask, name: str
+    kinesis: SimKinesis,
+    iterators: IteratorCache,
+    options: SourceOptions,
+    task: ShardTask,
+    name: str,
+    *,
+    hold_page: HoldPage = nullcontext,
 ) -> Generator[Any, None, None]:
     """Read one shard of a batch as the production does, in any process."""
     process = kinesis.process
@@ -129,7 +146,9 @@ def read_task(
     ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
     reading = ReadingProcess(kinesis, ranges, clock, process.world.chance)
     table = _TaskTable(process, task.execution)
-    return read_shard(task, options, reading, table=table, iterators=iterators, query=name)
+    return read_shard(
+        task, options, reading, table=table, iterators=iterators, query=name, hold_page=hold_page
+    )
 
 
 class _TaskTable(SimLeaseTable):

@@ -7,7 +7,7 @@ memory stays at one page; the claim comes last, and an execution whose claim doe
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -154,7 +154,7 @@ class ClaimedRead:
         self._context = context
         self._clock = clock
         self._progress = _Progress(end=execution.start)
-        self._pages: Iterator[ShardPage] | None = None
+        self._pages: Generator[ShardPage, None, None] | None = None
         self._rest: ShardPage | None = None  # what was cut off the last page
 
     def rows(self) -> Iterator[pa.RecordBatch]:
@@ -192,6 +192,12 @@ class ClaimedRead:
                     yield from self._read_freely()
                     return
         raise self._too_many_changes()
+
+    def close(self) -> None:
+        """Let go of the page that was read last."""
+        self._rest = None
+        if self._pages is not None:
+            self._pages.close()
 
     def _fetch_lease(self) -> Lease | None:
         try:

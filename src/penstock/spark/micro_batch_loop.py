@@ -174,5 +174,4 @@ class _ReadTasks:
     def _rows(self, numbers: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in numbers:
             for number in batch.column(0).to_pylist():
-                for task in self.tasks[number]:
-                    yield from rows_of(task, self.options)
+                yield from rows_of(self.tasks[number], self.options)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
 
@@ -13,6 +14,7 @@ from penstock.core.reading.reader_options import ReaderOptions, WayOut
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.runtime.hash_ranges import HashRanges
+from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.shard_range import ShardRange
 from penstock.spark.spark_options import BatchOptions, SourceOptions
@@ -54,6 +56,7 @@ def open_shard(
     is_foreign: bool = False,
     hash_range: HashRange | None = None,
     iterators: IteratorCache | None = None,
+    hold_page: HoldPage = nullcontext,
 ) -> ShardRange:
     """Open a shard at a position, to be read as a query's options ask for; nothing is asked yet.
 
@@ -68,6 +71,7 @@ def open_shard(
         is_foreign: The start is the checkpoint of a worker that does not note when it was at the tip.
         hash_range: Which hash keys the shard owns, if that is known already.
         iterators: Kept between batches.
+        hold_page: Entered for as long as a page is in memory.
     """
     connection = options.connection
     return ShardRange(
@@ -95,4 +99,5 @@ def open_shard(
         deaggregate=deaggregate,
         rule=MisplacedRule(process.ranges.of(shard_id), options.drops_misplaced_aggregates, hash_range),
         iterators=iterators,
+        hold_page=hold_page,
     )

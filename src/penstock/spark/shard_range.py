@@ -8,7 +8,8 @@ and the end of the shard, and cuts or stops.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
@@ -37,6 +38,7 @@ from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis, RawRecord
 from penstock.spark.arrow_records import records_to_slices
+from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
 
 if TYPE_CHECKING:
@@ -99,6 +101,7 @@ class ShardRange:
         deaggregate: Whether KPL aggregates are taken apart.
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
+        hold_page: Entered for as long as a page is in memory.
     """
 
     def __init__(
@@ -116,6 +119,7 @@ class ShardRange:
         deaggregate: bool = True,
         rule: MisplacedRule | None = None,
         iterators: IteratorCache | None = None,
+        hold_page: HoldPage = nullcontext,
     ) -> None:
         self._kinesis = kinesis
         self._stream = stream
@@ -129,13 +133,14 @@ class ShardRange:
         self._deaggregate = deaggregate
         self._rule = rule
         self._iterators = IteratorCache() if iterators is None else iterators
+        self._hold_page = hold_page
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
         self._is_inside_page = False  # the iterator is behind rows that were not given out yet
         self.began_with_kept_iterator = False
         self.decode_counts = DecodeCounts()
 
-    def pages(self) -> Iterator[ShardPage]:
+    def pages(self) -> Generator[ShardPage, None, None]:
         """Yield pages until the shard's end; the caller stops earlier by no longer asking.
 
         Raises:
@@ -161,7 +166,8 @@ class ShardRange:
                     )
                     return
                 case FetchPage() as step:
-                    yield from self._fetch_page(reader, step)
+                    with self._hold_page():
+                        yield from self._fetch_page(reader, step)
                     if isinstance(reader.final, Finished):
                         return  # its last rows came with the end
                 case step:

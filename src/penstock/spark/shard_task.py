@@ -7,6 +7,7 @@ did, and drops the rows.
 from __future__ import annotations
 
 from collections.abc import Generator
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.lease_table import LeaseTable
 from penstock.spark.arrow_records import delivered
 from penstock.spark.claimed_read import Bounds, ClaimedRead, QueryContext
+from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.shard_opening import ReadingProcess, open_shard
 from penstock.spark.spark_options import SourceOptions
@@ -61,6 +63,7 @@ def read_shard(
     table: LeaseTable,
     iterators: IteratorCache,
     query: str | None = None,
+    hold_page: HoldPage = nullcontext,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of one shard of a batch; when this ends without an error, the batch's end there is fixed.
 
@@ -71,6 +74,7 @@ def read_shard(
         table: The application's lease table.
         iterators: What the process keeps between batches.
         query: Spark's id of the streaming query, or None where it is not known.
+        hold_page: Entered for as long as a page is in memory.
 
     Raises:
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
@@ -85,6 +89,7 @@ def read_shard(
         tip_ms=task.tip_ms,
         is_foreign=task.is_foreign,
         iterators=iterators,
+        hold_page=hold_page,
     )
     share = task.share
     counts = (share.record_count_max, options.shard_record_count_max)
@@ -111,6 +116,7 @@ def read_shard(
         ),
         clock=process.clock,
     )
-    for rows in claimed.rows():
-        yield delivered(rows)
+    with closing(claimed):
+        for rows in claimed.rows():
+            yield delivered(rows)
     shard.report_dropped()

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from penstock.runtime.threads import SYSTEM_THREADS
+from penstock.spark.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.planner import Planner
 from penstock.spark.process_resources import open_metrics_for, reading_process, shard_iterators
 from penstock.spark.shard_task import ShardTask, read_shard
@@ -27,14 +28,21 @@ def open_planner(options: SourceOptions) -> Planner:
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=open_metrics_for,
-        read=lambda task: rows_of(task, options),
+        read=lambda task: rows_of((task,), options),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
     )
 
 
-def rows_of(task: ShardTask, options: SourceOptions, query: str | None = None) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of one shard of a batch, and claim its end; `query` is Spark's id of the streaming query."""
+def rows_of(
+    tasks: Sequence[ShardTask], options: SourceOptions, query: str | None = None
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of some shards of a batch, and claim their ends; `query` is Spark's id of the streaming query."""
     table = open_lease_table(options.lease_table, options.connection)
-    return read_shard(
-        task, options, reading_process(options), table=table, iterators=shard_iterators(), query=query
-    )
+    process, iterators = reading_process(options), shard_iterators()
+
+    def read(task: ShardTask, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
+        return read_shard(
+            task, options, process, table=table, iterators=iterators, query=query, hold_page=hold_page
+        )
+
+    return read_concurrently(tasks, read, SYSTEM_THREADS)

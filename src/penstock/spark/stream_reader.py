@@ -41,7 +41,7 @@ _log: Final = logging.getLogger("penstock.spark")
 
 
 class ShardPartition(InputPartition):
-    """One task: one or more shards of one batch, one after the other."""
+    """One task: one or more shards of one batch, read at the same time."""
 
     def __init__(self, tasks: Sequence[ShardTask]) -> None:
         super().__init__(",".join(task.shard_id for task in tasks))
@@ -142,9 +142,7 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
         """Read each shard's part of a batch and claim its end."""
-        query = _query_id()
-        for task in partition.tasks:
-            yield from rows_of(task, self._options, query)
+        return rows_of(partition.tasks, self._options, _query_id())
 
 
 def _query_id() -> str | None:
