@@ -7,8 +7,9 @@ from contextlib import closing
 
 import pytest
 
+from penstock.core.batches.task_slots import SHARDS_PER_TASK_MAX
 from penstock.runtime.threads import SYSTEM_THREADS
-from penstock.spark.concurrent_read import PAGES_HELD_MAX, SHARDS_AT_ONCE_MAX, read_concurrently
+from penstock.spark.concurrent_read import PAGES_HELD_MAX, read_concurrently
 from spark_support import wait_until
 
 DEADLINE_S = 60.0
@@ -54,7 +55,7 @@ class Shards:
 
 
 def test_the_rows_of_each_shard_come_in_order_and_every_shard_claims():
-    shards, names = Shards(), range(3 * SHARDS_AT_ONCE_MAX)
+    shards, names = Shards(), range(3 * SHARDS_PER_TASK_MAX)
     found = list(read_concurrently(names, shards.read, SYSTEM_THREADS))
     assert sorted(found) == [(name, number) for name in names for number in range(3)]
     for name in names:
@@ -76,8 +77,8 @@ def test_a_shard_that_gives_no_answer_does_not_hold_up_the_others():
 
 def test_no_more_pages_are_held_than_the_task_has_room_for():
     shards = Shards()
-    found = list(read_concurrently(range(SHARDS_AT_ONCE_MAX), shards.read, SYSTEM_THREADS))
-    assert len(found) == 3 * SHARDS_AT_ONCE_MAX
+    found = list(read_concurrently(range(SHARDS_PER_TASK_MAX), shards.read, SYSTEM_THREADS))
+    assert len(found) == 3 * SHARDS_PER_TASK_MAX
     assert 1 <= shards.held_most <= PAGES_HELD_MAX
     assert shards.held == 0
 

@@ -144,7 +144,7 @@ def read_task(
     process = kinesis.process
     clock = SimClock(process)
     ranges = HashRanges(kinesis, STREAM_NAME, clock.monotonic_s)
-    reading = ReadingProcess(kinesis, ranges, clock, process.world.chance)
+    reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who)
     table = _TaskTable(process, task.execution)
     return read_shard(
         task, options, reading, table=table, iterators=iterators, query=name, hold_page=hold_page

@@ -131,6 +131,8 @@ class BatchSettler:
             self._fix_ends(start, given, shards, unclaimed)
             rows |= self.look(unclaimed)
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
+        if unclaimed:  # who made those claims says nothing of the cluster
+            settlement = replace(settlement, processes=frozenset())
         refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), settlement.queries)
         for shard_id, surprise in settlement.surprises:
             _explain(shard_id, surprise, start.batch)

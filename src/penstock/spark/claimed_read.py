@@ -82,6 +82,7 @@ class QueryContext:
     Args:
         stream: The stream that is read; a lease of another one is refused. None does not ask.
         query: Spark's id of the streaming query, or None where Spark does not tell.
+        process: Tells this process from the others that read the batch.
         deaggregates: Whether aggregates are taken apart. Positions count user records either way.
         retention_ms: The stream's retention: claims that are older are needed by nobody.
         tip_ms: Moment at which nothing was left behind the batch's start, or None.
@@ -90,6 +91,7 @@ class QueryContext:
 
     stream: StreamIdentity | None = None
     query: str | None = None
+    process: str | None = None
     deaggregates: bool = True
     retention_ms: int = 24 * 3_600_000
     tip_ms: int | None = None
@@ -388,6 +390,7 @@ class ClaimedRead:
             children=so_far.children,
             kept_iterator=self._shard.began_with_kept_iterator,
             query=self._context.query,
+            process=self._context.process,
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:

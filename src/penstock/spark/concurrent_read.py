@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
+from penstock.core.batches.task_slots import SHARDS_PER_TASK_MAX
 from penstock.runtime.threads import Threads
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from penstock.runtime.loop import Condition
 
-SHARDS_AT_ONCE_MAX: Final = 32
 PAGES_HELD_MAX: Final = 8
 """A page has 10 MiB at most, and as much again as rows."""
 
@@ -49,7 +49,7 @@ def read_concurrently(
     if len(shards) == 1:
         yield from read(shards[0], contextlib.nullcontext)
         return
-    pool = threads.pool("penstock-read", min(len(shards), SHARDS_AT_ONCE_MAX))
+    pool = threads.pool("penstock-read", min(len(shards), SHARDS_PER_TASK_MAX))
     crowd = _Crowd(threads, len(shards))
     try:
         for shard in shards:

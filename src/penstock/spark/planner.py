@@ -19,6 +19,7 @@ from typing import Any, Final
 from penstock.core.batches.claims import Execution, find_later_claims, last_claimed_batch
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState
+from penstock.core.batches.task_slots import TaskSlots
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_events import StartReader
 from penstock.core.leases.lease import Lease
@@ -113,6 +114,8 @@ class Planner:
         self._retention_ms = 24 * 3_600_000
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
+        self._slots = TaskSlots()
+        self._task_counts: dict[int, int] = {}  # of the batch that was given to Spark last
         self._settlement: Settlement | None = None
         self._batch = 0  # the last one that Spark has spoken of
         self._done: StreamOffset | None = None  # what Spark has said is done, until a batch begins
@@ -180,8 +183,16 @@ class Planner:
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
-        split = plan_tasks(weights, self._options.shards_per_task, self._options.partitions_max)
+        split = plan_tasks(weights, self._task_count(len(weights)))
+        self._task_counts = {end.batch: len(split)}
         return [[by_shard[shard_id] for shard_id in task] for task in split]
+
+    def _task_count(self, shard_count: int) -> int:
+        options = self._options
+        count = self._slots.plan_count(shard_count)
+        if options.shards_per_task is not None:
+            count = -(-shard_count // options.shards_per_task)
+        return count if options.partitions_max is None else min(count, options.partitions_max)
 
     def _shard_tasks(self, batch: GivenBatch, shards: QueryShards) -> Iterator[ShardTask]:
         end = batch.end
@@ -360,6 +371,9 @@ class Planner:
     ) -> None:
         settlement = self._settler.settle(start, self._given, shards, self._stream, is_last=is_last)
         self._settlement = settlement
+        task_count = self._task_counts.get(start.batch)
+        if task_count is not None and settlement.processes:
+            self._slots.learn(task_count, len(settlement.processes))
         self._weights = {shard_id: state.bytes_count for shard_id, state in shards.states.items()}
         self._measure(settlement, shards)
         query_worker.tell(settlement.progress)

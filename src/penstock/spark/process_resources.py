@@ -19,6 +19,7 @@ from penstock.spark.spark_options import BatchOptions, SourceOptions
 from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch, open_kinesis
 
 _chance: Final = random.SystemRandom()
+_names: Final[dict[int, str]] = {}
 _iterators: Final[dict[int, IteratorCache]] = {}
 _hash_ranges: Final[dict[tuple[int, AwsOptions, str], HashRanges]] = {}
 
@@ -44,4 +45,8 @@ def reading_process(options: SourceOptions | BatchOptions) -> ReadingProcess:
     ranges = _hash_ranges.get(key)
     if ranges is None:
         ranges = _hash_ranges.setdefault(key, HashRanges(kinesis, options.stream, clock.monotonic_s))
-    return ReadingProcess(kinesis, ranges, clock, _chance)
+    return ReadingProcess(kinesis, ranges, clock, _chance, _process_name())
+
+
+def _process_name() -> str:
+    return _names.setdefault(os.getpid(), f"{_chance.getrandbits(40):010x}")

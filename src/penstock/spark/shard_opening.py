@@ -36,12 +36,14 @@ class ReadingProcess:
         ranges: Which hash keys the stream's shards own.
         clock: Time.
         chance: Jitter.
+        name: Tells the process from all others.
     """
 
     kinesis: Kinesis
     ranges: HashRanges
     clock: Clock
     chance: Chance
+    name: str
 
 
 def open_shard(

@@ -109,6 +109,7 @@ def read_shard(
         context=QueryContext(
             stream=task.stream,
             query=query,
+            process=process.name,
             deaggregates=task.deaggregates,
             retention_ms=task.retention_ms,
             tip_ms=task.tip_ms,

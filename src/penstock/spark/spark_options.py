@@ -40,7 +40,7 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("leasesToAcquire", _COUNT, None, "Maximum number of leases that the query takes or asks for per round. Default: its whole share at once.", _SOURCE, ("maxLeasesToStealAtOneTime",)),
     Option("metrics", one_of("none", "log", "cloudwatch"), "none", "Where the driver's metrics go: its log, or CloudWatch under the application's name. docs/metrics.md lists them.", _SOURCE),
     Option("metricsInterval", duration(1, 86_400), 60.0, "Time between two reports of the metrics.", _SOURCE),
-    Option("shardsPerTask", _COUNT, 1, "How many shards one Spark task reads on average. Shards with little traffic share a task; busy ones have their own.", _SOURCE),
+    Option("shardsPerTask", _COUNT, None, "How many shards one Spark task reads on average; it reads up to 32 at the same time. Shards with little traffic share a task; busy ones have their own. Default: as many tasks as the cluster runs at once, as the batches before have shown.", _SOURCE),
     Option("maxPartitions", _COUNT, None, "Maximum number of tasks in a batch.", _SOURCE),
     Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard. There a sequence number names the last record that is done (in streaming the shard's ancestors are done too), and `*` means the rest.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Shorthand for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
@@ -145,7 +145,7 @@ class SourceOptions:
     leases_to_acquire: int | None
     metrics: str
     metrics_interval_s: float
-    shards_per_task: int
+    shards_per_task: int | None
     partitions_max: int | None
     starting: StartingPosition
     starting_is_given: bool

@@ -461,19 +461,19 @@ def test_a_shard_that_the_copy_knows_as_done_stays_done():
 
 
 @pytest.mark.parametrize(
-    ("weights", "per_task", "tasks_max", "expected"),
+    ("weights", "task_count", "expected"),
     [
-        ({}, 1, None, []),
-        ({"b": 1, "a": 2}, 1, None, [["a"], ["b"]]),
-        ({"a": 100, "b": 1, "c": 1, "d": 1}, 2, None, [["a"], ["b", "c", "d"]]),
-        ({"a": 0, "b": 0, "c": 0, "d": 0}, 2, None, [["a", "c"], ["b", "d"]]),
-        ({"a": 5, "b": 4, "c": 3}, 1, 2, [["a"], ["b", "c"]]),
-        ({"a": 5, "b": 4, "c": 3}, 9, None, [["a", "b", "c"]]),
-        ({"a": 5}, 1, 9, [["a"]]),
+        ({}, 1, []),
+        ({"b": 1, "a": 2}, 2, [["a"], ["b"]]),
+        ({"a": 100, "b": 1, "c": 1, "d": 1}, 2, [["a"], ["b", "c", "d"]]),
+        ({"a": 0, "b": 0, "c": 0, "d": 0}, 2, [["a", "c"], ["b", "d"]]),
+        ({"a": 5, "b": 4, "c": 3}, 2, [["a"], ["b", "c"]]),
+        ({"a": 5, "b": 4, "c": 3}, 1, [["a", "b", "c"]]),
+        ({"a": 5}, 9, [["a"]]),
     ],
 )
-def test_busy_shards_are_read_alone_and_quiet_ones_together(weights, per_task, tasks_max, expected):
-    assert plan_tasks(weights, per_task, tasks_max) == expected
+def test_busy_shards_are_read_alone_and_quiet_ones_together(weights, task_count, expected):
+    assert plan_tasks(weights, task_count) == expected
 
 
 # --- size ---------------------------------------------------------------------------------------------------------

@@ -242,7 +242,9 @@ def test_a_new_checkpoint_location_under_an_earlier_worker_id_goes_on_at_the_che
 
 
 def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, client):
-    q = query(leaseDuration="60s")  # else the thief, which never renews, would lose it again
+    q = query(
+        leaseDuration="60s", shardsPerTask="1"
+    )  # else the thief, which never renews, would lose it again
     put(client, q.stream, numbered(0, 40))
     q.drain()
     put(client, q.stream, numbered(40, 80))

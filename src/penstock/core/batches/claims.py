@@ -59,6 +59,7 @@ class ClaimNote:
         children: The shards that follow, when the end is SHARD_END.
         kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
         query: Spark's id of the streaming query, or None where Spark does not tell.
+        process: Tells the process that made the claim from the others that read the batch; None in older claims.
     """
 
     has_more: bool = False
@@ -71,6 +72,7 @@ class ClaimNote:
     children: tuple[ChildShard, ...] = ()
     kept_iterator: bool = False
     query: str | None = None
+    process: str | None = None
 
     def to_bytes(self) -> bytes:
         """Encode for the claim's `note`."""
@@ -85,6 +87,7 @@ class ClaimNote:
             "arrival": self.last_arrival_ms,
             "kept": self.kept_iterator,
             "query": self.query,
+            "process": self.process,
             "children": [
                 [child.shard_id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
                 for child in self.children
@@ -111,6 +114,7 @@ def parse_note(note: bytes) -> ClaimNote | None:
             ),
             kept_iterator=bool(document["kept"]),
             query=document["query"],
+            process=document.get("process"),
         )
     except (ValueError, KeyError, TypeError, PositionError):
         return None

@@ -254,6 +254,7 @@ class Settlement:
         surprises: Shards whose start is not simply the end of the batch before, and why.
         progress: For the coordinator's watch and its balance by throughput.
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
+        processes: The processes that made the claims.
     """
 
     record_count: int
@@ -263,6 +264,7 @@ class Settlement:
     surprises: tuple[tuple[str, Surprise], ...]
     progress: tuple[ReaderProgress, ...]
     queries: frozenset[str] = frozenset()
+    processes: frozenset[str] = frozenset()
 
 
 class QueryShards:
@@ -451,6 +453,7 @@ class QueryShards:
             surprises=tuple(surprises),
             progress=tuple(progress),
             queries=frozenset(note.query for note in notes if note.query is not None),
+            processes=frozenset(note.process for note in notes if note.process is not None),
         )
 
     def _begin(

@@ -6,27 +6,21 @@ import heapq
 from collections.abc import Mapping
 
 
-def plan_tasks(
-    weights: Mapping[str, int], shards_per_task: int = 1, tasks_max: int | None = None
-) -> list[list[str]]:
+def plan_tasks(weights: Mapping[str, int], task_count: int) -> list[list[str]]:
     """Deal shards out to tasks, heaviest first, each to the task that has least so far.
 
     Args:
         weights: Shard id to the bytes of its last batch; equal weights where nothing is known.
-        shards_per_task: Shards in a task on average, at least 1.
-        tasks_max: At most so many tasks, or None.
+        task_count: How many tasks, at least 1 where there are shards.
 
     Returns:
         Shard ids by task; every shard once, no task empty. The same answer for the same question.
     """
-    count = -(-len(weights) // shards_per_task)
-    if tasks_max is not None:
-        count = min(count, tasks_max)
-    if count >= len(weights):
+    if task_count >= len(weights):
         return [[shard] for shard in sorted(weights)]
-    tasks: list[list[str]] = [[] for _ in range(count)]
+    tasks: list[list[str]] = [[] for _ in range(task_count)]
     # A task with equal bytes takes the next shard when it has fewer shards: a shard costs calls even when it is empty.
-    loads = [(0, 0, place) for place in range(count)]
+    loads = [(0, 0, place) for place in range(task_count)]
     for shard in sorted(weights, key=lambda key: (-weights[key], key)):
         load, held, place = heapq.heappop(loads)
         tasks[place].append(shard)
