@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
-from penstock.aws.kcl3_tables import DynamoKcl3Tables
-from penstock.aws.kinesis import AwsKinesis
-from penstock.aws.lease_table import DynamoLeaseTable, LeaseTableOptions
-from penstock.aws.object_lease_table import ObjectLeaseTable
-from penstock.aws.s3_objects import S3Objects
-from penstock.aws.stream_control import StreamControl
 from penstock.core.keyword_options import check_names, field_names
 from penstock.errors import OptionError
-from penstock.ports.fan_out import FanOut
-from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis
-from penstock.ports.lease_table import LeaseTable
-from penstock.runtime.file_objects import FileObjects
 from penstock.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
+    from penstock.aws.lease_table import LeaseTableOptions
+    from penstock.aws.stream_control import StreamControl
+    from penstock.ports.fan_out import FanOut
+    from penstock.ports.kcl3_tables import Kcl3Tables
+    from penstock.ports.kinesis import Kinesis
+    from penstock.ports.lease_table import LeaseTable
+
+# An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
 
 
 def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()) -> AwsOptions:
@@ -39,18 +38,22 @@ def parse_connection(fields: Mapping[str, Any], also_known: Collection[str] = ()
 
 def open_kinesis(options: AwsOptions | None = None) -> Kinesis:
     """Return the stream service; connections are shared by everything in this process with the same options."""
+    from penstock.aws.kinesis import AwsKinesis
+
     return AwsKinesis(AwsOptions() if options is None else options)
 
 
 def open_fan_out(options: AwsOptions | None = None) -> FanOut:
     """Return registered consumers and subscriptions; nothing is asked and no connection made yet."""
-    from penstock.aws.fan_out import AwsFanOut  # here: h2 is loaded where it is used
+    from penstock.aws.fan_out import AwsFanOut
 
     return AwsFanOut(AwsOptions() if options is None else options)
 
 
 def open_stream_control(options: AwsOptions | None = None) -> StreamControl:
     """Return what an operator does with whole streams."""
+    from penstock.aws.stream_control import StreamControl
+
     return StreamControl(AwsOptions() if options is None else options)
 
 
@@ -70,13 +73,21 @@ def open_lease_table(
     options = AwsOptions() if options is None else options
     scheme, is_url, path = name.partition("://")
     if not is_url:
+        from penstock.aws.lease_table import DynamoLeaseTable
+
         return DynamoLeaseTable(name, options, table_options)
+    if scheme in ("s3", "file"):
+        from penstock.aws.object_lease_table import ObjectLeaseTable
     if scheme == "s3":
+        from penstock.aws.s3_objects import S3Objects
+
         bucket, _, prefix = path.partition("/")
         if not bucket or not prefix.strip("/"):
             raise OptionError(f"lease table {name}: expected s3://bucket/prefix")
         return ObjectLeaseTable(S3Objects(bucket, prefix.strip("/"), options), options.retry_plan)
     if scheme == "file":
+        from penstock.runtime.file_objects import FileObjects
+
         return ObjectLeaseTable(FileObjects(path, options.deadline_s), options.retry_plan)
     raise OptionError(
         f"lease table {name}: expected the name of a DynamoDB table, s3://bucket/prefix or file:///folder"
@@ -87,6 +98,8 @@ def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl
     """Return what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
     if "://" in lease_table:
         return None
+    from penstock.aws.kcl3_tables import DynamoKcl3Tables
+
     return DynamoKcl3Tables(lease_table, AwsOptions() if options is None else options)
 
 
@@ -94,6 +107,8 @@ def open_cloudwatch(
     application: str, worker: str, options: AwsOptions | None = None, interval_s: float = 60.0
 ) -> CloudWatchMetrics:
     """Return metrics that go to CloudWatch under the application's name, as the KCL's do; the caller closes them."""
+    from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
+
     return CloudWatchMetrics(
         application, options, dimensions={"WorkerIdentifier": worker}, interval_s=interval_s
     )
@@ -101,7 +116,6 @@ def open_cloudwatch(
 
 __all__ = [
     "AwsOptions",
-    "LeaseTableOptions",
     "SystemClock",
     "open_cloudwatch",
     "open_fan_out",

@@ -484,7 +484,7 @@ def check_written(records, is_marked):
 @pytest.mark.parametrize("is_marked", [False, True])
 @given(RECORDS.filter(lambda records: len(records) > 1))
 def test_the_bytes_are_those_that_protobuf_writes(is_marked, records):
-    message = aggregation._AggregatedRecord()
+    message = aggregation._message_classes()[0]()
     message.partition_key_table.extend(dict.fromkeys(key for key, _, _ in records))
     message.explicit_hash_key_table.extend(
         dict.fromkeys(hash_key for _, hash_key, _ in records if hash_key is not None)

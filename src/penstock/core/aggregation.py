@@ -21,15 +21,14 @@ Source:
 
 from __future__ import annotations
 
+import functools
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import repeat
 from operator import itemgetter
 from typing import Any, Final, NamedTuple, Protocol
-
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.message import DecodeError
 
 from penstock.core.hash_key import FULL_RANGE, HashRange, hash_partition_key, parse_hash_key
 from penstock.core.put_entry import PutEntry
@@ -50,7 +49,12 @@ _HASH_KEY_INDEX: Final = "explicit_hash_key_index"
 _MARK_FIELD: Final = "is_resent_when_misplaced"
 
 
-def _message_classes() -> tuple[Any, Any]:
+@functools.cache
+def _message_classes() -> tuple[Any, Any, type[Exception]]:
+    """Make the classes of an aggregate and of a record in it, when the first aggregate comes; and protobuf's own error."""
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+    from google.protobuf.message import DecodeError
+
     file = descriptor_pb2.FileDescriptorProto(
         name="penstock_aggregation.proto", package="penstock", syntax="proto2"
     )
@@ -83,10 +87,7 @@ def _message_classes() -> tuple[Any, Any]:
     pool.Add(file)
     names = ("penstock.AggregatedRecord", "penstock.Record")
     whole, single = (message_factory.GetMessageClass(pool.FindMessageTypeByName(name)) for name in names)
-    return whole, single
-
-
-_AggregatedRecord, _Record = _message_classes()
+    return whole, single, DecodeError
 
 
 class Undecodable(Enum):
@@ -165,30 +166,33 @@ def decode(data: bytes) -> Aggregate | Undecodable | None:  # noqa: PLR0911 - on
     body = data[4:-DIGEST_BYTES]
     if hashlib.md5(body, usedforsecurity=False).digest() != data[-DIGEST_BYTES:]:
         return Undecodable.DIGEST
-    message = _AggregatedRecord()
+    whole, single, decode_error = _message_classes()
+    message = whole()
     try:
         message.ParseFromString(body)
         keys = list(message.partition_key_table)
         hash_keys = list(message.explicit_hash_key_table)
-    except (DecodeError, UnicodeDecodeError):
+    except (decode_error, UnicodeDecodeError):
         return Undecodable.PROTOBUF
     # The C implementation accepts a missing required field and returns an empty value for it, and returns bytes for a
     # text that is no UTF-8.
     if not message.IsInitialized() or bytes in map(type, keys) or bytes in map(type, hash_keys):
         return Undecodable.PROTOBUF
     try:
-        found = _resolve(list(message.records), keys, hash_keys)
+        found = _resolve(single.HasField, list(message.records), keys, hash_keys)
     except IndexError:
         return Undecodable.INDEX
     return Aggregate(found, message.is_resent_when_misplaced) if found else Undecodable.EMPTY
 
 
-def _resolve(records: list[Any], keys: list[str], hash_keys: list[str]) -> list[UserRecord]:
+def _resolve(
+    has_field: Callable[[Any, str], bool], records: list[Any], keys: list[str], hash_keys: list[str]
+) -> list[UserRecord]:
     """Look up the keys; raise IndexError where a record points outside the tables."""
     # One user record costs half a microsecond here: `tuple.__new__` saves a third of the time of UserRecord(...), and
     # most aggregates have no explicit hash keys to look up.
     new = tuple.__new__
-    if True not in map(_Record.HasField, records, repeat(_HASH_KEY_INDEX)):
+    if True not in map(has_field, records, repeat(_HASH_KEY_INDEX)):
         return [
             new(UserRecord, (keys[record.partition_key_index], None, record.data, place))
             for place, record in enumerate(records)

@@ -8,10 +8,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from penstock.spark.row_writer import RowWriter, TaskReport, check_columns, sum_up
+from penstock.spark.row_writer import RowWriter
+from penstock.spark.sink_columns import check_columns
 from penstock.spark.sink_metrics import SinkReport, reports_of_json, reports_to_json
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import parse_sink
+from penstock.spark.task_report import TaskReport, sum_up
 
 if TYPE_CHECKING:
     import pyarrow as pa

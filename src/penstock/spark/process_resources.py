@@ -10,27 +10,16 @@ import os
 import random
 from typing import Final
 
-from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.hash_ranges import HashRanges
-from penstock.runtime.metrics_log import LoggingMetrics
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.shard_opening import ReadingProcess
 from penstock.spark.spark_options import BatchOptions, SourceOptions
-from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch, open_kinesis
+from penstock.wiring import AwsOptions, SystemClock, open_kinesis
 
 _chance: Final = random.SystemRandom()
 _names: Final[dict[int, str]] = {}
 _iterators: Final[dict[int, IteratorCache]] = {}
 _hash_ranges: Final[dict[tuple[int, AwsOptions, str], HashRanges]] = {}
-
-
-def open_metrics_for(options: SourceOptions, worker: str) -> ClosableMetrics:
-    """Open what option `metrics` names."""
-    if options.metrics == "log":
-        return LoggingMetrics(options.metrics_interval_s)
-    if options.metrics == "cloudwatch":
-        return open_cloudwatch(options.application, worker, options.connection, options.metrics_interval_s)
-    return NoMetrics()
 
 
 def shard_iterators() -> IteratorCache:

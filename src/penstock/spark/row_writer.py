@@ -7,91 +7,25 @@ entries only. Here rows are read from Arrow, routed by stream, and counted.
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from penstock.errors import OptionError, RecordError
-from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions, WriteReport
+from penstock.errors import RecordError
+from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.sink_metrics import merge
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import SinkOptions
+from penstock.spark.task_report import TaskReport
 from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import Row
-    from pyspark.sql.types import StructType
 
-_log: Final = logging.getLogger("penstock.spark")
-_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
-    "data": ("binary", "string"),
-    "partitionKey": ("string",),
-    "explicitHashKey": ("string",),
-    "streamName": ("string",),
-}
 _SLICE_BYTES: Final = 4 * 2**20
 _SLICE_ROWS_MAX: Final = 10_000
-_REQUIRED: Final = ("data", "partitionKey")
 _Values: TypeAlias = tuple[Any, Any, Any, Any]
 """One row's data, partition key, explicit hash key and stream; None where it has none."""
-
-
-def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> tuple[str, ...]:
-    """Check the columns of the rows before anything runs.
-
-    Returns:
-        Their names as the rows spell them, in the order data, partitionKey, explicitHashKey, streamName; an empty text
-        for a missing one.
-
-    Raises:
-        OptionError: A column is missing, unknown or of a wrong type, or the mode would replace the stream.
-    """
-    if overwrite:
-        raise OptionError(
-            "a stream cannot be replaced: use mode append (batch) or outputMode append (streaming); for what an "
-            "aggregation changed, use outputMode update with foreachBatch and write each batch"
-        )
-    found = {field.name.lower(): field for field in schema.fields}
-    known = {name.lower() for name in _TYPES}
-    unknown = sorted(field.name for key, field in found.items() if key not in known)
-    if unknown:
-        raise OptionError(
-            f"the sink does not know the column {', '.join(unknown)}: it takes data, partitionKey and, if wanted, "
-            "explicitHashKey and streamName; put the rest into data, for instance with "
-            "to_json(struct('*')).alias('data')"
-        )
-    for name in _REQUIRED:
-        if name.lower() not in found:
-            raise OptionError(
-                f"the column {name} is missing; add it, for instance with "
-                + (
-                    "to_json(struct('*')).alias('data')"
-                    if name == "data"
-                    else "col('id').cast('string').alias('partitionKey')"
-                )
-            )
-    for name, types in _TYPES.items():
-        column = found.get(name.lower())
-        if column is not None and column.dataType.typeName() not in types:
-            raise OptionError(
-                f"the column {column.name} is {column.dataType.simpleString()}; the sink takes {' or '.join(types)}"
-            )
-    if options.stream is None and "streamname" not in found:
-        raise OptionError(
-            "where to write? Set option streamName, or add a column streamName that routes each row"
-        )
-    return tuple(found[name.lower()].name if name.lower() in found else "" for name in _TYPES)
-
-
-@dataclass(frozen=True, slots=True)
-class TaskReport:
-    """What one task has written: its writes by stream, and how many rows became dead letters."""
-
-    reports: dict[str, WriteReport] = field(default_factory=dict)
-    dead_letter_count: int = 0
 
 
 class RowWriter:
@@ -209,21 +143,3 @@ def _values_of_rows(rows: Iterator[Row], columns: tuple[str, ...]) -> Iterator[_
     for row in rows:
         data, key, hash_key, stream = (row[column] if column else None for column in columns)
         yield (bytes(data) if isinstance(data, bytearray) else data, key, hash_key, stream)
-
-
-def sum_up(written: Iterable[TaskReport], what: str) -> tuple[dict[str, WriteReport], int]:
-    """Add up and log the reports of the tasks; return them by stream, and the number of dead letters."""
-    written = list(written)
-    by_stream: dict[str, list[WriteReport]] = {}
-    for message in written:
-        for stream, report in message.reports.items():
-            by_stream.setdefault(stream, []).append(report)
-    totals = {stream: merge(reports) for stream, reports in sorted(by_stream.items())}
-    dead_letters = sum(message.dead_letter_count for message in written)
-    for stream, report in totals.items():
-        _log.info("%s to stream %s: %s", what, stream, report)
-    if dead_letters:
-        _log.warning(
-            "%s: %d rows that the service can never accept went to the dead letters", what, dead_letters
-        )
-    return totals, dead_letters

@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.spark.engine import STREAMS_ARROW, StreamWriter
-from penstock.spark.row_writer import RowWriter, TaskReport, sum_up
 from penstock.spark.sink_metrics import record_commit
 from penstock.spark.spark_options import SinkOptions
+from penstock.spark.task_report import TaskReport, sum_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from penstock.spark.row_writer import RowWriter
 
 
 @dataclass
@@ -32,15 +34,24 @@ def _reports(messages: list[WriterCommitMessage | None]) -> list[TaskReport]:
     return [message.report for message in messages if isinstance(message, KinesisCommitMessage)]
 
 
+def _open(options: SinkOptions, columns: tuple[str, ...], write_id: str | None = None) -> RowWriter:
+    # Only a task writes rows. A commit, for which Spark starts a process too, does without what that takes.
+    from penstock.spark.row_writer import RowWriter
+
+    return RowWriter(options, columns, write_id)
+
+
 class KinesisBatchWriter(DataSourceArrowWriter):
     """The sink of `df.write`."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
-        self._rows = RowWriter(options, columns, uuid.uuid4().hex)
+        self._options = options
+        self._columns = columns
+        self._write_id = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
         """Write one task's rows."""
-        return KinesisCommitMessage(self._rows.write(iterator))
+        return KinesisCommitMessage(_open(self._options, self._columns, self._write_id).write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what was written."""
@@ -55,19 +66,19 @@ class KinesisStreamWriter(StreamWriter):
     """The sink of `df.writeStream`."""
 
     def __init__(self, options: SinkOptions, columns: tuple[str, ...]) -> None:
-        self._rows = RowWriter(options, columns)
-        self._checkpoint_location = options.checkpoint_location
+        self._options = options
+        self._columns = columns
 
     def write(self, iterator: Iterator[Any]) -> KinesisCommitMessage:
         """Write one task's rows of a micro-batch, which come in Arrow batches or one by one."""
-        write = self._rows.write if STREAMS_ARROW else self._rows.write_rows
-        return KinesisCommitMessage(write(iterator))
+        rows = _open(self._options, self._columns)
+        return KinesisCommitMessage(rows.write(iterator) if STREAMS_ARROW else rows.write_rows(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
         totals, dead_letters = sum_up(_reports(messages), f"micro-batch {batchId}")
-        if self._checkpoint_location is not None:
-            record_commit(self._checkpoint_location, batchId, totals, dead_letters)
+        if self._options.checkpoint_location is not None:
+            record_commit(self._options.checkpoint_location, batchId, totals, dead_letters)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log what was written; the batch will be written again (at least once)."""

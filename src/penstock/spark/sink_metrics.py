@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
 from penstock.errors import UsageError
-from penstock.producer.task_writer import ShardCounts, WriteReport
+from penstock.producer.write_report import ShardCounts, WriteReport
 from penstock.spark.folder import Folder
 
 _log: Final = logging.getLogger("penstock.spark")

@@ -72,8 +72,8 @@ class KinesisDataSource(DataSource):
     @explained
     def writer(self, schema: StructType, overwrite: bool) -> KinesisBatchWriter:
         """Return the batch writer."""
-        from penstock.spark.row_writer import check_columns
         from penstock.spark.sink import KinesisBatchWriter
+        from penstock.spark.sink_columns import check_columns
 
         options, notes = parse_sink(self._own_options())
         _say(notes)
@@ -82,8 +82,8 @@ class KinesisDataSource(DataSource):
     @explained
     def streamWriter(self, schema: StructType, overwrite: bool) -> KinesisStreamWriter:  # noqa: N802 - Spark's name
         """Return the streaming writer."""
-        from penstock.spark.row_writer import check_columns
         from penstock.spark.sink import KinesisStreamWriter
+        from penstock.spark.sink_columns import check_columns
 
         options, notes = parse_sink(self._own_options())
         _say(notes)

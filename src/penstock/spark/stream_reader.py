@@ -26,16 +26,17 @@ from penstock.spark.engine import (
     has_limit,
     limit_of,
 )
-from penstock.spark.planner import Planner
 from penstock.spark.progress import with_report
 from penstock.spark.shard_task import ShardTask
-from penstock.spark.source_opening import open_planner, rows_of
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.spark_options import SourceOptions
+from penstock.spark.task_opening import rows_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.streaming.datasource import ReadLimit
+
+    from penstock.spark.planner import Planner
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -58,6 +59,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _opened(self) -> Planner:
         if self._planner is None:
+            from penstock.spark.planner_opening import open_planner
+
             exit_on_termination()
             self._planner = open_planner(self._options)
         return self._planner

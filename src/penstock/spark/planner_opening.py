@@ -1,0 +1,37 @@
+"""Open a query's planner on the real service, in the process beside the driver."""
+
+from __future__ import annotations
+
+import random
+
+from penstock.ports.metrics import ClosableMetrics, NoMetrics
+from penstock.runtime.metrics_log import LoggingMetrics
+from penstock.runtime.threads import SYSTEM_THREADS
+from penstock.spark.planner import Planner
+from penstock.spark.spark_options import SourceOptions
+from penstock.spark.task_opening import rows_of
+from penstock.wiring import SystemClock, open_cloudwatch, open_kcl3_tables, open_kinesis, open_lease_table
+
+
+def open_planner(options: SourceOptions) -> Planner:
+    """Return the driver's side of a query; nothing is asked yet."""
+    return Planner(
+        options,
+        open_kinesis(options.connection),
+        open_lease_table(options.lease_table, options.connection),
+        clock=SystemClock(),
+        chance=random.SystemRandom(),
+        threads=SYSTEM_THREADS,
+        open_metrics=_open_metrics,
+        read=lambda task: rows_of((task,), options),
+        kcl3=open_kcl3_tables(options.lease_table, options.connection),
+    )
+
+
+def _open_metrics(options: SourceOptions, worker: str) -> ClosableMetrics:
+    """Open what option `metrics` names."""
+    if options.metrics == "log":
+        return LoggingMetrics(options.metrics_interval_s)
+    if options.metrics == "cloudwatch":
+        return open_cloudwatch(options.application, worker, options.connection, options.metrics_interval_s)
+    return NoMetrics()
