@@ -64,6 +64,7 @@ class Query:
             "leaseDuration": "5s",
             "fetchInterval": "0ms",
             "probeInterval": "200ms",
+            "shardsPerTask": "1",  # so that a test can say which shard is read
             **options,
         }
         self.readers = []

@@ -44,8 +44,8 @@ class FoundProcess:
 
 def kind_of(command: str) -> ProcessKind:
     """Return what a process is, judged by its command line."""
-    if "pyspark.daemon" in command:
-        # Spark's name of what does the work in executors; the other daemons only look at options and plans.
+    if "pyspark.daemon" in command or "penstock.spark.daemon" in command:
+        # What does the work in executors; the other daemons only look at options and plans.
         return ProcessKind.WORKER if command.rstrip().endswith("pyspark.worker") else ProcessKind.OTHER
     if "python_streaming_source_runner" in command:
         return ProcessKind.PLANNER

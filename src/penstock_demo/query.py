@@ -106,6 +106,7 @@ def open_session(folder: str) -> SparkSession:
         .config("spark.driver.memory", "1g")
         # A program that lives for seconds: the second compiler would take the time of what it makes faster.
         .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.python.daemon.module", "penstock.spark.daemon")
         .config("spark.local.dir", f"{folder}/spark-local")
         .config("spark.sql.warehouse.dir", f"{folder}/spark-warehouse")
         .config("spark.sql.shuffle.partitions", "2")

@@ -112,6 +112,7 @@ def test_processes_are_listed_the_same_without_a_proc_folder(family, monkeypatch
         ),
         ("python -m pyspark.sql.streaming.python_streaming_source_runner ", ProcessKind.PLANNER),
         ("python -m pyspark.daemon pyspark.worker ", ProcessKind.WORKER),
+        ("python -m penstock.spark.daemon pyspark.worker ", ProcessKind.WORKER),
         ("python -m pyspark.daemon pyspark.sql.worker.create_data_source ", ProcessKind.OTHER),
         ("chmod 0644 /tmp/x", ProcessKind.OTHER),
     ],

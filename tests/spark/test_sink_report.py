@@ -9,7 +9,7 @@ import pytest
 from pyspark import TaskContext
 
 from penstock.errors import OptionError, PenstockError, UsageError
-from penstock.producer.task_writer import ShardCounts, WriteReport
+from penstock.producer.write_report import ShardCounts, WriteReport
 from penstock.spark import SinkReport, sink_report
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.sink_metrics import FILE_NAME, merge, record_commit

@@ -16,6 +16,7 @@ from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import SinkOptions
 from penstock.spark.task_report import TaskReport
+from penstock.spark.worker_memory import freeze_once
 from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
@@ -58,10 +59,13 @@ class RowWriter:
     @explained
     def _write_all(self, rows: Iterator[_Values]) -> TaskReport:
         memory = TaskMemory(self._options.buffer_bytes_max)
-        if not self._options.keeps_dead_letters:
-            return self._write(rows, memory, None)
-        with contextlib.closing(DeadLetters(self._options, self._write_id, memory)) as dead:
-            return self._write(rows, memory, dead)
+        try:
+            if not self._options.keeps_dead_letters:
+                return self._write(rows, memory, None)
+            with contextlib.closing(DeadLetters(self._options, self._write_id, memory)) as dead:
+                return self._write(rows, memory, dead)
+        finally:
+            freeze_once()
 
     def _write(self, rows: Iterator[_Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
         writers: dict[str, TaskWriter] = {}

@@ -31,6 +31,7 @@ from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_errors import exit_on_termination, explained, explained_rows
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.task_opening import rows_of
+from penstock.spark.worker_memory import freeze_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -145,7 +146,10 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @explained_rows
     def read(self, partition: ShardPartition) -> Iterator[pa.RecordBatch]:  # type: ignore[override]  # our own partition comes back
         """Read each shard's part of a batch and claim its end."""
-        return rows_of(partition.tasks, self._options, _query_id())
+        try:
+            yield from rows_of(partition.tasks, self._options, _query_id())
+        finally:
+            freeze_once()
 
 
 def _query_id() -> str | None:

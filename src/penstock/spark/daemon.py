@@ -1,0 +1,50 @@
+"""`spark.python.daemon.module=penstock.spark.daemon`: Spark's daemon of Python workers, with Penstock loaded before it forks.
+
+Spark starts Python processes by forking a daemon, and each one imports by itself what it needs. Here the daemon has
+imported it before, and has put all objects out of the garbage collector's sight, so a new process begins at once and the
+collection after each task, which is Spark's, finds little to look at. What the processes do is Spark's own code.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import sys
+
+
+def main() -> None:
+    """Load modules and be Spark's daemon; Spark names the module of the workers in the first argument."""
+    load(sys.argv[1] if len(sys.argv) > 1 else "pyspark.worker")
+    from pyspark.daemon import manager
+
+    manager()
+
+
+def load(worker_module: str) -> None:
+    """Import what the workers of a module need.
+
+    Nothing here may start a thread of Python, since the process forks. Those that pyarrow and numpy start in their libraries
+    are prepared for a fork.
+    """
+    with contextlib.suppress(ImportError):  # the worker that needs it says what is missing
+        if worker_module == "pyspark.worker":
+            _load_for_tasks()
+        else:
+            import penstock.spark.source  # noqa: F401 - loaded, and not used here
+    gc.collect()
+    gc.freeze()
+
+
+def _load_for_tasks() -> None:
+    import pyarrow.compute  # noqa: F401 - all of these are loaded, and none is used here
+    import pyspark.worker  # noqa: F401
+
+    import penstock.aws.kinesis
+    import penstock.aws.lease_table
+    import penstock.spark.row_writer
+    import penstock.spark.sink
+    import penstock.spark.stream_reader  # noqa: F401
+
+
+if __name__ == "__main__":
+    main()
