@@ -1,0 +1,150 @@
+"""The README's blocks without Spark, in their order, against an embedded server, and what the text says that they print."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from docs_blocks import run_blocks, shows
+
+DEADLINE_S = 240.0
+
+
+class Terminal:
+    """A shell in a folder, in which `penstock` and `python` are those of this environment.
+
+    `penstock local` gets a free port, since another server may have the default one. A `pip install` is left out: all of
+    it is installed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        tools = folder / "bin"
+        tools.mkdir()
+        self._tool(tools / "python", f'exec {sys.executable} "$@"')
+        self._tool(tools / "pip", "exit 0")
+        self._tool(
+            tools / "penstock",
+            f'if [ "$1" = local ]; then set -- "$@" --port {port}; fi\nexec {sys.executable} -m penstock "$@"',
+        )
+        environ = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
+        self.environ = {
+            **environ,
+            "PATH": f"{tools}:{environ['PATH']}",
+            "TMPDIR": str(folder),
+            "PYTHONUNBUFFERED": "1",
+        }
+        self._exports = ""
+        self.running: list[Program] = []
+
+    @staticmethod
+    def _tool(path: Path, text: str) -> None:
+        path.write_text(f"#!/bin/bash\n{text}\n")
+        path.chmod(0o755)
+
+    def run(self, script: str) -> str:
+        """Run a block to its end; what it exports counts for the next ones."""
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", f"{self._exports}\n{script}\nexport -p > exports"],
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            cwd=self.folder,
+            env=self.environ,
+            check=False,
+        )
+        assert done.returncode == 0, f"{script}\n{done.stdout}\n{done.stderr}"
+        self._exports = (self.folder / "exports").read_text()
+        return done.stdout
+
+    def start(self, script: str) -> Program:
+        """Start a block that runs until Ctrl-C."""
+        self.running.append(Program(f"{self._exports}\n{script}", self.folder, self.environ))
+        return self.running[-1]
+
+
+class Program:
+    """A block that runs until Ctrl-C; what it prints is kept."""
+
+    def __init__(self, script: str, folder: Path, environ: dict[str, str]) -> None:
+        self.said = ""
+        self._process = subprocess.Popen(
+            ["bash", "-euo", "pipefail", "-c", script],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=folder,
+            env=environ,
+            start_new_session=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout:
+            self.said += line
+
+    def wait_for(self, expected: str) -> None:
+        """Wait until it has printed what a text block shows."""
+        assert self.has_shown(expected), self.said
+
+    def has_shown(self, expected: str) -> bool:
+        """Wait until it has printed what a text block shows, or has ended."""
+        end_s = time.monotonic() + DEADLINE_S
+        while not shows(self.said, expected):
+            if self._process.poll() is not None:
+                self._reader.join(DEADLINE_S)
+                return shows(self.said, expected)
+            assert time.monotonic() < end_s, f"waited for\n{expected}\nand saw\n{self.said}"
+            time.sleep(0.05)
+        return True
+
+    def interrupt(self) -> int:
+        """Press Ctrl-C, which everything in the terminal sees; return the exit status."""
+        os.killpg(self._process.pid, signal.SIGINT)
+        status = self._process.wait(DEADLINE_S)
+        self._reader.join(DEADLINE_S)
+        self._process.stdout.close()
+        return status
+
+    def kill(self) -> None:
+        """End it whatever it does."""
+        if self._process.poll() is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait(DEADLINE_S)
+            self._reader.join(DEADLINE_S)
+            self._process.stdout.close()
+
+
+@pytest.fixture
+def terminal(tmp_path):
+    made = Terminal(tmp_path)
+    yield made
+    for program in made.running:
+        program.kill()
+
+
+def test_the_blocks_without_spark_show_what_they_say(terminal):
+    _, serve, shell, shown, _, _, _, create, _, plain, printed = run_blocks("README.md")
+
+    terminal.start(serve).wait_for("# Streams: orders (2 shards).")
+    assert shows(terminal.run(shell), shown)
+
+    (terminal.folder / "plain.py").write_text(plain)
+    program = terminal.start("exec python plain.py")
+    program.wait_for(printed)
+    assert program.interrupt() == 0, program.said
+    assert "Traceback" not in program.said
+
+    assert terminal.run(create) == "billed is being created; 1 shard will be billed\n"
