@@ -30,6 +30,7 @@ FAILED_BEFORE = {
     68: "one listing that left a shard out was taken for a loss",
     149: "a copy of the checkpoint location went on from the claims of the other driver",
     222: "an iterator that still began at the last record was kept for the next batch",
+    411: "leases that were being brought back were looked for without a pause",
 }
 """Seeds that showed a defect once, in the worlds that they drew then."""
 

@@ -122,7 +122,8 @@ class ShardSyncer:
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended}
         if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
             return False
-        self._restore(scanned)
+        if not self._writes.has_creations():
+            self._restore(scanned)
         return True
 
     def on_empty_table(self, now_s: float) -> None:
