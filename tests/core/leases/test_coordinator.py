@@ -1131,6 +1131,18 @@ def test_a_missing_table_is_reported_and_made_once_however_many_calls_find_it_mi
     assert bench.of(EnsureTable) == [EnsureTable(), EnsureTable()]
 
 
+def test_leases_that_cannot_be_brought_back_yet_are_not_looked_for_without_a_pause():
+    bench = holding()
+    bench.slow = (Renew,)
+    bench.at(4.0)
+    bench.table.rows = {"other": Lease("other", owner="thief", counter=3)}
+    begin = len(bench.seen)
+    bench.at(9.0)
+    assert len([effect for effect in bench.seen[begin:] if isinstance(effect, ScanTable)]) <= 3
+    assert bench.writes(Create) == []
+    assert bench.reports(Topic.TABLE_GONE) == []
+
+
 def test_a_child_that_another_worker_has_created_counts_for_the_end_of_its_parent():
     bench = holding()
     bench.slow = (Create,)

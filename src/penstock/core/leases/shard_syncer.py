@@ -122,8 +122,9 @@ class ShardSyncer:
         unfinished = {key for key, lease in self._memory.items() if not lease.is_ended}
         if not unfinished or not (was_missing or unfinished.isdisjoint(scanned)) or unfinished <= scanned:
             return False
-        if not self._writes.has_creations():
-            self._restore(scanned)
+        # While nothing can be created, since other writes on those leases are under way, the table stays a deleted one.
+        if not self._writes.has_creations() and not self._restore(scanned):
+            self._is_table_gone = was_missing
         return True
 
     def on_empty_table(self, now_s: float) -> None:
@@ -143,14 +144,10 @@ class ShardSyncer:
             self.cold_until_s = None
             self._listing.begin(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
-    def _restore(self, scanned: AbstractSet[str]) -> None:
+    def _restore(self, scanned: AbstractSet[str]) -> bool:
+        """Create what is remembered and not scanned. False while other writes on all those leases are under way."""
         leases = {key: lease for key, lease in self._memory.items() if key not in scanned}
-        self._turn.report(
-            Topic.TABLE_GONE,
-            Level.ERROR,
-            f"{len(leases)} leases are gone with the lease table: they are created again at the "
-            "checkpoints that this worker has seen; records after them are delivered again",
-        )
+        begun = 0
         # One worker: Renew with counter 7, still on its way. Another one: makes the row again. If the new row could count up
         # to 7, the old renewal would be applied to it: so it begins far above.
         for lease in leases.values():
@@ -163,8 +160,19 @@ class ShardSyncer:
                 pending_state=None,
                 claims=(),  # what was seen of them may be older than batches that are done
             )
-            self._writes.enqueue(Create(self.options.own(bare)), ForMissingLease(CreationReason.RESTORED))
+            begun += self._writes.enqueue(
+                Create(self.options.own(bare)), ForMissingLease(CreationReason.RESTORED)
+            )
+        if not begun:
+            return False
+        self._turn.report(
+            Topic.TABLE_GONE,
+            Level.ERROR,
+            f"{len(leases)} leases are gone with the lease table: they are created again at the "
+            "checkpoints that this worker has seen; records after them are delivered again",
+        )
         self._scans.request()
+        return True
 
     def on_table_missing(self) -> None:
         """Observe that the lease table was deleted: what a scan lacks from now on is to be brought back."""
