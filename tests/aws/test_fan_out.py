@@ -1,5 +1,6 @@
 """Subscriptions over HTTP/2, against a server that does what a test says."""
 
+import contextlib
 import queue
 import socket
 import threading
@@ -245,20 +246,22 @@ def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):
 
     def forward(listener):
         connection, _ = listener.accept()
-        asked.append(connection.recv(65536))
-        host, port = asked[0].split()[1].decode().split(":")
-        assert host == "stream.example"
-        there = socket.create_connection((peer.url.split("//")[1].split(":")[0], int(port)))
-        connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
-        for source, target in ((connection, there), (there, connection)):
-            threading.Thread(target=pump, args=(source, target), daemon=True).start()
+        with connection:
+            asked.append(connection.recv(65536))
+            port = int(asked[0].split()[1].rpartition(b":")[2])
+            host = peer.url.split("//")[1].split(":")[0]
+            with socket.create_connection((host, port)) as there:
+                connection.sendall(b"HTTP/1.1 200 Connection established\r\n\r\n")
+                back = threading.Thread(target=pump, args=(there, connection))
+                back.start()
+                pump(connection, there)
+                back.join()
 
     def pump(source, target):
-        try:
+        with contextlib.suppress(OSError):
             while data := source.recv(65536):
                 target.sendall(data)
-        except OSError:
-            pass
+            target.shutdown(socket.SHUT_WR)
 
     with socket.create_server(("127.0.0.1", 0)) as listener:
         threading.Thread(target=forward, args=(listener,), daemon=True).start()

@@ -62,7 +62,7 @@ ITERATOR_LIFE_S: Final = 300.0
 SUBSCRIPTIONS_APART_S: Final = 5.0
 """A consumer's call for a shard is refused for so long after its last one succeeded (API reference, SubscribeToShard)."""
 
-STREAM_CONSUMERS_MAX: Final = 20
+STREAM_CONSUMER_COUNT_MAX: Final = 20
 """Registered consumers of one stream; 50 with On-demand Advantage (API reference, RegisterStreamConsumer)."""
 
 # --- listing shards ---------------------------------------------------------------------------------------

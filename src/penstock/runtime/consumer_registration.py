@@ -11,7 +11,7 @@ import threading
 from typing import Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.limits import STREAM_CONSUMERS_MAX
+from penstock.core.limits import STREAM_CONSUMER_COUNT_MAX
 from penstock.errors import NotFound, PenstockError, Rejected, ResourceBusy, Throttled, UnknownOutcome
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut, StreamConsumer
@@ -98,7 +98,7 @@ class ConsumerRegistration:
             Rejected: Waiting cannot help.
         """
         names = sorted(each.name for each in self._fan_out.fetch_consumers(self._stream_arn))
-        if error.code == "LimitExceededException" and len(names) >= STREAM_CONSUMERS_MAX:
+        if error.code == "LimitExceededException" and len(names) >= STREAM_CONSUMER_COUNT_MAX:
             raise Rejected(
                 f"consumer {self.name} cannot be registered: stream {self._stream_arn} has {len(names)} consumers "
                 f"({', '.join(names)}), and may have no more. Deregister one that is not used any more (penstock streams consumers "
