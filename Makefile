@@ -37,9 +37,11 @@ check: $(STAMP) ## what CI runs before the tests: lint, types, import rules, doc
 
 # One process for each core, at most four: one that runs Spark tests has a JVM, too. A file stays in one process.
 PARALLEL ?= -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder
+# Many of the quick tests wait: one process more than there are cores.
+PARALLEL_QUICK ?= -n $(shell echo $$(( $$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2) + 1 ))) --maxprocesses 4 --dist loadfile --no-loadscope-reorder
 
 test: setup ## the tests that need no minutes, a few with Spark among them; nothing is fetched while they run
-	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "not slow and not soak and not interop"
+	@$(PY) -m pytest $(PARALLEL_QUICK) $(PYTEST_ARGS) -m "not slow and not soak and not interop"
 
 test-slow: setup ## what `make test` leaves out: Spark, kills, demo, examples, other people's servers
 	@$(PY) -m pytest $(PARALLEL) $(PYTEST_ARGS) -m "slow and not soak"

@@ -181,8 +181,8 @@ SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
     Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 33, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 28, SimTable, "decide", promotes_any_batch),
+    Mutant("a take clears the claims", CLAIMS, 6, SimTable, "decide", take_clears_claims),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 103, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 3, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
@@ -196,7 +196,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a refused claim is taken for one's own",
         CLAIMS,
-        6,
+        1,
         claimed_read,
         "judge_refused_claim",
         agrees_with_everything,
@@ -220,7 +220,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        222,
+        17,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
@@ -229,7 +229,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        371,
+        17,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
@@ -275,7 +275,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what came later is skipped with an unread batch",
         SPARK,
-        6,
+        14,
         batch_settling,
         "_up_to",
         skips_what_came_later,
@@ -283,7 +283,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location is not noticed",
         SPARK,
-        13,
+        19,
         planner,
         "find_later_claims",
         finds_no_later_claims,
@@ -292,7 +292,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location counts on from its copy",
         SPARK,
-        94,
+        70,
         planner,
         "rewind_leases",
         counts_on_from_the_copy,
@@ -308,5 +308,5 @@ QUERY_MUTANTS = (
         "_on_failure",
         gives_up_after_a_failure,
     ),
-    Mutant("one listing is a loss", SPARK, 68, startup_checks, "_DENIALS_MIN", 0),
+    Mutant("one listing is a loss", SPARK, 133, startup_checks, "_DENIALS_MIN", 0),
 )
