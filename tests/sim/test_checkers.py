@@ -17,8 +17,10 @@ from penstock.core.leases.lease_writes import (
 )
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
-from penstock.sim.checkers import Broken, Suite, _must_be_even
+from penstock.sim.checker import Broken
+from penstock.sim.checkers import Suite
 from penstock.sim.faults import EPOCH_MS
+from penstock.sim.liveness_checkers import must_be_even
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 
 A, B = "a#1", "b#1"
@@ -556,10 +558,10 @@ def test_what_did_not_fail_is_not_delivered_again():
 )
 def test_leases_are_spread_evenly_as_far_as_limits_allow(counts, limits, found):
     if found is None:
-        _must_be_even(counts, limits)
+        must_be_even(counts, limits)
     else:
         with pytest.raises(Broken, match=found):
-            _must_be_even(counts, limits)
+            must_be_even(counts, limits)
 
 
 def test_what_an_earlier_reader_of_the_worker_left_undone_is_not_released():

@@ -1,21 +1,13 @@
-"""The invariants, each a checker that reads the history line by line.
-
-They ask nothing of the checked code but which of two equal workers comes first.
-
-S checkers judge every line as it comes; L checkers are asked at the end of the liveness phase. The numbers are
-those of the project's reliability scorecard.
-"""
+"""The invariants that hold at every line of the history, and the suite of all checkers."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_view import tie
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import (
     Checkpoint,
@@ -32,41 +24,12 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
+from penstock.sim.checker import Broken, Checker, Violation
 from penstock.sim.history import History, HistoryEntry, name_of
+from penstock.sim.liveness_checkers import AllConsumed, Balanced, Covered
 
-_NO_LIMITS: Final[Mapping[str, int]] = {}
 _ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
 _CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
-
-
-@dataclass(frozen=True, slots=True)
-class Violation:
-    """A broken invariant: which, when, and what was seen."""
-
-    invariant: str
-    at_s: float
-    what: str
-
-    def __str__(self) -> str:
-        """Show on one line."""
-        return f"{self.invariant} at {self.at_s:.3f} s: {self.what}"
-
-
-class Broken(Exception):  # noqa: N818 - it is the finding, not an error
-    """Raised by a checker at the line that breaks its invariant."""
-
-
-class Checker:
-    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `History` learns them."""
-
-    invariant: ClassVar[str]
-
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        self.history = history
-        self.options = options
-
-    def at_end(self) -> None:
-        """Judge what can only be judged at the end."""
 
 
 def _rank(position: Position) -> tuple[int, int, int]:
@@ -452,96 +415,6 @@ class NothingSilent(Checker):
             raise Broken("nobody said that the lease table was gone")
 
 
-class Covered(Checker):
-    """L1: every lease that can be read has a live owner and a living reader."""
-
-    invariant = "L1"
-
-    def at_end(self) -> None:
-        """Look at every unfinished row."""
-        history = self.history
-        names = {name_of(who) for who in history.alive}
-        read = {(name_of(reader.who), reader.key) for reader in history.readers.values()}
-        for key, row in history.rows.items():
-            parents = [history.rows.get(parent) for parent in row.parents]
-            if row.is_ended or any(parent is not None and not parent.is_ended for parent in parents):
-                continue
-            if row.owner not in names:
-                raise Broken(f"{key} belongs to {row.owner}, who does not live")
-            if (row.owner, key) not in read:
-                raise Broken(f"{key} belongs to {row.owner}, who does not read it")
-
-
-class Balanced(Checker):
-    """L2: leases are spread evenly, and once they are none moves any more."""
-
-    invariant = "L2"
-
-    def __init__(self, history: History, options: CoordinatorOptions) -> None:
-        super().__init__(history, options)
-        self.is_quiet = False
-
-    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """After the fleet has settled nothing may move."""
-        del before, after
-        if self.is_quiet and isinstance(write, Take | RequestHandover | Release):
-            raise Broken(f"{who} moves {write.key} ({type(write).__name__}) although the fleet is balanced")
-
-    def at_end(self) -> None:
-        """Compare the counts."""
-        counts = dict.fromkeys(map(name_of, self.history.alive), 0)
-        for row in self.history.rows.values():
-            if not row.is_ended and row.owner in counts:
-                counts[row.owner] += 1
-        if self.options.policy is BalancePolicy.BY_ZONE:
-            zones: dict[str, dict[str, int]] = {}
-            for worker, count in counts.items():
-                zones.setdefault(worker.partition("/")[0], {})[worker] = count
-            _must_be_even({zone: sum(members.values()) for zone, members in zones.items()})
-            for members in zones.values():
-                _must_be_even(members)
-        else:
-            _must_be_even(counts, self.history.limits)
-
-
-def _must_be_even(counts: Mapping[str, int], limits: Mapping[str, int] = _NO_LIMITS) -> None:
-    """Raise unless everybody has an even share, or as much of it as the limit allows.
-
-    Nobody knows the others' limits: what a full worker does not ask for stays with whoever has it. The remainder of the
-    even shares goes to those that have most.
-    """
-    if any(count > limits.get(worker, count) for worker, count in counts.items()):
-        raise Broken(f"over the limits {dict(limits)}: {dict(sorted(counts.items()))}")
-    fullest_first = sorted(counts, key=lambda worker: (-counts[worker], tie(worker)))
-    base, remainder = divmod(sum(counts.values()), len(counts)) if counts else (0, 0)
-    for place, worker in enumerate(fullest_first):
-        share = base + (1 if place < remainder else 0)
-        if counts[worker] < min(share, limits.get(worker, share)):
-            raise Broken(f"uneven: {dict(sorted(counts.items()))}")
-
-
-class AllConsumed(Checker):
-    """L3: every shard is read: closed ones are finished, open ones have an unfinished lease."""
-
-    invariant = "L3"
-
-    def at_end(self) -> None:
-        """Look at every shard that the application should know."""
-        history = self.history
-        for key, shard in history.shards.items():
-            row = history.rows.get(key)
-            if not shard.is_closed and (row is None or row.is_ended):
-                raise Broken(f"open shard {key} has no unfinished lease")
-            if shard.is_closed and row is not None and not row.is_ended:
-                raise Broken(f"closed shard {key} is not finished: {row.owner} at {row.checkpoint}")
-            if row is not None and not row.is_ended and row.checkpoint.is_record:
-                left = len(shard.sequences) - max(history.index_after(key, row.checkpoint), shard.trimmed)
-                if left > 0:
-                    raise Broken(
-                        f"{key} stands at {row.checkpoint}, {left} handled records are not checkpointed"
-                    )
-
-
 class WithinBudget(Checker):
     """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests."""
 
@@ -610,10 +483,10 @@ class Suite:
         options: CoordinatorOptions,
         more: Sequence[type[Checker]] = (),
         retention_ms: int | None = None,
-        limits: Mapping[str, int] = _NO_LIMITS,
+        limits: Mapping[str, int] | None = None,
         foreign: frozenset[str] = frozenset(),
     ) -> None:
-        self.history = History(options.start.default, retention_ms, dict(limits), foreign)
+        self.history = History(options.start.default, retention_ms, dict(limits or {}), foreign)
         kinds: dict[type[Checker], None] = dict.fromkeys((*SAFETY, *LIVENESS, *more))
         self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}
         self.violation: Violation | None = None

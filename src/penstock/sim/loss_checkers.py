@@ -10,7 +10,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Checkpoint, Release, Renew
 from penstock.core.position import Position
-from penstock.sim.checkers import Broken, Checker
+from penstock.sim.checker import Broken, Checker
 from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
 

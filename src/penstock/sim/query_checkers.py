@@ -8,7 +8,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Reset
 from penstock.core.position import Position
-from penstock.sim.checkers import Broken, Checker
+from penstock.sim.checker import Broken, Checker
 from penstock.sim.history import History, name_of
 
 _STRANGER: Final = "z/stranger"

@@ -9,7 +9,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.sim.checkers import NothingLost, Suite, Violation
+from penstock.sim.checker import Violation
+from penstock.sim.checkers import NothingLost, Suite
 from penstock.sim.environment import show_entry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry

@@ -20,7 +20,7 @@ from penstock.core.leases.lease_writes import (
     Reset,
     Take,
 )
-from penstock.sim.checkers import Violation
+from penstock.sim.checker import Violation
 from penstock.sim.history import HistoryEntry
 
 _SHARD: Final = re.compile(r"shardId-\d+")

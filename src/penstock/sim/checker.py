@@ -1,0 +1,43 @@
+"""What a checker is: it reads the history line by line, and raises at the line that breaks its invariant.
+
+S checkers judge every line as it comes; L checkers are asked at the end of the liveness phase. The numbers are
+those of the project's reliability scorecard.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.sim.history import History
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A broken invariant: which, when, and what was seen."""
+
+    invariant: str
+    at_s: float
+    what: str
+
+    def __str__(self) -> str:
+        """Show on one line."""
+        return f"{self.invariant} at {self.at_s:.3f} s: {self.what}"
+
+
+class Broken(Exception):  # noqa: N818 - it is the finding, not an error
+    """Raised by a checker at the line that breaks its invariant."""
+
+
+class Checker:
+    """One invariant. Methods named `on_<kind>` get the history's lines of that kind, before `History` learns them."""
+
+    invariant: ClassVar[str]
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        self.history = history
+        self.options = options
+
+    def at_end(self) -> None:
+        """Judge what can only be judged at the end."""
