@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -49,6 +50,27 @@ def test_each_line_is_a_record(server):
     assert sorted(record["Data"] for record in records(server, "lines")) == sorted(
         [b"one", b"two", "thrée".encode()]
     )
+
+
+def test_lines_are_written_when_they_have_come_and_not_when_many_have(server):
+    server.create_stream("slow", shards=1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "put", "slow"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, **server.environ()},
+    ) as process:
+        for count in (1, 2):
+            process.stdin.write(b"line\nbegun ")
+            process.stdin.flush()
+            deadline_s = time.monotonic() + 60
+            while len(records(server, "slow")) < count:
+                assert time.monotonic() < deadline_s
+                time.sleep(0.05)
+        out, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert out.startswith(b"acknowledged: 3 records")
+    assert [record["Data"] for record in records(server, "slow")] == [b"line", b"begun line", b"begun "]
 
 
 def test_a_key_may_be_constant_or_a_field(server):

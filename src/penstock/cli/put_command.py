@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import os
 import random
+import select
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
 _PROGRESS_S = 0.2
+_IDLE_S: Final = 0.2
+_READ_BYTES: Final = 65_536
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -68,7 +72,12 @@ def run(args: argparse.Namespace) -> int:
     began_s = time.monotonic()
     try:
         with _progress() as show:
-            for number, data in enumerate(_payloads(args), start=1):
+            number = 0
+            for data in _payloads(args):
+                if data is None:
+                    writer.finish()  # whoever types, or follows a file, has no full request in mind
+                    continue
+                number += 1
                 writer.write(data, _key_of(args, data, number))
                 show(number)
             report = writer.finish()
@@ -99,14 +108,36 @@ def _check_reachable(kinesis: Kinesis, stream: str) -> None:
         kinesis.fetch_summary(stream)
 
 
-def _payloads(args: argparse.Namespace) -> Iterator[bytes]:
+def _payloads(args: argparse.Namespace) -> Iterator[bytes | None]:
+    """Yield what is to be written; None when nothing has come for a moment."""
     for name in args.files or ["-"]:
         with contextlib.ExitStack() as stack:
             file: BinaryIO = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
             if args.whole:
                 yield file.read()
-            else:
+            elif sys.platform == "win32":  # select() knows no files there
                 yield from (line.rstrip(b"\r\n") for line in file)
+            else:
+                yield from _lines(file.fileno())
+
+
+def _lines(descriptor: int) -> Iterator[bytes | None]:
+    """Yield the lines of a file or pipe as they come; None when none has come for a moment."""
+    begun: list[bytes] = []
+    while True:
+        if not select.select([descriptor], [], [], _IDLE_S)[0]:
+            yield None
+            select.select([descriptor], [], [])
+        piece = os.read(descriptor, _READ_BYTES)
+        if not piece:
+            break
+        first, *others = piece.split(b"\n")
+        begun.append(first)
+        for line in others:
+            yield b"".join(begun).rstrip(b"\r")
+            begun = [line]
+    if rest := b"".join(begun):
+        yield rest.rstrip(b"\r")
 
 
 def _key_of(args: argparse.Namespace, data: bytes, number: int) -> str:
