@@ -27,6 +27,7 @@ from spark_support import wait_active
 
 PROGRAM = Path(__file__).with_name("worker_program.py")
 STREAM, APPLICATION = "orders", "billing"
+STOP_S = 90  # a worker's own bound is 30 s
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +76,7 @@ class Fleet:
         codes = {}
         for name, process in alive.items():
             try:
-                codes[name] = process.wait(30)
+                codes[name] = process.wait(STOP_S)
             except subprocess.TimeoutExpired:
                 process.kill()
                 codes[name] = process.wait()
@@ -324,7 +325,7 @@ def test_a_politely_stopped_worker_is_replaced_in_one_round_and_a_new_one_gets_i
     process = workers.processes["w2"]
     process.send_signal(signal.SIGTERM)
     stopped_s = time.monotonic()
-    assert process.wait(30) == 0
+    assert process.wait(STOP_S) == 0
     assert time.monotonic() - stopped_s < 10.0
     wait_until("the others have its leases", lambda: shares() == [6, 6], round_s + 4.0)
     workers.start("w4")

@@ -1201,6 +1201,17 @@ def test_a_first_lease_that_cannot_be_created_is_left_to_the_next_round_after_so
     assert tries == 9
 
 
+def test_a_worker_that_stops_does_not_wait_for_a_reader_that_died():
+    bench = Bench(*[Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(2)])
+    bench.start()
+    assert len(bench.writes(RequestHandover)) == 1
+    bench.run(StopRequested())
+    bench.at(9.0)
+    assert bench.of(Stopped) == []
+    bench.at(12.0)  # the lease duration is 10 s
+    assert bench.of(Stopped) == [Stopped()]
+
+
 def test_a_lease_that_is_given_to_a_worker_that_stops_meanwhile_is_freed_at_once():
     bench = Bench(*[Lease(f"s{number}", counter=1, owner="other", hash_range=WHOLE) for number in range(2)])
     bench.start()

@@ -105,7 +105,11 @@ class AwaitedLeases:
             del self._asks[key]
         elif row.checkpoint_owner is None:
             self._on_given(row)
-        elif not self._is_stopping and self._is_overdue(row, ask, now_s):
+        elif not self._is_overdue(row, ask, now_s):
+            return
+        elif self._is_stopping:
+            del self._asks[key]  # its reader is dead or deaf: whoever stays takes it when it has expired
+        else:
             # The reader: Release or a renewal, just now. This worker: a take with the counter as read before it, which is
             # refused; the next look shows what came of it.
             take = self.stream_check.for_this_stream(Take(key, row.counter, self.me), now_s)
