@@ -7,13 +7,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 _BLOCK = re.compile(r"^```\w*\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_MARK = re.compile(r"^\*Not run as a block: .+\.\*$")
+_MARK = re.compile(r"^<!-- no test runs this block: .+ -->$")
 
 
 def run_blocks(page: str) -> list[str]:
     """Return the blocks of a page that a test has to run.
 
-    The others are marked: the line of prose before such a block says that it is not run, and why.
+    The others are marked: a comment before such a block says that no test runs it, and why.
     """
     text = (ROOT / page).read_text(encoding="utf-8")
     return [
