@@ -22,6 +22,7 @@ OPTION_FLAGS: Final = {
     "record_count_max": "--max-records",
     "checkpoint_interval_s": "--checkpoint-interval",
     "lease_duration_s": "--lease-duration",
+    "consumer_name": "--fan-out",
 }
 DESCRIPTION = "Print a stream's records as a worker of an application: leases, checkpoints, fair shares."
 
@@ -59,6 +60,14 @@ def add_parser(subparsers: Subparsers) -> None:
     )
     parser.add_argument(
         "--max-records", type=int, default=10_000, metavar="N", help="records per read, 1 to 10,000"
+    )
+    parser.add_argument(
+        "--fan-out",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="have the records pushed to this registered consumer (enhanced fan-out; without a name that of the application); "
+        "it is registered if it is not there, and stays",
     )
     parser.add_argument(
         "--on-data-loss",
@@ -111,6 +120,8 @@ def run(args: argparse.Namespace) -> int:
         checkpoint_interval_s=args.checkpoint_interval,
         lease_duration_s=args.lease_duration,
         policy=args.policy,
+        retrieval="polling" if args.fan_out is None else "fan-out",
+        consumer_name=args.fan_out or None,
         cold_start_jitter_s=min(5.0, args.lease_duration / 2),
         handler_retries_max=0,
         on_failure="stop_worker",

@@ -23,6 +23,18 @@ def test_consume_gives_its_leases_back_when_nobody_reads(kinesis, stream, reader
     assert {row.get("leaseOwner") for row in lease_rows(kinesis, stream).values()} == {None}
 
 
+def test_consume_has_its_records_pushed(kinesis, stream, consume):
+    put(kinesis, stream, 20)
+    worker = consume("w1", stream, stream, "--json", "--fan-out", "pushed")
+    wait_until(lambda: len(worker.lines()) == 20)
+    assert worker.stop() == 0
+    arn = kinesis.client("kinesis").describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"][
+        "StreamARN"
+    ]
+    consumers = kinesis.client("kinesis").list_stream_consumers(StreamARN=arn)["Consumers"]
+    assert [consumer["ConsumerName"] for consumer in consumers] == ["pushed"]
+
+
 # --- consume and leases ---------------------------------------------------------------------------------
 
 
