@@ -75,7 +75,7 @@ class ThreadPool:
         self._tasks: queue.SimpleQueue[Task | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._started = 0
-        self._idle = 0
+        self._unfinished = 0  # tasks that wait or run
         self._is_closed = False
 
     def submit(self, task: Task) -> None:
@@ -84,8 +84,10 @@ class ThreadPool:
             if self._is_closed:
                 return
             self._tasks.put(task)
-            # `_idle` may lag a little: a thread too many is started at worst, never one too few.
-            if self._idle < self._tasks.qsize() and self._started < self._thread_count:
+            self._unfinished += 1
+            # Idle threads cannot be counted instead: one that has just taken a task still counts as idle, and the next
+            # task would wait behind it, perhaps for ever.
+            if self._started < min(self._unfinished, self._thread_count):
                 self._started += 1
                 name = f"{self._name}-{self._started}"
                 threading.Thread(target=self._work, name=name, daemon=True).start()
@@ -101,19 +103,16 @@ class ThreadPool:
 
     def _work(self) -> None:
         while True:
-            with self._lock:
-                self._idle += 1
             task = self._tasks.get()
-            with self._lock:
-                self._idle -= 1
-                is_closed = self._is_closed
-            if task is None or is_closed:
+            if task is None or self._is_closed:
                 return
             try:
                 task()
             except Exception:
                 # Tasks report by themselves; one that raises is a defect, and must not end the thread.
                 log.exception("a task of %s failed", self._name)
+            with self._lock:
+                self._unfinished -= 1
 
 
 class Loop(Generic[E]):
