@@ -68,10 +68,12 @@ class Peer:
 
     Args:
         answer: Called with each exchange when its request is whole.
+        farewells: How many connections are told to go away as soon as they are there.
     """
 
-    def __init__(self, answer: Callable[[Exchange], None]) -> None:
+    def __init__(self, answer: Callable[[Exchange], None], farewells: int = 0) -> None:
         self._answer = answer
+        self._farewells = farewells
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listener.getsockname()[1]}"
         self.exchanges: list[Exchange] = []
@@ -99,7 +101,17 @@ class Peer:
             self.h2 = H2Connection(H2Configuration(client_side=False, header_encoding="utf-8"))
             self.h2.initiate_connection()
             with self._socket, contextlib.suppress(OSError):  # cut, by either side
-                self._serve_connection(self._socket)
+                if self.connection_count <= self._farewells:
+                    self._send_away(self._socket)
+                else:
+                    self._serve_connection(self._socket)
+
+    def _send_away(self, connection: socket.socket) -> None:
+        connection.settimeout(TIMEOUT_S)
+        self.h2.close_connection()
+        connection.sendall(self.h2.data_to_send())  # together with the settings
+        while connection.recv(65536):
+            pass
 
     def _serve_connection(self, connection: socket.socket) -> None:
         connection.settimeout(TIMEOUT_S)

@@ -52,8 +52,8 @@ class Subscriber:
 def serve():
     peers = []
 
-    def start(answer) -> Peer:
-        peers.append(Peer(answer))
+    def start(answer, **how) -> Peer:
+        peers.append(Peer(answer, **how))
         return peers[-1]
 
     yield start
@@ -186,6 +186,15 @@ def test_a_new_subscription_after_a_lost_connection_opens_another_one(serve):
     second.next(Opened)
     assert second.ask() == 7
     assert peer.connection_count == 2
+
+
+def test_a_connection_that_is_closed_as_soon_as_it_is_ready_is_not_used_again(serve):
+    peer = serve(with_events(event(1)), farewells=1)
+    first = Subscriber(peer.url)
+    assert "GOAWAY" in str(first.next(Broken).error)
+    second = Subscriber(peer.url)
+    second.next(Opened)
+    assert second.ask() == 1
 
 
 def test_of_what_nobody_asks_for_a_window_is_received_and_other_streams_go_on(serve):

@@ -227,6 +227,8 @@ class EventConnection(asyncio.Protocol):
         self._idle_since_s: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         self.is_open = False
+        self.lost_because: str | None = None
+        """Why it takes no streams any more."""
         self.ready: asyncio.Future[None] = loop.create_future()
         """Done when the service's settings are known; an OSError when it never got there."""
 
@@ -325,9 +327,6 @@ class EventConnection(asyncio.Protocol):
 
     def send(self, receiver: Receiver) -> None:
         """Send a request, and pass its answer on."""
-        number = self._h2.get_next_available_stream_id()
-        receiver.number, receiver.connection = number, self
-        self._receivers[number] = receiver
         self._idle_since_s = None
         head = [
             (":method", "POST"),
@@ -336,8 +335,17 @@ class EventConnection(asyncio.Protocol):
             (":path", receiver.request.path),
             *receiver.request.headers,
         ]
-        self._h2.send_headers(number, head)
-        self._h2.send_data(number, receiver.request.body, end_stream=True)
+        try:
+            number = self._h2.get_next_available_stream_id()
+            receiver.number, receiver.connection = number, self
+            self._receivers[number] = receiver
+            self._h2.send_headers(number, head)
+            self._h2.send_data(number, receiver.request.body, end_stream=True)
+        except ProtocolError as error:  # its stream numbers are used up, for example
+            reason = f"the connection takes no request: {error}"
+            self._close(reason)
+            receiver.tell(Lost(reason))
+            return
         self._flush()
 
     def drop(self, receiver: Receiver) -> None:
@@ -396,6 +404,7 @@ class EventConnection(asyncio.Protocol):
             self._timer.cancel()
         was_open, self.is_open = self.is_open, False
         if was_open:
+            self.lost_because = reason
             self._on_closed(self)
         if not self.ready.done():
             self.ready.set_exception(ConnectionError(reason))

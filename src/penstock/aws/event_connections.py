@@ -132,6 +132,8 @@ class EventConnections:
         except BaseException:
             connection.close()
             raise
+        if connection.lost_because is not None:  # it became ready and was lost before this went on
+            raise ConnectionError(connection.lost_because)
         return connection
 
     def _forget(self, origin: Origin, connection: EventConnection) -> None:
