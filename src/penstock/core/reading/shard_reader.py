@@ -223,8 +223,9 @@ class ShardReader:
                 if self.options.on_data_loss == "fail":
                     self._final = Failed(loss.error)
                     return Kept(None, loss)
-        rows = page.rows_after(self._done_through(page))
-        is_progress = self._advance(page)
+        done = self._done_through(page)
+        rows = page.rows_after(done)
+        is_progress = self._advance(page, done)
         if meaning is not None:
             self._skip_through = None
         if page.next_iterator is None:
@@ -329,9 +330,9 @@ class ShardReader:
         is_repeated = number is not None and int(page.first_sequence_number) <= int(number)
         return self.position if is_repeated else None
 
-    def _advance(self, page: Page[Rows_co]) -> bool:
-        """Move behind a page; returns whether that is further than before."""
-        done, self._iterator = self._done_through(page), page.next_iterator
+    def _advance(self, page: Page[Rows_co], done: Position | None) -> bool:
+        """Move behind a page, of which everything up to `done` was read before; return whether that is further than before."""
+        self._iterator = page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
         if page.last is not None:
             # Sequence numbers rise: one page that has records is behind what was done.
