@@ -113,7 +113,7 @@ _loader: Final = lru_cache(maxsize=4)(botocore.loaders.create_loader)
 def _make_client(service: str, options: AwsOptions) -> Any:
     from penstock.aws.data_plane import hold_subscriptions, install_parser, keep_milliseconds, send_encoded
 
-    session = _new_session(options)
+    session = new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
         session.set_credentials(options.access_key_id, options.secret_access_key, options.session_token)
     assumed: _AssumedRole | None = None
@@ -141,7 +141,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
     return client
 
 
-def _new_session(options: AwsOptions) -> Any:
+def new_session(options: AwsOptions) -> Any:
     """Return a session in the region of the options or of AWS_REGION.
 
     boto3 itself reads AWS_DEFAULT_REGION only. Every other SDK, and the AWS CLI, reads AWS_REGION first.
@@ -203,7 +203,7 @@ class _AssumedRole:
         credentials = botocore.credentials.DeferredRefreshableCredentials(
             method="assume-role", refresh_using=fetch
         )
-        self.session: Any = _new_session(options)
+        self.session: Any = new_session(options)
         self.session.register_component("credential_provider", _Provider(credentials))
         if self.session.get_credentials() is not credentials:
             raise OptionError(

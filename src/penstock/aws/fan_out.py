@@ -9,16 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, Final
 from urllib.parse import urlsplit
 
 import botocore.exceptions as sdk
-import botocore.session
 from botocore.httpsession import get_cert_path
 from botocore.utils import get_environ_proxies
 
 from penstock.aws.aws_options import AwsOptions
-from penstock.aws.connection import client_for, note_credentials, renew_credentials
+from penstock.aws.connection import client_for, new_session, note_credentials, renew_credentials
 from penstock.aws.data_plane import SignedAndHeld
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
 from penstock.aws.event_connections import Origin, connections_of_process
@@ -150,10 +150,16 @@ class AwsFanOut:
         origin_url = f"{scheme}://{netloc}"
         return Origin(
             origin_url,
-            _ca_file(self._options.profile) if scheme == "https" else None,
+            self._ca_file if scheme == "https" else None,
             get_environ_proxies(origin_url).get(scheme),
             self._options.connect_timeout_s,
         )
+
+    @cached_property
+    def _ca_file(self) -> str:
+        """The certificates that botocore trusts."""
+        chosen = new_session(self._options).get_config_variable("ca_bundle")
+        return str(chosen or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(verify=True))
 
 
 def _consumer_of(document: dict[str, Any]) -> StreamConsumer:
@@ -174,12 +180,6 @@ def _request_of(signed: Any) -> SignedRequest:
     )
     body = signed.body.encode() if isinstance(signed.body, str) else bytes(signed.body)
     return SignedRequest(parts.path or "/", headers, body)
-
-
-def _ca_file(profile: str | None) -> str | None:
-    """Return the certificates that botocore trusts."""
-    chosen = botocore.session.Session(profile=profile).get_config_variable("ca_bundle")
-    return str(chosen or os.environ.get("REQUESTS_CA_BUNDLE") or get_cert_path(verify=True))
 
 
 def _error_of(outcome: Refusal | Lost, resource: str) -> ServiceError:
