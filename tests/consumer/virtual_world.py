@@ -261,9 +261,7 @@ class VirtualWorker:
             stream="orders",
             worker_id=name,
             options=ConsumerOptions(worker_id=name, **options),
-            ports=WorkerPorts(
-                world.kinesis, self.table, world.clock, world.chance, world.metrics, fan_out=world.fan_out
-            ),
+            ports=WorkerPorts(world.kinesis, self.table, world.clock, world.chance, world.metrics),
             pools=Pools(pool, pool, read_pool or pool, handler_pool or pool),
             processor_factory=factory,
             dead_letter=dead_letter,

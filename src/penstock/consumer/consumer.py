@@ -332,7 +332,6 @@ class Consumer:
                 chance=chance,
                 metrics=metrics,
                 kcl3=ports.kcl3,
-                fan_out=ports.fan_out,
             ),
             pools=thread_pools(self.options),
             home=self._home,

@@ -24,7 +24,6 @@ from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
@@ -53,7 +52,6 @@ class WorkerPorts:
     chance: Chance
     metrics: Metrics
     kcl3: Kcl3Tables | None = None
-    fan_out: FanOut | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +94,7 @@ class Worker:
         retention_s: Of the stream, or None when unknown.
         stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         home: The process whose threads these are; None: this one.
-        registration: The consumer whose subscriptions bring the records; None: GetRecords is polled. Needs `ports.fan_out`.
+        registration: The consumer whose subscriptions bring the records; None: GetRecords is polled.
     """
 
     def __init__(
@@ -141,9 +139,7 @@ class Worker:
         )
         self.subscriptions: Subscriptions | None = None
         if registration is not None:
-            assert ports.fan_out is not None, "a registered consumer without the port that it belongs to"
             self.subscriptions = Subscriptions(
-                ports.fan_out,
                 registration,
                 options=options.subscription_options(),
                 clock=ports.clock,

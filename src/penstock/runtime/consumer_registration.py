@@ -35,8 +35,8 @@ class ConsumerRegistration:
     """
 
     def __init__(self, fan_out: FanOut, stream_arn: str, name: str, clock: Clock, chance: Chance) -> None:
+        self.fan_out = fan_out
         self.name = name
-        self._fan_out = fan_out
         self._stream_arn = stream_arn
         self._clock = clock
         self._chance = chance
@@ -69,10 +69,10 @@ class ConsumerRegistration:
             attempt += 1
             problem: PenstockError | None = None
             try:
-                consumer = self._fan_out.fetch_consumer(self._stream_arn, self.name)
+                consumer = self.fan_out.fetch_consumer(self._stream_arn, self.name)
             except NotFound:
                 try:
-                    consumer = self._fan_out.register_consumer(self._stream_arn, self.name)
+                    consumer = self.fan_out.register_consumer(self._stream_arn, self.name)
                     log.info("registered consumer %s of stream %s", self.name, self._stream_arn)
                 except (ResourceBusy, UnknownOutcome) as error:
                     problem = error  # another worker was first, or the answer was lost: look again
@@ -97,7 +97,7 @@ class ConsumerRegistration:
         Raises:
             Rejected: Waiting cannot help.
         """
-        names = sorted(each.name for each in self._fan_out.fetch_consumers(self._stream_arn))
+        names = sorted(each.name for each in self.fan_out.fetch_consumers(self._stream_arn))
         if error.code == "LimitExceededException" and len(names) >= STREAM_CONSUMER_COUNT_MAX:
             raise Rejected(
                 f"consumer {self.name} cannot be registered: stream {self._stream_arn} has {len(names)} consumers "

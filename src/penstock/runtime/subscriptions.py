@@ -31,7 +31,7 @@ from penstock.core.reading.subscription import (
 )
 from penstock.errors import NotFound, PenstockError, ServiceError, Unavailable
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.fan_out import Broken, Ended, EventStream, FanOut, Opened, Pushed, StreamNews
+from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamNews
 from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
@@ -105,8 +105,7 @@ class Subscriptions(Loop[_Event]):
     """See the module.
 
     Args:
-        fan_out: Where to subscribe.
-        registration: The consumer that subscribes.
+        registration: The consumer that subscribes, and where.
         options: How every subscription behaves.
         clock: Time.
         chance: Jitter.
@@ -116,7 +115,6 @@ class Subscriptions(Loop[_Event]):
 
     def __init__(
         self,
-        fan_out: FanOut,
         registration: ConsumerRegistration,
         *,
         options: SubscriptionOptions,
@@ -126,7 +124,6 @@ class Subscriptions(Loop[_Event]):
         pool: Pool,
     ) -> None:
         super().__init__()
-        self._fan_out = fan_out
         self._registration = registration
         self._options = options
         self._clock = clock
@@ -275,7 +272,9 @@ class Subscriptions(Loop[_Event]):
     def _connect(self, key: Hashable, shard_id: str, number: int, start: IteratorStart) -> None:
         tell: Callable[[StreamNews], None] = lambda news: self.post(_News(key, number, news))  # noqa: E731
         try:
-            stream = self._fan_out.subscribe(self._registration.fetch_arn(), shard_id, start, tell)
+            stream = self._registration.fan_out.subscribe(
+                self._registration.fetch_arn(), shard_id, start, tell
+            )
         except ServiceError as error:
             tell(Broken(error))
         except Exception as error:
