@@ -9,7 +9,7 @@ from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.records import UnreadRecord
 from penstock.consumer.shard_run import ShardRun, TakeApart
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.leases.coordinator_events import StartReader
+from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.leases.lease import Lease
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery_calls import DeliveryOptions

@@ -15,7 +15,8 @@ from unittest.mock import patch
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases import held_lease, move_planner, shard_syncer
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Report, StopWhy
+from penstock.core.leases.coordinator_effects import Report, StopWhy
+from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Gain, Reason
 from penstock.core.leases.held_lease import HeldLease, LeasePhase

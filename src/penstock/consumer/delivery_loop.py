@@ -26,16 +26,8 @@ from penstock.consumer.pushed_fetching import PushedFetcher
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.consumer.stopped import StoppedShards
-from penstock.core.leases.coordinator_events import (
-    CheckpointRequested,
-    Event,
-    ExtendDelivery,
-    ReaderFailed,
-    ReaderStopped,
-    StartReader,
-    StopReader,
-    StopWhy,
-)
+from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
+from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions

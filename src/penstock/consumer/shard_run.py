@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record, UnreadRecord
+from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
     Event,
@@ -27,8 +28,6 @@ from penstock.core.leases.coordinator_events import (
     ReaderProgress,
     ReaderStopped,
     ShardDrained,
-    StartReader,
-    StopWhy,
 )
 from penstock.core.leases.lease import TipMark
 from penstock.core.leases.standstill import describe_stop

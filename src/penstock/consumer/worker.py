@@ -17,9 +17,7 @@ from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import (
-    StopRequested,
-)
+from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError

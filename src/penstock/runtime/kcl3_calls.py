@@ -6,17 +6,14 @@ import logging
 from collections import deque
 from typing import TypeAlias, assert_never
 
+from penstock.core.leases.coordinator_effects import FindOwnLeases, LeaveFleet, LookAtFleet, ReportWorker
 from penstock.core.leases.coordinator_events import (
-    FindOwnLeases,
     FleetEvent,
     FleetLeft,
     FleetNotSeen,
     FleetSeen,
-    LeaveFleet,
-    LookAtFleet,
     OwnLeasesFound,
     OwnLeasesNotFound,
-    ReportWorker,
     WorkerReported,
 )
 from penstock.core.leases.kcl3_fleet import SAMPLES_MAX, stats_to_report

@@ -16,32 +16,34 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     AuditReaders,
     Effect,
     EnsureTable,
+    FetchLease,
+    ListShards,
+    ScanTable,
+    StartReader,
+    Stopped,
+    StopReader,
+    WriteLease,
+)
+from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
-    FetchLease,
     LeaseFetched,
     ListingDone,
-    ListShards,
     NotDone,
     Problem,
     ReadersFound,
     ReaderStopped,
     ScanDone,
     ScanFailed,
-    ScanTable,
     ShardDrained,
-    StartReader,
-    Stopped,
-    StopReader,
     StopRequested,
     TableReady,
     Tick,
     WriteDone,
-    WriteLease,
 )
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import Lease

@@ -16,14 +16,8 @@ from penstock.consumer.records import Record, records_of, unread_page
 from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
-from penstock.core.leases.coordinator_events import (
-    CheckpointRequested,
-    Event,
-    ReaderFailed,
-    ReaderStopped,
-    StartReader,
-    StopWhy,
-)
+from penstock.core.leases.coordinator_effects import StartReader, StopWhy
+from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES, Call, CallKind
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.errors import HandlerFailed, PenstockError

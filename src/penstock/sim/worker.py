@@ -13,32 +13,34 @@ from dataclasses import replace
 from typing import Any
 
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     AuditReaders,
     Effect,
     EnsureTable,
-    Event,
     ExtendDelivery,
-    FetchFailed,
     FetchLease,
-    LeaseFetched,
-    ListingDone,
-    ListingFailed,
     ListShards,
-    Problem,
-    ReadersFound,
     Report,
-    ScanDone,
-    ScanFailed,
     ScanTable,
     StartReader,
     Stopped,
     StopReader,
+    WriteLease,
+)
+from penstock.core.leases.coordinator_events import (
+    Event,
+    FetchFailed,
+    LeaseFetched,
+    ListingDone,
+    ListingFailed,
+    Problem,
+    ReadersFound,
+    ScanDone,
+    ScanFailed,
     StopRequested,
     TableReady,
     Tick,
     WriteDone,
-    WriteLease,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.starting import with_moment

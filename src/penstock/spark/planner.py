@@ -21,7 +21,7 @@ from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState
 from penstock.core.batches.task_slots import TaskSlots
 from penstock.core.batches.task_split import plan_tasks
-from penstock.core.leases.coordinator_events import StartReader
+from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.leases.lease import Lease
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import with_moment

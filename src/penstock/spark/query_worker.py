@@ -12,17 +12,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import (
-    CoordinatorStats,
-    Event,
-    ExtendDelivery,
-    ReaderStopped,
-    ShardDrained,
-    StartReader,
-    StopReader,
-    StopRequested,
-)
+from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader
+from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained, StopRequested
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
 from penstock.errors import PenstockError

@@ -18,14 +18,8 @@ from penstock.core.batches.query_shards import (
 )
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.leases.coordinator_events import (
-    ReaderProgress,
-    ReaderStopped,
-    ShardDrained,
-    StartReader,
-    StopReader,
-    StopWhy,
-)
+from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
+from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
 from penstock.core.leases.lease import (
     BatchClaim,
     Lease,

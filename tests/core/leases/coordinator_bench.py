@@ -2,21 +2,23 @@
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     EnsureTable,
     FetchLease,
+    ListShards,
+    Report,
+    ScanTable,
+    WriteLease,
+)
+from penstock.core.leases.coordinator_events import (
     LeaseFetched,
     ListingDone,
-    ListShards,
     NotDone,
     Problem,
-    Report,
     ScanDone,
-    ScanTable,
     TableReady,
     Tick,
     WriteDone,
-    WriteLease,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease_rules import apply_write

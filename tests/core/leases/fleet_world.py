@@ -9,24 +9,26 @@ from dataclasses import replace
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator import Coordinator
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     AuditReaders,
     EnsureTable,
     FetchLease,
-    LeaseFetched,
-    ListingDone,
     ListShards,
-    ReadersFound,
-    ReaderStopped,
     Report,
-    ScanDone,
     ScanTable,
     StartReader,
     StopReader,
+    WriteLease,
+)
+from penstock.core.leases.coordinator_events import (
+    LeaseFetched,
+    ListingDone,
+    ReadersFound,
+    ReaderStopped,
+    ScanDone,
     TableReady,
     Tick,
     WriteDone,
-    WriteLease,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease

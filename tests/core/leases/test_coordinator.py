@@ -5,40 +5,42 @@ from dataclasses import replace
 import pytest
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench, Table
-from penstock.core.leases.coordinator_events import (
-    UNKNOWN,
+from penstock.core.leases.coordinator_effects import (
     AuditReaders,
-    CheckpointRequested,
     CheckpointStands,
     EnsureTable,
     ExtendDelivery,
     FetchLease,
     Level,
+    ListShards,
+    Report,
+    ScanTable,
+    StartReader,
+    Stopped,
+    StopReader,
+    StopWhy,
+    Topic,
+    WriteLease,
+)
+from penstock.core.leases.coordinator_events import (
+    UNKNOWN,
+    CheckpointRequested,
     ListingDone,
     ListingFailed,
-    ListShards,
     NotDone,
     Problem,
     ReaderFailed,
     ReaderProgress,
     ReadersFound,
     ReaderStopped,
-    Report,
     ScanDone,
     ScanFailed,
-    ScanTable,
     ShardDrained,
-    StartReader,
-    Stopped,
-    StopReader,
     StopRequested,
-    StopWhy,
     TableFailed,
     TableReady,
     Tick,
-    Topic,
     WriteDone,
-    WriteLease,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease import LeasePhase

@@ -5,14 +5,8 @@ from dataclasses import replace
 import pytest
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
-from penstock.core.leases.coordinator_events import (
-    Level,
-    ReaderStopped,
-    StartReader,
-    StopReader,
-    StopWhy,
-    Topic,
-)
+from penstock.core.leases.coordinator_effects import Level, StartReader, StopReader, StopWhy, Topic
+from penstock.core.leases.coordinator_events import ReaderStopped
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Create, Delete, Take

@@ -2,7 +2,8 @@
 
 import pytest
 
-from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped, StopReader, StopWhy
+from penstock.core.leases.coordinator_effects import StopReader, StopWhy
+from penstock.core.leases.coordinator_events import ReaderFailed, ReaderStopped
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_lease import TRANSITIONS, HeldLease, LeasePhase, RenewalPace, Trigger
 from penstock.core.leases.held_lease_wants import Lost, SendWrite

@@ -6,24 +6,26 @@ from itertools import pairwise
 import pytest
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     FindOwnLeases,
-    FleetLeft,
-    FleetNotSeen,
     FleetRefused,
-    FleetSeen,
     LeaveFleet,
     LookAtFleet,
-    OwnLeasesFound,
-    OwnLeasesNotFound,
-    Problem,
     ReportWorker,
     ScanTable,
     StartReader,
     Stopped,
     StopReader,
-    StopRequested,
     Topic,
+)
+from penstock.core.leases.coordinator_events import (
+    FleetLeft,
+    FleetNotSeen,
+    FleetSeen,
+    OwnLeasesFound,
+    OwnLeasesNotFound,
+    Problem,
+    StopRequested,
     WorkerReported,
 )
 from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasStopped

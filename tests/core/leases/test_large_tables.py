@@ -5,17 +5,8 @@ from dataclasses import replace
 import pytest
 
 from core.leases.coordinator_bench import WHOLE, Bench
-from penstock.core.leases.coordinator_events import (
-    UNKNOWN,
-    FetchLease,
-    Problem,
-    ScanFailed,
-    ScanTable,
-    TableReady,
-    Tick,
-    WriteDone,
-    WriteLease,
-)
+from penstock.core.leases.coordinator_effects import FetchLease, ScanTable, WriteLease
+from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease

@@ -4,18 +4,8 @@ import pytest
 
 from core.leases.coordinator_bench import Bench
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
-from penstock.core.leases.coordinator_events import (
-    NotDone,
-    Problem,
-    ScanFailed,
-    ScanTable,
-    StopReader,
-    StopWhy,
-    Tick,
-    Topic,
-    WriteDone,
-    WriteLease,
-)
+from penstock.core.leases.coordinator_effects import ScanTable, StopReader, StopWhy, Topic, WriteLease
+from penstock.core.leases.coordinator_events import NotDone, Problem, ScanFailed, Tick, WriteDone
 from penstock.core.leases.coordinator_options import RENEWALS_PER_S_MAX, TERM_MAX_S
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Renew

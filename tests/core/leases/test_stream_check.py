@@ -3,23 +3,25 @@
 from dataclasses import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
-from penstock.core.leases.coordinator_events import (
-    ListingPurpose,
+from penstock.core.leases.coordinator_effects import (
     ListShards,
-    NotDone,
-    Problem,
-    ScanDone,
-    ShardDrained,
     StartReader,
     Stopped,
     StopReader,
     StopWhy,
-    TableReady,
     TableRefused,
-    Tick,
     Topic,
-    WriteDone,
     WriteLease,
+)
+from penstock.core.leases.coordinator_events import (
+    ListingPurpose,
+    NotDone,
+    Problem,
+    ScanDone,
+    ShardDrained,
+    TableReady,
+    Tick,
+    WriteDone,
 )
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease

@@ -29,14 +29,8 @@ from penstock.core.batches.claims import (
     resolve_start,
 )
 from penstock.core.batches.offsets import Limit, StreamOffset
-from penstock.core.leases.coordinator_events import (
-    ReaderProgress,
-    ReaderStopped,
-    ShardDrained,
-    StartReader,
-    StopReader,
-    StopWhy,
-)
+from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
+from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
 from penstock.core.leases.lease import (
     BatchClaim,
     Lease,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Container
 from dataclasses import dataclass
 
-from penstock.core.leases.coordinator_events import FetchLease
+from penstock.core.leases.coordinator_effects import FetchLease
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.kcl3_membership import Kcl3Membership

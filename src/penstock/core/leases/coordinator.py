@@ -40,16 +40,13 @@ from dataclasses import replace
 from typing import Final, assert_never
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
+from penstock.core.leases.coordinator_effects import AuditReaders, Effect, Level, StopWhy, TableRefused, Topic
 from penstock.core.leases.coordinator_events import (
-    AuditReaders,
     CheckpointRequested,
-    CoordinatorStats,
-    Effect,
     Event,
     FetchFailed,
     FleetEvent,
     LeaseFetched,
-    Level,
     ListingDone,
     ListingFailed,
     ListingPurpose,
@@ -64,18 +61,16 @@ from penstock.core.leases.coordinator_events import (
     ScanFailed,
     ShardDrained,
     StopRequested,
-    StopWhy,
     TableFailed,
     TableReady,
-    TableRefused,
     Tick,
-    Topic,
     Unknown,
     WriteDone,
     WriteOutcome,
     row_of,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.leases.damaged_rows import DamagedRows
 from penstock.core.leases.fleet_view import (
     FleetLease,

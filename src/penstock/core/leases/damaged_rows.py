@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from penstock.core.leases.coordinator_events import Level, Topic
+from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.turn import Turn
 

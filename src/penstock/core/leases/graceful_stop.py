@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
-from penstock.core.leases.coordinator_events import Level, Stopped, Topic
+from penstock.core.leases.coordinator_effects import Level, Stopped, Topic
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import Kcl3Membership

@@ -15,19 +15,21 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.backoff import Backoff
-from penstock.core.leases.coordinator_events import (
-    CheckpointRequested,
+from penstock.core.leases.coordinator_effects import (
     CheckpointStands,
     ExtendDelivery,
     FetchLease,
+    StartReader,
+    StopReader,
+    StopWhy,
+)
+from penstock.core.leases.coordinator_events import (
+    CheckpointRequested,
     NotDone,
     Problem,
     ReaderFailed,
     ReaderProgress,
     ReaderStopped,
-    StartReader,
-    StopReader,
-    StopWhy,
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions

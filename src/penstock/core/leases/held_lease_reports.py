@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from penstock.core.leases.coordinator_events import Level, ReaderFailed, Report, Topic
+from penstock.core.leases.coordinator_effects import Level, Report, Topic
+from penstock.core.leases.coordinator_events import ReaderFailed
 from penstock.core.leases.lease import Lease
 from penstock.core.position import Position
 from penstock.core.shard import ChildShard

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     CheckpointStands,
     ExtendDelivery,
     FetchLease,

@@ -13,16 +13,13 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
+from penstock.core.leases.coordinator_effects import Level, StopReader, StopWhy, Topic
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
-    Level,
     ReaderFailed,
     ReaderProgress,
     ReaderStopped,
     ShardDrained,
-    StopReader,
-    StopWhy,
-    Topic,
     WriteOutcome,
     row_of,
 )

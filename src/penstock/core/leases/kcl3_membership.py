@@ -7,21 +7,23 @@ from collections.abc import Callable, Collection
 from dataclasses import replace
 from typing import Final, assert_never
 
-from penstock.core.leases.coordinator_events import (
+from penstock.core.leases.coordinator_effects import (
     FindOwnLeases,
-    FleetEvent,
-    FleetLeft,
-    FleetNotSeen,
     FleetRefused,
-    FleetSeen,
     LeaveFleet,
     Level,
     LookAtFleet,
+    ReportWorker,
+    Topic,
+)
+from penstock.core.leases.coordinator_events import (
+    FleetEvent,
+    FleetLeft,
+    FleetNotSeen,
+    FleetSeen,
     OwnLeasesFound,
     OwnLeasesNotFound,
     Problem,
-    ReportWorker,
-    Topic,
     WorkerReported,
 )
 from penstock.core.leases.coordinator_options import CoordinatorOptions

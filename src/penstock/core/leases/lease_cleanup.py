@@ -8,12 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from penstock.core.leases.coordinator_events import (
-    Level,
-    ListingPurpose,
-    Topic,
-    WriteOutcome,
-)
+from penstock.core.leases.coordinator_effects import Level, Topic
+from penstock.core.leases.coordinator_events import ListingPurpose, WriteOutcome
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease_view import LeaseView

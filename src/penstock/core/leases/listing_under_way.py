@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from penstock.core.leases.coordinator_events import ListingPurpose, ListShards
+from penstock.core.leases.coordinator_effects import ListShards
+from penstock.core.leases.coordinator_events import ListingPurpose
 from penstock.core.leases.turn import Turn
 
 

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from itertools import chain
 
-from penstock.core.leases.coordinator_events import WriteLease
+from penstock.core.leases.coordinator_effects import WriteLease
 from penstock.core.leases.lease_writes import Create, LeaseWrite
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import WritePurpose

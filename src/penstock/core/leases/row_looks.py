@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from penstock.core.leases.coordinator_events import FetchLease
+from penstock.core.leases.coordinator_effects import FetchLease
 from penstock.core.leases.turn import Turn
 
 _UNDER_WAY_MAX: Final = 20

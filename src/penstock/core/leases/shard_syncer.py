@@ -13,12 +13,11 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.hash_key import HashRange
+from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import (
-    Level,
     ListingDone,
     ListingPurpose,
     NotDone,
-    Topic,
     Unknown,
     WriteOutcome,
 )

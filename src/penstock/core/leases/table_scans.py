@@ -6,7 +6,8 @@ import math
 from enum import Enum
 
 from penstock.core.backoff import Backoff
-from penstock.core.leases.coordinator_events import EnsureTable, Level, Problem, ScanTable, Topic
+from penstock.core.leases.coordinator_effects import EnsureTable, Level, ScanTable, Topic
+from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
 from penstock.core.leases.turn import Turn

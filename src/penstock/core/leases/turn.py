@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from penstock.core.leases.coordinator_events import Effect, Level, Problem, Report, Topic
+from penstock.core.leases.coordinator_effects import Effect, Level, Report, Topic
+from penstock.core.leases.coordinator_events import Problem
 
 _GOLDEN: Final = 0.6180339887498949  # steps by it spread evenly over [0, 1)
 
