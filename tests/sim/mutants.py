@@ -14,7 +14,6 @@ from unittest.mock import patch
 
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases import held_lease, move_planner, shard_syncer
-from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import Report, StopWhy
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -37,6 +36,7 @@ from penstock.core.leases.lease_writes import (
     Renew,
     Take,
 )
+from penstock.core.leases.move_planner import MovePlanner
 from penstock.core.leases.pending_writes import PendingWrite
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForChildOf
@@ -320,9 +320,9 @@ def _term_of_anybody(self: Lease) -> float:
     return 0.0 if self.term is None else self.term.duration_ms / 1000
 
 
-def _free_leases_are_the_watchers(self: Coordinator, fleet: Any, now_s: float) -> Any:
+def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, now_s: float, **rest: Any) -> Any:
     young = [entry._replace(free_s=0.0) for entry in fleet]
-    return _balance(self, young, now_s)
+    return _plan(self, young, now_s, **rest)
 
 
 def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any]) -> float | None:
@@ -333,7 +333,7 @@ def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any]) -> float | None:
 
 _next_wake_s = ShardDelivery.next_wake_s
 _on_raised = ShardDelivery.on_raised
-_balance = Coordinator._balance
+_plan = MovePlanner.plan
 
 MUTANTS = (
     Mutant("the tip is not noted", "a quiet stream that looks like a loss", 9, ShardRun, "_tip", _no_tip),
@@ -405,8 +405,8 @@ MUTANTS = (
         "free leases are left to full watchers",
         "workers of different limits",
         78,
-        Coordinator,
-        "_balance",
+        MovePlanner,
+        "plan",
         _free_leases_are_the_watchers,
     ),
     Mutant(

@@ -36,11 +36,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 from typing import Final, assert_never
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
-from penstock.core.leases.coordinator_effects import AuditReaders, Effect, Level, StopWhy, TableRefused, Topic
+from penstock.core.leases.coordinator_effects import AuditReaders, Effect, StopWhy, TableRefused
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
     Event,
@@ -64,7 +63,6 @@ from penstock.core.leases.coordinator_events import (
     TableFailed,
     TableReady,
     Tick,
-    Unknown,
     WriteDone,
     WriteOutcome,
     row_of,
@@ -88,14 +86,8 @@ from penstock.core.leases.kcl3_membership import LED_LOOK_ROUNDS, Kcl3Membership
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_cleanup import LeaseCleanup
+from penstock.core.leases.lease_gains import LeaseGains
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.lease_writes import (
-    Applied,
-    Refused,
-    Renew,
-    RequestHandover,
-    Take,
-)
 from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.look_schedule import LookSchedule
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
@@ -116,10 +108,6 @@ from penstock.core.leases.write_purposes import (
     ForMissingLease,
 )
 
-_WATCHERS_ROUNDS: Final = 2  # so long a free lease is left to those that watch its part
-_SHUN_DURATIONS: Final = (
-    10  # a shard that failed here and was freed is left to others for so many lease times
-)
 _LOOK_ROUNDS: Final = 0.2  # what follows a refused ask comes no sooner
 _RESTING: Final = frozenset({LeasePhase.WAITING, LeasePhase.READING, LeasePhase.STOPPING, LeasePhase.PARKED})
 
@@ -166,14 +154,14 @@ class Coordinator:
             self._stream_check,
             self._membership,
         )
+        self._gains = LeaseGains(
+            worker, options, turn, writes, scans, self.held_leases, self._awaited, self._stream_check
+        )
         self._row_looks = RowLooks(turn)
         self._looks = LookSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
-        self._fleet_size = (0, 1)
         self._live: frozenset[str] = frozenset()  # as of the last look at the whole table
-        self._shunned: dict[str, float] = {}
-        self._takes: dict[str, int] = {}
         self._is_refused = False
         self._stop = GracefulStop(options, turn, writes, self.held_leases, self._awaited, self._membership)
 
@@ -225,7 +213,7 @@ class Coordinator:
         compared with the stream's shards are waited for. Hand-overs that other workers take their time for are not.
         """
         return (
-            self._fleet_size[0] > 0
+            self.stats.table_leases > 0
             and self._looks.has_seen_whole
             and not self.view.set_aside
             and self._scans.is_quiet
@@ -281,7 +269,7 @@ class Coordinator:
                 self.held_leases.on_stopped(event, now_s)
             case ReaderFailed():
                 if self.held_leases.on_failed(event, now_s):
-                    self._shunned[event.key] = now_s + _SHUN_DURATIONS * self.options.lease_duration_s
+                    self._gains.shun(event.key, now_s)
             case ReadersFound(alive):
                 self.held_leases.audit(alive, now_s)
             case StopRequested():
@@ -323,7 +311,7 @@ class Coordinator:
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
         self._turn.emit(AuditReaders())
-        self._count_own()
+        self._count_held()
 
     def _own_keys(self) -> frozenset[str]:
         return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())
@@ -385,7 +373,8 @@ class Coordinator:
     def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
         if not event.leases and not any(key in self.view for key in standing):
-            self._count([], {self.worker})
+            self.stats = CoordinatorStats(ended_leases=len(self.view))
+            self._count_held()
             self._syncer.on_empty_table(now_s)
             return NOTHING_TO_MOVE
         if self._syncer.restore_if_gone(standing, now_s):
@@ -395,7 +384,8 @@ class Coordinator:
         self._own_rows.see(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
         live = live_workers(fleet, self.worker)
-        self._count(fleet, live)
+        self.stats = CoordinatorStats.of_fleet(fleet, len(self.view), len(live))
+        self._count_held()
         self._live = frozenset(live)
         self._membership.see_workers(live)
         self._looks.on_whole_table(live)
@@ -424,7 +414,7 @@ class Coordinator:
         )
         plan = self._membership.restrain(plan)
         self._begin_moves(plan.moves, now_s)
-        self._count_own()
+        self._count_held()
         return plan
 
     def _look_for_parents(self, part: Iterable[FleetLease], now_s: float) -> None:
@@ -459,18 +449,8 @@ class Coordinator:
             held_count=len(self.held_leases),
             chance=self._turn.draw(),
             memory_s=self._looks.plan.whole_s,
+            is_watched=self._looks.part is not None,
         )
-        if self._looks.part is not None:
-            # Whatever is free is taken by those that watch its part: they see it sooner than a look at the whole table.
-            # What they leave they have no room for, and it goes to anybody.
-            patience_s = _WATCHERS_ROUNDS * self._looks.plan.settling_s
-            left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
-            kept = [
-                move
-                for move in plan.moves
-                if not isinstance(move, Gain) or move.is_live or move.write.key in left
-            ]
-            plan = RoundPlan(kept, plan.look_s)
         plan = self._membership.restrain(plan)
         self._begin_moves(plan.moves, now_s)
         return plan
@@ -481,37 +461,12 @@ class Coordinator:
                 case GiveUpLease(key):
                     self.held_leases.give_up(key, StopWhy.SURPLUS, now_s)
                 case Gain():
-                    self._gain(move, now_s)
+                    self._gains.begin(move, now_s)
                 case _:
                     assert_never(move)
 
-    def _gain(self, move: Gain, now_s: float) -> None:
-        write = move.write
-        key = write.key
-        if key in self.held_leases or key in self._awaited or self._shunned.get(key, -math.inf) > now_s:
-            return
-        if isinstance(write, Take):
-            write = self._stream_check.for_this_stream(write, now_s)
-        self._writes.enqueue(write, ForGain(move.reason))
-
-    def _count(self, fleet: list[FleetLease], workers: set[str]) -> None:
-        self._fleet_size = (len(self.view), len(workers))
-        self.stats = CoordinatorStats(
-            total_leases=len(fleet),
-            ended_leases=len(self.view) - len(fleet),
-            unclaimed_leases=sum(1 for entry in fleet if entry.owner_state is not OwnerState.ALIVE),
-            worker_count=len(workers),
-        )
-        self._count_own()
-
-    def _count_own(self) -> None:
-        self.stats = replace(
-            self.stats,
-            held_leases=len(self.held_leases),
-            reading_leases=sum(1 for held in self.held_leases if held.phase is LeasePhase.READING),
-            lost_leases=self.held_leases.lost_count,
-            takes=tuple(sorted(self._takes.items())),
-        )
+    def _count_held(self) -> None:
+        self.stats = self.stats.with_held(self.held_leases, self._gains.takes)
 
     # --- answers --------------------------------------------------------------------------------------
 
@@ -545,57 +500,18 @@ class Coordinator:
             case _:
                 assert_never(purpose)
 
-    def _observe(self, outcome: WriteOutcome, key: str, now_s: float) -> Lease | None:
+    def _observe(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
         row = row_of(outcome)
         if row is not None and row.key == key:
             self.view.observe(row, now_s)
-        return row
 
-    def _on_gain(
-        self,
-        pending: PendingWrite,
-        reason: Reason,
-        outcome: WriteOutcome,
-        now_s: float,
-    ) -> None:
-        row = self._observe(outcome, pending.write.key, now_s)
-        write = pending.write
-        is_applied = isinstance(outcome, Applied) and row is not None
-        if isinstance(write, RequestHandover):
-            if is_applied:
-                self._awaited.add(write.key, now_s)
-            elif isinstance(outcome, Refused) and not self._planner.is_settled(now_s):
-                # Another newcomer: RequestHandover of the same lease. Nobody sees this worker before it has asked for one,
-                # so it looks for another lease soon.
-                self._scans.request_by(now_s + _LOOK_ROUNDS * self._looks.plan.moving_s)
-        elif isinstance(write, Take | Renew):
-            if isinstance(outcome, Applied) and row is not None:
-                self._hold(row, reason, pending.sent_s, now_s)
-            else:
-                self._on_not_gained(write.key, row, outcome, now_s)
-
-    def _on_not_gained(self, key: str, row: Lease | None, outcome: WriteOutcome, now_s: float) -> None:
-        if row is None or row.reader in (None, self.worker):
-            self._scans.note_doubt(key, now_s)  # the lease may be free, or this worker's
-        may_be_own = isinstance(outcome, Unknown) or (row is not None and row.reader == self.worker)
-        if may_be_own and self._scans.part is None:
-            # This worker: Take, applied, and the answer is lost. Nobody else takes the lease for a lease duration. The next
-            # look finds the row in this worker's name, as one from before a restart.
-            self._scans.request_by(now_s + 0.1 * self.options.interval_s)
-
-    def _hold(self, row: Lease, reason: Reason, sent_s: float, now_s: float) -> None:
-        self._awaited.drop(row.key)
-        if row.key in self.held_leases or row.is_ended or row.reader != self.worker:
-            return
-        self._takes[reason.value] = self._takes.get(reason.value, 0) + 1
-        self._turn.report(
-            Topic.TAKEN,
-            Level.INFO,
-            f"lease {row.key} taken at {row.checkpoint} ({reason.value})",
-            row.key,
-            reason.value,
-        )
-        self.held_leases.acquire(row, sent_s, now_s)
+    def _on_gain(self, pending: PendingWrite, reason: Reason, outcome: WriteOutcome, now_s: float) -> None:
+        self._observe(outcome, pending.write.key, now_s)
+        is_forestalled = self._gains.on_answer(pending, reason, outcome, now_s)
+        if is_forestalled and not self._planner.is_settled(now_s):
+            # Another newcomer: RequestHandover of the same lease. Nobody sees this worker before it has asked for one,
+            # so it looks for another lease soon.
+            self._scans.request_by(now_s + _LOOK_ROUNDS * self._looks.plan.moving_s)
 
     def _look_at_rows(self, now_s: float) -> None:
         """Read rows by their keys that no look at the part will show."""

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from penstock.core.leases.fleet_view import FleetLease
+from penstock.core.leases.held_lease import LeasePhase
+from penstock.core.leases.held_leases import HeldLeases
+from penstock.core.leases.lease_view import OwnerState
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,3 +34,34 @@ class CoordinatorStats:
     reading_leases: int = 0
     lost_leases: int = 0
     takes: tuple[tuple[str, int], ...] = ()
+
+    @classmethod
+    def of_fleet(cls, fleet: Sequence[FleetLease], lease_count: int, worker_count: int) -> CoordinatorStats:
+        """Count the leases of a table.
+
+        Args:
+            fleet: Every unfinished one as judged.
+            lease_count: All of them.
+            worker_count: Live owners, this worker included.
+        """
+        return cls(
+            total_leases=len(fleet),
+            ended_leases=lease_count - len(fleet),
+            unclaimed_leases=sum(1 for entry in fleet if entry.owner_state is not OwnerState.ALIVE),
+            worker_count=worker_count,
+        )
+
+    @property
+    def table_leases(self) -> int:
+        """Every lease in the table."""
+        return self.total_leases + self.ended_leases
+
+    def with_held(self, held_leases: HeldLeases, takes: Mapping[str, int]) -> CoordinatorStats:
+        """Return these figures with what is in this worker's hands now."""
+        return replace(
+            self,
+            held_leases=len(held_leases),
+            reading_leases=sum(1 for held in held_leases if held.phase is LeasePhase.READING),
+            lost_leases=held_leases.lost_count,
+            takes=tuple(sorted(takes.items())),
+        )

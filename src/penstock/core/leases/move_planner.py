@@ -14,6 +14,7 @@ from penstock.core.leases.fleet_view import BalanceLimits, FleetLease, Gain, Mov
 from penstock.core.leases.lease_view import OwnerState
 
 _LEFT_OVER_ROUNDS: Final = 1.25  # every worker has had a round by then
+_WATCHERS_ROUNDS: Final = 2  # so long a free lease is left to those that watch its part
 _PART_LOOK_ROUNDS: Final = 0.25  # a part with free leases is looked at again so soon
 _DOUBLINGS_MAX: Final = 6
 _CROWDED_SHARES: Final = 2  # a worker has so many times its share before others have had their turn
@@ -62,6 +63,7 @@ class MovePlanner:
         held_count: int,
         chance: float,
         memory_s: float = 0.0,
+        is_watched: bool = False,
     ) -> RoundPlan:
         """Plan this round's moves.
 
@@ -72,6 +74,7 @@ class MovePlanner:
             held_count: Leases in this worker's hands.
             chance: In [0, 1), for policies whose choices are random.
             memory_s: Mean time between two looks at the whole table, where it is longer than a round.
+            is_watched: Whether each part of the table has workers that look at it in every round.
         """
         options = self.options
         self._membership.observe(live_workers(fleet, self.me), now_s, round_s, memory_s)
@@ -92,6 +95,8 @@ class MovePlanner:
             if live:
                 moves = self._hold_back(moves, live, fleet)
                 look_s = min(look_s, self._membership.due_s)
+        if is_watched:
+            moves = _leave_to_watchers(moves, fleet, _WATCHERS_ROUNDS * round_s)
         return RoundPlan(moves, look_s)
 
     def plan_part(
@@ -147,6 +152,15 @@ class MovePlanner:
             return rest
         # Two newcomers: the same scan, the same plan, the same first lease. Each chooses by its own name instead.
         return [min(live, key=lambda move: tie(self.me, move.write.key))]
+
+
+def _leave_to_watchers(moves: Sequence[Move], fleet: Sequence[FleetLease], patience_s: float) -> list[Move]:
+    """Leave whatever is free to those that watch its part: they see it sooner than a look at the whole table.
+
+    What they leave they have no room for, and it goes to anybody.
+    """
+    left = {entry.lease.key for entry in fleet if entry.free_s >= patience_s}
+    return [move for move in moves if not isinstance(move, Gain) or move.is_live or move.write.key in left]
 
 
 def _present_share(part: Sequence[FleetLease]) -> float:
