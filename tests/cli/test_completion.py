@@ -1,6 +1,7 @@
 """What a shell is offered."""
 
 import os
+import shutil
 import subprocess
 import sys
 
@@ -27,16 +28,36 @@ def test_the_last_word_is_completed(words, found):
     assert completions(build_parser()[0], words) == found
 
 
-def test_bash_completes_with_what_is_printed(tmp_path):
+SHELLS = {
+    "bash": 'eval "$(penstock completion bash)"; COMP_WORDS=(penstock {}); COMP_CWORD=2; _penstock; echo "${{COMPREPLY[*]}}"',
+    "zsh": 'eval "$(penstock completion zsh)"; words=(penstock {}); CURRENT=3; compadd() {{ print -r -- "$@[2,-1]" }}; _penstock',
+    "fish": "penstock completion fish | source; complete -C 'penstock {}'",
+}
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [
+        ("streams de", ["delete", "describe"]),
+        ("streams ''", sorted(build_parser()[0].subcommands["streams"].subcommands)),
+    ],
+)
+def test_a_shell_completes_with_what_is_printed(shell, typed, found, tmp_path):
+    if shutil.which(shell) is None:
+        pytest.skip(f"{shell} is not installed")
     program = tmp_path / "penstock"
     program.write_text(f'#!/bin/bash\nexec {sys.executable} -m penstock "$@"\n')
     program.chmod(0o755)
-    script = (
-        'eval "$(penstock completion bash)"; COMP_WORDS=(penstock streams de); COMP_CWORD=2; _penstock; '
-        'echo "${COMPREPLY[*]}"'
-    )
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
+    script = SHELLS[shell].format(typed if shell != "fish" else typed.removesuffix("''"))
+    without_settings = {"bash": "--norc", "zsh": "-f", "fish": "--no-config"}[shell]
     done = subprocess.run(
-        ["bash", "-c", script], env=environ, capture_output=True, text=True, timeout=60, check=True
+        [shell, without_settings, "-c", script],
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
     )
-    assert done.stdout.split() == ["describe", "delete"]
+    assert sorted(done.stdout.split()) == found

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from penstock.cli.command_parser import CommandParser
     from penstock.cli.service_options import Subparsers
 
-DESCRIPTION = "Print the lines that let bash complete commands and options."
+DESCRIPTION = "Print the lines that let bash, zsh or fish complete commands and options."
 _WORDS: Final = "PENSTOCK_COMPLETE"
 """Set by the shell while it asks: the words after `penstock`, one to a line; the last one is to be completed."""
 _SCRIPTS: Final = {
@@ -20,6 +20,32 @@ _SCRIPTS: Final = {
 }
 complete -o default -F _penstock penstock
 """,
+    "zsh": r"""#compdef penstock
+_penstock() {
+    local found="$(PENSTOCK_COMPLETE="${(pj:\n:)words[2,CURRENT]}" penstock completion zsh)"
+    if [[ -n $found ]]; then
+        compadd -- "${(@f)found}"
+    else
+        _files
+    fi
+}
+(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+compdef _penstock penstock
+""",
+    "fish": r"""function __penstock_complete
+    set -lx PENSTOCK_COMPLETE (begin
+        string join \n -- (commandline -opc)[2..]
+        printf %s (commandline -ct)
+    end | string collect --no-trim-newlines --allow-empty)
+    set -l found (penstock completion fish | string match -v '')
+    if set -q found[1]
+        string join \n -- $found
+    else
+        __fish_complete_path (commandline -ct)
+    end
+end
+complete -c penstock -f -a '(__penstock_complete)'
+""",
 }
 
 
@@ -27,7 +53,9 @@ def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("completion", help=DESCRIPTION, description=DESCRIPTION)
     parser.add_argument(
-        "shell", choices=tuple(_SCRIPTS), help='for instance: eval "$(penstock completion bash)"'
+        "shell",
+        choices=tuple(_SCRIPTS),
+        help='for instance: eval "$(penstock completion bash)"; in fish: penstock completion fish | source',
     )
 
 

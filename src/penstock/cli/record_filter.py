@@ -38,7 +38,7 @@ class RecordFilter:
 
 def add_filter_arguments(parser: argparse.ArgumentParser) -> None:
     """Add `--shard`, `--key` and `--grep`."""
-    group = parser.add_argument_group("which records", "all are read, these are shown")
+    group = parser.add_argument_group("which records", "all records of the shards are read, these are shown")
     group.add_argument(
         "--shard", action="append", metavar="ID", help="of this shard: its id or its number; may be repeated"
     )

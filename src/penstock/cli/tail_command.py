@@ -56,6 +56,7 @@ def add_parser(subparsers: Subparsers) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print until SIGINT, SIGTERM, the count or the end that was asked for; return the exit status."""
     from penstock.cli.caught_up import when_caught_up
+    from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
     from penstock.cli.record_lines import RecordPrinter
     from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
@@ -63,6 +64,10 @@ def run(args: argparse.Namespace) -> int:
 
     if args.count is not None and args.count < 1:
         raise OptionError(f"--count {args.count}: expected at least 1")
+    if args.shard is not None and args.fan_out is not None:
+        raise OptionError(
+            "--shard and --fan-out exclude each other: a registered consumer gets all shards; leave --fan-out out"
+        )
     options = ConsumerOptions(
         worker_id="tail",
         starting_position=_start_of(args),
@@ -74,14 +79,18 @@ def run(args: argparse.Namespace) -> int:
         retrieval="polling" if args.fan_out is None else "fan-out",
         consumer_name=args.fan_out,
     )
-    printer = RecordPrinter(format_of(args), args.count, filter_of(args))
+    wanted = filter_of(args)
+    printer = RecordPrinter(format_of(args), args.count, wanted)
     fan_out = None if args.fan_out is None else open_fan_out(args)
     table = MemoryLeaseTable(f"tail of {args.stream}")
+    kinesis = open_kinesis(args)
+    if wanted.shard_ids is not None:
+        kinesis = only_shards(kinesis, args.stream, wanted.shard_ids)
     consumer = Consumer(
         args.stream,
         "tail",
         options=options,
-        ports=ConsumerPorts(kinesis=open_kinesis(args), lease_table=table, fan_out=fan_out),
+        ports=ConsumerPorts(kinesis=kinesis, lease_table=table, fan_out=fan_out),
     )
 
     def on_caught_up() -> None:
@@ -108,7 +117,9 @@ def _start_of(args: argparse.Namespace) -> StartingPosition:
     from penstock.core.starting import StartingPosition, parse_starting
 
     if args.since is None:
-        return parse_starting(args.start or ("TRIM_HORIZON" if args.until_end else "LATEST"), "--from")
+        start = parse_starting(args.start or ("TRIM_HORIZON" if args.until_end else "LATEST"), "--from")
+        _check_has_come(start.default, f"--from {args.start}")
+        return start
     age = _AGE.fullmatch(args.since.strip())
     if age is None:
         return StartingPosition(_moment(args.since))
@@ -120,11 +131,21 @@ def _moment(text: str) -> Position:
     from penstock.core.starting import parse_starting
 
     try:
-        return parse_starting(f"AT_TIMESTAMP {text}", "--since").default
+        moment = parse_starting(f"AT_TIMESTAMP {text}", "--since").default
     except PositionError as error:
         raise OptionError(
             f"--since {text!r}: expected an age (30s, 10m, 2h, 1d) or a moment (2026-01-31T12:00:00Z)"
         ) from error
+    _check_has_come(moment, f"--since {text}")
+    return moment
+
+
+def _check_has_come(position: Position, given: str) -> None:
+    # The service refuses such a moment each time that it is asked.
+    if position.timestamp_ms is not None and position.timestamp_ms > time.time() * 1000:
+        raise OptionError(
+            f"{given}: this moment has not come yet; records that come from now on: --from LATEST"
+        )
 
 
 def _say_waiting(args: argparse.Namespace) -> str:

@@ -135,6 +135,22 @@ def test_tail_shows_the_records_of_a_key_a_shard_or_a_pattern(kinesis, stream, c
     assert sum(map(len, by_shard)) == 20
 
 
+def test_tail_of_a_child_shard_reads_that_shard_only(kinesis, stream, capsys):
+    client = kinesis.client("kinesis")
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125))
+    wait_until_active(client, stream)
+    kinesis.reset_calls()
+    put(kinesis, stream, 40)
+    status, out, err = penstock(capsys, "tail", stream, "-e", "--shard", "4", "-f", r"%p\n")
+    assert (status, err, set(out.split())) == (0, "", {"shardId-000000000004"})
+    read = [
+        shard
+        for shard in range(6)
+        if kinesis.calls().count("GetRecords", stream=stream, shard=f"shardId-{shard:012d}")
+    ]
+    assert read == [4]
+
+
 def test_tail_begins_as_long_ago_as_it_is_told(kinesis, stream, capsys):
     put(kinesis, stream, 3)
     assert penstock(capsys, "tail", stream, "-e", "--since", "1h", "--data")[1].count("\n") == 3
@@ -177,6 +193,13 @@ def test_tail_follows_a_split(kinesis, stream, capsys):
     [
         (["--from", "yesterday"], "penstock tail: option --from: 'yesterday' is no position"),
         (["--since", "yesterday"], "--since 'yesterday': expected an age"),
+        (["--since", "2999-01-01"], "--since 2999-01-01: this moment has not come yet"),
+        (
+            ["--from", "AT_TIMESTAMP 2999-01-01"],
+            "--from AT_TIMESTAMP 2999-01-01: this moment has not come yet",
+        ),
+        (["--shard", "9"], "--shard shardId-000000000009: stream s"),
+        (["--shard", "0", "--fan-out", "look"], "--shard and --fan-out exclude each other"),
         (["--count", "0"], "--count 0"),
         (["--format", "%z"], "--format '%z': '%z' is none of %s"),
         (["--grep", "("], "--grep '('"),

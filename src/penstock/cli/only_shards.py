@@ -1,0 +1,95 @@
+"""The stream service as it looks to a reader of some shards only: all others have nothing to read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.shard import ChildShard
+from penstock.errors import OptionError
+from penstock.ports.kinesis import RecordPage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.put_entry import PutAnswer, PutEntry
+    from penstock.core.reading.resume import IteratorStart
+    from penstock.core.shard import StreamSummary
+    from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
+
+_UNREAD: Final = "not read: "
+
+
+@dataclass(frozen=True, slots=True)
+class OnlyShards:
+    """A Kinesis that is asked for the records of some shards; what is known of the others is their lineage.
+
+    A shard that is not read ends at once if it had ended when it was listed, so that its descendants can be read. Otherwise
+    it looks as if nothing came. Neither costs a call.
+
+    Args:
+        inner: The service.
+        shard_ids: The shards to read.
+        unread: What a look at each of the other shards finds.
+    """
+
+    inner: Kinesis
+    shard_ids: frozenset[str]
+    unread: Mapping[str, RecordPage]
+
+    def without_retries(self) -> OnlyShards:
+        """Return the same without retries."""
+        return OnlyShards(self.inner.without_retries(), self.shard_ids, self.unread)
+
+    def fetch_summary(self, stream: str) -> StreamSummary:
+        """Call DescribeStreamSummary."""
+        return self.inner.fetch_summary(stream)
+
+    def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
+        """Call ListShards for every page."""
+        return self.inner.fetch_shards(stream, shard_filter)
+
+    def fetch_iterator(self, stream: str, shard_id: str, start: IteratorStart) -> str:
+        """Call GetShardIterator for a shard that is read."""
+        if shard_id in self.shard_ids:
+            return self.inner.fetch_iterator(stream, shard_id, start)
+        return f"{_UNREAD}{shard_id}"
+
+    def fetch_records(self, stream: str, iterator: str, record_count_max: int = 10_000) -> RecordPage:
+        """Call GetRecords for a shard that is read."""
+        if not iterator.startswith(_UNREAD):
+            return self.inner.fetch_records(stream, iterator, record_count_max)
+        return self.unread.get(iterator.removeprefix(_UNREAD), RecordPage((), iterator, 0))
+
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+        """Call PutRecords once."""
+        return self.inner.put_records(stream, entries)
+
+
+def only_shards(kinesis: Kinesis, stream: str, shard_ids: frozenset[str]) -> OnlyShards:
+    """Return a service of which only some shards are read.
+
+    Raises:
+        OptionError: The stream has no shard of this name.
+    """
+    shards = kinesis.fetch_shards(stream).shards
+    missing = sorted(shard_ids - {shard.shard_id for shard in shards})
+    if missing:
+        raise OptionError(
+            f"--shard {missing[0]}: stream {stream} has no such shard; `penstock shards {stream}` lists them"
+        )
+    unread = {
+        shard.shard_id: RecordPage(
+            (),
+            None,
+            0,
+            tuple(
+                ChildShard(child.shard_id, child.parents, child.hash_range)
+                for child in shards
+                if shard.shard_id in child.parents
+            ),
+        )
+        for shard in shards
+        if shard.shard_id not in shard_ids and not shard.is_open
+    }
+    return OnlyShards(kinesis, shard_ids, unread)
