@@ -63,6 +63,23 @@ def test_a_port_in_use_is_named():
             LocalKinesis(port=port).start()
 
 
+@pytest.mark.parametrize("make", [LocalKinesis, LocalKinesis.process])
+def test_a_server_that_does_not_stop_hides_no_error_of_the_block_around_it(make, monkeypatch, caplog):
+    server = make()
+    really_stop = server.stop
+
+    def stop():
+        really_stop()
+        raise Unavailable("it did not stop")
+
+    monkeypatch.setattr(server, "stop", stop)
+    with pytest.raises(LookupError), server:
+        raise LookupError
+    assert "it did not stop" in caplog.text
+    with pytest.raises(Unavailable, match="it did not stop"), server:
+        pass
+
+
 def test_asking_a_stopped_server_says_so():
     with LocalKinesis() as kinesis:
         pass

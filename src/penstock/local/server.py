@@ -345,7 +345,7 @@ class LocalKinesis(Handle):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        _stop_after(error, self.stop)
 
     @staticmethod
     def process(**options: object) -> LocalKinesisProcess:
@@ -451,7 +451,17 @@ class LocalKinesisProcess(Handle):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.stop()
+        _stop_after(error, self.stop)
+
+
+def _stop_after(error: BaseException | None, stop: Callable[[], None]) -> None:
+    """Stop a server; that it does not stop must not hide why the block around it ended."""
+    try:
+        stop()
+    except Unavailable as problem:
+        if error is None:
+            raise
+        log.warning("%s", problem)
 
 
 def arguments(options: LocalOptions) -> list[str]:
