@@ -314,6 +314,19 @@ class ShardReader:
         self._pause = Pause.BACKOFF
         return self._looks <= _LOOKS_MAX
 
+    def change_source(self, options: ReaderOptions, now_s: float) -> None:
+        """Go on from another source of pages, at the last record that was read.
+
+        Args:
+            options: How to read from it.
+            now_s: Monotonic seconds; a pause that the other source asked for is over.
+        """
+        self.options = options
+        self._iterator = None
+        self._failures = self._quiet_reads = 0
+        self._failing_since_s = None
+        self._not_before_s = now_s
+
     # --- inside: places ---
 
     def _iterator_position(self) -> Position:

@@ -1,0 +1,235 @@
+"""Whether one shard is polled or has its records pushed, where that is left to the reader (`retrieval="auto"`).
+
+A shard is polled first. What a call met is told to the machine; it says when to change, and why. Its driver makes the change
+between two calls: the reader then begins in the new way at the last record that it read, so no record is left out or comes twice.
+
+| what happens | answer |
+|---|---|
+| reads are refused that the shard's quota had room for, had nobody else read | after `contended_s` of it: fan-out |
+| reads are refused that this reader's own rate explains | nothing: the reader slows down by itself |
+| a few refusals among many reads | nothing |
+| fan-out for `hold_s`, and near the tip | polling, on trial |
+| the same refusals while on trial | fan-out after a third of `contended_s`, and for twice as long as before |
+| fan-out is denied, or fails twice without an event between | polling; fan-out again after a minute, then ever more rarely |
+
+While records are pushed nobody can see whether the others still poll. So polling is tried.
+
+Source:
+    Kinesis API reference, GetRecords: five calls a second and 2 MiB a second for each shard, whoever makes them.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final
+
+from penstock.core.limits import GET_RECORDS_PER_S_MAX, SHARD_READ_BYTES_PER_S_MAX
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.errors import ExpiredIterator, OptionError, PenstockError, Throttled, Unavailable
+
+_WINDOW_COUNT: Final = 3  # windows in a row that must be contended
+_REFUSED_SHARE_MIN: Final = 0.2  # of the calls of a contended window
+_FORGOTTEN_S: Final = (
+    60.0  # windows this far apart are no longer in a row; longer than any pause after a refusal
+)
+_ARRIVAL_SLACK_S: Final = 0.1  # calls are timed here and counted there
+_TIP_MS_MAX: Final = 10_000
+_HOLD_GROWTH_MAX: Final = 8
+_PUSH_FAILURES_MAX: Final = 2
+_RETRY_S: Final = 60.0
+_REFUSAL_CODE: Final = "ProvisionedThroughputExceededException"
+
+
+class Retrieval(Enum):
+    """How a shard is read."""
+
+    POLLING = "polling"
+    FAN_OUT = "fan-out"
+
+
+class ChangeReason(Enum):
+    """Why another way of reading is better."""
+
+    CONTENDED = "reads are refused because others read the shard too"
+    TRIAL = "the shard may have room for polling again"
+    PUSH_FAILED = "its subscription does not work"
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Read in another way from here on.
+
+    Args:
+        to: Which one.
+        why: For the log and the metrics.
+    """
+
+    to: Retrieval
+    why: ChangeReason
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRetrieval:
+    """How both ways read, and when to change.
+
+    Args:
+        polling: How a polled shard is read.
+        fan_out: How a shard is read whose records are pushed.
+        contended_s: Reads are refused for others' for so long before records are pushed, and up to half as much on top.
+        hold_s: Records are pushed for so long before polling is tried again, and up to a quarter on top.
+
+    Raises:
+        OptionError: A time is not above 0.
+    """
+
+    polling: ReaderOptions
+    fan_out: ReaderOptions
+    contended_s: float = 30.0
+    hold_s: float = 900.0
+
+    def __post_init__(self) -> None:
+        for name in ("contended_s", "hold_s"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
+
+    def options_of(self, retrieval: Retrieval) -> ReaderOptions:
+        """Return how a shard is read in one of the ways."""
+        return self.polling if retrieval is Retrieval.POLLING else self.fan_out
+
+
+class OwnReads:
+    """What one reader takes of a shard's quota. Not thread-safe."""
+
+    def __init__(self) -> None:
+        self._calls: deque[float] = deque()
+        self._busy_until_s = float("-inf")
+
+    def on_call(self, started_s: float) -> None:
+        """Count a call, whatever came of it."""
+        self._calls.append(started_s)
+        while self._calls[0] <= started_s - 1.0:
+            self._calls.popleft()
+
+    def on_bytes(self, started_s: float, read_bytes: int) -> None:
+        """Count what a call brought."""
+        begin_s = max(self._busy_until_s, started_s)
+        self._busy_until_s = begin_s + read_bytes / SHARD_READ_BYTES_PER_S_MAX
+
+    def explain_refusal(self, started_s: float) -> bool:
+        """Return whether the last call, which began then, would have been refused without other readers too."""
+        is_over_count = len(self._calls) > GET_RECORDS_PER_S_MAX
+        return is_over_count or started_s < self._busy_until_s + _ARRIVAL_SLACK_S
+
+
+class RetrievalChoice:
+    """The machine. Not thread-safe: one caller at a time.
+
+    Args:
+        options: When to change.
+        chance: In [0, 1), so that not all readers of a shard change at the same time: one that leaves may be enough.
+    """
+
+    def __init__(self, options: AutoRetrieval, chance: float) -> None:
+        self._options = options
+        self._retrieval = Retrieval.POLLING
+        self._own = OwnReads()
+        self._hold_s = options.hold_s
+        self._trial_until_s = float("-inf")
+        self._not_before_s = float("-inf")
+        self._retry_s = _RETRY_S
+        self._behind_ms = 0
+        self._push_failures = 0
+        self._is_push_given_up = False
+        self._begin_count(chance)
+
+    def _begin_count(self, chance: float) -> None:
+        self._window_s = self._options.contended_s / _WINDOW_COUNT * (1 + chance / 2)
+        self._window_began_s: float | None = None
+        self._called_s = 0.0
+        self._calls = self._refused = self._contended_windows = 0
+
+    @property
+    def retrieval(self) -> Retrieval:
+        """How the shard is read now."""
+        return self._retrieval
+
+    def plan_change(self, now_s: float) -> Change | None:
+        """Return whether to read in another way from now on. Asking changes nothing."""
+        if self._retrieval is Retrieval.FAN_OUT:
+            if self._is_push_given_up:
+                return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
+            if now_s >= self._not_before_s and self._behind_ms <= _TIP_MS_MAX:
+                return Change(Retrieval.POLLING, ChangeReason.TRIAL)
+            return None
+        needed = 1 if now_s < self._trial_until_s else _WINDOW_COUNT
+        if now_s >= self._not_before_s and self._contended_windows >= needed:
+            return Change(Retrieval.FAN_OUT, ChangeReason.CONTENDED)
+        return None
+
+    def on_changed(self, change: Change, now_s: float, chance: float) -> None:
+        """Learn that the change was made.
+
+        Args:
+            change: As planned.
+            now_s: Monotonic seconds.
+            chance: In [0, 1), for jitter.
+        """
+        assert change.to is not self._retrieval, "a change to what is there"
+        self._retrieval = change.to
+        if change.to is Retrieval.FAN_OUT:
+            is_trial_failed = now_s < self._trial_until_s
+            longest_s = self._options.hold_s * _HOLD_GROWTH_MAX
+            self._hold_s = min(self._hold_s * 2, longest_s) if is_trial_failed else self._options.hold_s
+            self._not_before_s = now_s + self._hold_s * (1 + chance / 4)
+            self._push_failures = self._behind_ms = 0
+            self._is_push_given_up = False
+        elif change.why is ChangeReason.PUSH_FAILED:
+            self._not_before_s = now_s + self._retry_s * (1 + chance / 4)
+            self._retry_s = min(self._retry_s * 2, max(_RETRY_S, self._options.hold_s))
+        else:
+            self._not_before_s = now_s
+            self._trial_until_s = now_s + self._hold_s
+        self._begin_count(chance)
+
+    # --- polling ---
+
+    def on_polled(self, started_s: float, read_bytes: int) -> None:
+        """Learn that a call brought a page."""
+        self._own.on_call(started_s)
+        self._own.on_bytes(started_s, read_bytes)
+        self._count(started_s, is_refused=False)
+
+    def on_poll_failed(self, error: PenstockError, started_s: float) -> None:
+        """Learn that a call for a page failed."""
+        self._own.on_call(started_s)
+        if isinstance(error, Throttled) and error.code == _REFUSAL_CODE:
+            self._count(started_s, is_refused=not self._own.explain_refusal(started_s))
+
+    def _count(self, started_s: float, *, is_refused: bool) -> None:
+        if self._window_began_s is None or started_s - self._called_s > _FORGOTTEN_S:
+            self._window_began_s = started_s
+            self._calls = self._refused = self._contended_windows = 0
+        self._called_s = started_s
+        self._calls += 1
+        self._refused += is_refused
+        if started_s - self._window_began_s >= self._window_s:
+            is_contended = self._refused >= _REFUSED_SHARE_MIN * self._calls
+            self._contended_windows = self._contended_windows + 1 if is_contended else 0
+            self._window_began_s = started_s
+            self._calls = self._refused = 0
+
+    # --- fan-out ---
+
+    def on_event(self, millis_behind_latest: int) -> None:
+        """Learn that an event was pushed."""
+        self._behind_ms = millis_behind_latest
+        self._push_failures = 0
+        self._retry_s = _RETRY_S
+
+    def on_push_failed(self, error: PenstockError) -> None:
+        """Learn that the subscription failed, or could not begin."""
+        self._push_failures += 1
+        may_pass = isinstance(error, Unavailable | Throttled | ExpiredIterator)
+        self._is_push_given_up = not may_pass or self._push_failures >= _PUSH_FAILURES_MAX
