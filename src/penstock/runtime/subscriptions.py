@@ -55,7 +55,7 @@ class PageTaker(Protocol):
         """Learn that what was asked for failed."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Entry:
     shard_id: str
     machine: Subscription[RecordPage]
@@ -87,6 +87,7 @@ class _Close:
 @dataclass(frozen=True, slots=True)
 class _Connected:
     key: Hashable
+    entry: _Entry  # the key may have been closed and begun again since
     number: int
     stream: EventStream
 
@@ -94,6 +95,7 @@ class _Connected:
 @dataclass(frozen=True, slots=True)
 class _News:
     key: Hashable
+    entry: _Entry
     number: int
     news: StreamNews
 
@@ -134,6 +136,11 @@ class Subscriptions(Loop[_Event]):
         self._timers: list[tuple[float, int, Hashable]] = []
         self._timer_ids = itertools.count()
         self._gauge_s = -math.inf
+
+    @property
+    def registration(self) -> ConsumerRegistration:
+        """The consumer that subscribes."""
+        return self._registration
 
     # --- what readers ask; from any thread ---
 
@@ -189,7 +196,8 @@ class Subscriptions(Loop[_Event]):
         if entry is None and isinstance(event, _Begin):
             machine: Subscription[RecordPage] = Subscription(event.shard_id, self._options)
             entry = self._entries[event.key] = _Entry(event.shard_id, machine, event.taker)
-        return entry
+        is_stale = isinstance(event, _Connected | _News) and event.entry is not entry
+        return None if is_stale else entry
 
     def _handle(self, event: _Event, now_s: float) -> None:
         entry = self._entry_of(event)
@@ -228,7 +236,7 @@ class Subscriptions(Loop[_Event]):
             match effect:
                 case Connect(number, start):
                     entry.number, entry.stream, entry.is_asked = number, None, False
-                    self._pool.submit(partial(self._connect, key, entry.shard_id, number, start))
+                    self._pool.submit(partial(self._connect, key, entry, number, start))
                 case Ask():
                     entry.is_asked = True
                     if entry.stream is not None:
@@ -269,8 +277,9 @@ class Subscriptions(Loop[_Event]):
             effect.error,
         )
 
-    def _connect(self, key: Hashable, shard_id: str, number: int, start: IteratorStart) -> None:
-        tell: Callable[[StreamNews], None] = lambda news: self.post(_News(key, number, news))  # noqa: E731
+    def _connect(self, key: Hashable, entry: _Entry, number: int, start: IteratorStart) -> None:
+        shard_id = entry.shard_id
+        tell: Callable[[StreamNews], None] = lambda news: self.post(_News(key, entry, number, news))  # noqa: E731
         try:
             stream = self._registration.fan_out.subscribe(
                 self._registration.fetch_arn(), shard_id, start, tell
@@ -281,7 +290,7 @@ class Subscriptions(Loop[_Event]):
             log.exception("shard %s: subscribing failed in an unexpected way", shard_id)
             tell(Broken(Unavailable(f"{type(error).__name__}: {error}", operation="SubscribeToShard")))
         else:
-            self.post(_Connected(key, number, stream))
+            self.post(_Connected(key, entry, number, stream))
             if self.is_finished:
                 stream.close()
 
