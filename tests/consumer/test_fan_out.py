@@ -282,9 +282,11 @@ def test_a_consumer_that_stays_in_creation_is_an_error_after_a_minute(world):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"retrieval": "push"}, "retrieval='push': expected 'polling' or 'fan-out'"),
+        ({"retrieval": "push"}, "retrieval='push': expected 'polling', 'fan-out' or 'auto'"),
         ({"consumer_name": "billing"}, "has no effect with retrieval='polling'"),
         ({"retrieval": "fan-out", "consumer_name": "a b"}, "1 to 128 letters"),
+        ({"retrieval": "auto", "fan_out_after_s": 0}, "fan_out_after_s=0: expected more than 0"),
+        ({"retrieval": "auto", "polling_after_s": -1}, "polling_after_s=-1: expected more than 0"),
     ],
 )
 def test_options_that_cannot_be_are_refused(options, message):
@@ -298,6 +300,7 @@ def test_an_applications_name_that_no_consumer_can_have_asks_for_one(world):
         Consumer("orders", "billing app", print, ports=ports, retrieval="fan-out")
 
 
-def test_ports_without_fan_out_are_refused(world):
+@pytest.mark.parametrize("retrieval", ["fan-out", "auto"])
+def test_ports_without_fan_out_are_refused(world, retrieval):
     with pytest.raises(UsageError, match=r"fan_out=\.\.\."):
-        Consumer("orders", "app", print, ports=ConsumerPorts(world.kinesis, world.table), retrieval="fan-out")
+        Consumer("orders", "app", print, ports=ConsumerPorts(world.kinesis, world.table), retrieval=retrieval)

@@ -64,6 +64,7 @@ class TinyKinesis:
         self.clock = clock
         self.shards: dict[str, TinyShard] = {}
         self.throttled_reads = 0
+        self.contended: set[str] = set()  # shards that others poll too: every second call for one is refused
         self.reads: list[tuple[float, str]] = []
         self._sequence = 100
         step = (HASH_KEY_MAX + 1) // shard_count
@@ -128,6 +129,10 @@ class TinyKinesis:
         if self.throttled_reads:
             self.throttled_reads -= 1
             raise Throttled("slow down", operation="GetRecords")
+        if shard_id in self.contended and sum(of == shard_id for _, of in self.reads) % 2:
+            raise Throttled(
+                "rate exceeded", operation="GetRecords", code="ProvisionedThroughputExceededException"
+            )
         if place == "expired":
             raise ExpiredIterator("old")
         shard = self.shards[shard_id]
@@ -254,7 +259,7 @@ class VirtualWorker:
 
         pool = InlinePool()
         registration = None
-        if options.get("retrieval") == "fan-out":
+        if "retrieval" in options:
             registration = ConsumerRegistration(world.fan_out, "arn:orders", "app", world.clock, world.chance)
         factory = lifecycle if lifecycle is not None else (lambda: HandlerProcessor(handle))
         self.runtime = Worker(

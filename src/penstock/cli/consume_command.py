@@ -61,13 +61,22 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--max-records", type=int, default=10_000, metavar="N", help="records per read, 1 to 10,000"
     )
-    parser.add_argument(
+    pushed = parser.add_mutually_exclusive_group()
+    pushed.add_argument(
         "--fan-out",
         nargs="?",
         const="",
         metavar="NAME",
         help="have the records pushed to this registered consumer (enhanced fan-out; without a name that of the application); "
         "it is registered if it is not there, and stays",
+    )
+    pushed.add_argument(
+        "--auto-fan-out",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="the same, only for shards whose reads are refused because others read them too, and as long as that lasts; the "
+        "consumer is registered when it is first needed",
     )
     parser.add_argument(
         "--on-data-loss",
@@ -120,8 +129,12 @@ def run(args: argparse.Namespace) -> int:
         checkpoint_interval_s=args.checkpoint_interval,
         lease_duration_s=args.lease_duration,
         policy=args.policy,
-        retrieval="polling" if args.fan_out is None else "fan-out",
-        consumer_name=args.fan_out or None,
+        retrieval="fan-out"
+        if args.fan_out is not None
+        else "polling"
+        if args.auto_fan_out is None
+        else "auto",
+        consumer_name=args.fan_out or args.auto_fan_out or None,
         cold_start_jitter_s=min(5.0, args.lease_duration / 2),
         handler_retries_max=0,
         on_failure="stop_worker",

@@ -59,7 +59,7 @@ class ConsumerPorts:
         clock: Time; None: the system's.
         chance: Jitter; None: the system's.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
-        fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"`.
+        fan_out: Registered consumers and subscriptions, for `retrieval="fan-out"` and `"auto"`.
     """
 
     kinesis: Kinesis
@@ -143,9 +143,11 @@ class Consumer:
             raise UsageError(
                 f"ports are given, so {', '.join(sorted(self._connection))} would have no effect"
             )
-        if self.options.retrieval == "fan-out":
+        if self.options.retrieval != "polling":
             if ports is not None and ports.fan_out is None:
-                raise UsageError("retrieval='fan-out' needs the port of it: ConsumerPorts(..., fan_out=...)")
+                raise UsageError(
+                    f"retrieval={self.options.retrieval!r} needs the port of fan-out: ConsumerPorts(..., fan_out=...)"
+                )
             check_consumer_name(self.options.consumer_name or application, "consumer_name")
         self._home = HomeProcess()
         self._worker: Worker | None = None
@@ -302,7 +304,7 @@ class Consumer:
             self.application,
             self._connection,
             self.options.lease_duration_s,
-            is_pushed=self.options.retrieval == "fan-out",
+            may_push=self.options.retrieval != "polling",
         )
         summary = ports.kinesis.fetch_summary(self.stream)
         metrics = self._metrics
@@ -317,10 +319,11 @@ class Consumer:
             factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
         clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
         registration: ConsumerRegistration | None = None
-        if self.options.retrieval == "fan-out" and ports.fan_out is not None:
+        if self.options.retrieval != "polling" and ports.fan_out is not None:
             name = self.options.consumer_name or self.application
             registration = ConsumerRegistration(ports.fan_out, summary.arn, name, clock, chance)
-            registration.fetch_arn()  # what is wrong with it is known before a lease is taken
+            if self.options.retrieval == "fan-out":
+                registration.fetch_arn()  # what is wrong with it is known before a lease is taken
         return Worker(
             stream=self.stream,
             worker_id=self.worker_id,
@@ -390,7 +393,7 @@ class _Signals:
 
 
 def open_ports(
-    application: str, connection: dict[str, Any], lease_duration_s: float, *, is_pushed: bool = False
+    application: str, connection: dict[str, Any], lease_duration_s: float, *, may_push: bool = False
 ) -> ConsumerPorts:
     """Open the service for a consumer whose ports were not given.
 
@@ -399,7 +402,7 @@ def open_ports(
         connection: Fields of `penstock.wiring.AwsOptions`, and `lease_table_name` where that is not the
             application's.
         lease_duration_s: A call to the lease table that lasts longer than a part of it is worth nothing.
-        is_pushed: Whether shards are read by enhanced fan-out; HTTP/2 is loaded only then.
+        may_push: Whether shards may be read by enhanced fan-out; HTTP/2 is loaded only then.
 
     Raises:
         OptionError: A field is unknown or has a bad value.
@@ -419,5 +422,5 @@ def open_ports(
         kinesis=wiring.open_kinesis(options),
         lease_table=wiring.open_lease_table(table_name, table_options),
         kcl3=wiring.open_kcl3_tables(table_name, table_options),
-        fan_out=wiring.open_fan_out(options) if is_pushed else None,
+        fan_out=wiring.open_fan_out(options) if may_push else None,
     )

@@ -13,6 +13,7 @@ from penstock.core.limits import SUBSCRIPTIONS_APART_S
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.retrieval_choice import AutoRetrieval
 from penstock.core.reading.subscription import SubscriptionOptions
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.core.stream_consumer import check_consumer_name
@@ -35,10 +36,13 @@ class ConsumerOptions:
             `TRIM_HORIZON`, `AT_TIMESTAMP <ISO 8601>`, JSON that names a position for each shard
             (`{"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"}`), or a `StartingPosition`.
         max_records: Records per read, and per call of the handler; 1 to 10,000.
-        retrieval: How shards are read: `polling` (GetRecords; its quota is shared by all readers of a shard) or `fan-out`
-            (SubscribeToShard: records are pushed, 2 MiB/s for each shard and consumer; costs money).
-        consumer_name: Of the registered consumer that `retrieval="fan-out"` reads by, the same for the whole application and
-            no other's; registered if it is not there. None: the application's name.
+        retrieval: How shards are read: `polling` (GetRecords; its quota is shared by all readers of a shard), `fan-out`
+            (SubscribeToShard: records are pushed, 2 MiB/s for each shard and consumer; costs money), or `auto` (polling; fan-out
+            for shards whose reads are refused because others read them too, as long as that lasts).
+        consumer_name: Of the registered consumer that `fan-out` and `auto` read by, the same for the whole application and
+            no other's; registered if it is not there, with `auto` when it is first needed. None: the application's name.
+        fan_out_after_s: With `auto`: a shard changes to fan-out when its reads are refused for so long.
+        polling_after_s: With `auto`: it tries polling again after so long.
         idle_time_between_reads_s: Pause between reads of a quiet shard.
         prefetch_bytes_max: Memory for what is fetched from one shard and not done yet: payloads, keys and about 400 bytes
             for each record. One page, or one aggregate taken apart, may exceed it.
@@ -80,8 +84,10 @@ class ConsumerOptions:
     worker_id: str | None = None
     starting_position: str | Position | StartingPosition = "LATEST"
     max_records: int = 10_000
-    retrieval: Literal["polling", "fan-out"] = "polling"
+    retrieval: Literal["polling", "fan-out", "auto"] = "polling"
     consumer_name: str | None = None
+    fan_out_after_s: float = 30.0
+    polling_after_s: float = 900.0
     idle_time_between_reads_s: float = 1.0
     prefetch_bytes_max: int = 8 * MIB
     buffer_bytes_max: int = 256 * MIB
@@ -117,8 +123,9 @@ class ConsumerOptions:
         for name in ("read_threads", "handler_threads", "buffer_bytes_max"):
             if getattr(self, name) < 1:
                 raise OptionError(f"{name}={getattr(self, name)}: expected at least 1")
-        if not self.metrics_interval_s > 0:
-            raise OptionError(f"metrics_interval_s={self.metrics_interval_s}: expected more than 0")
+        for name in ("metrics_interval_s", "fan_out_after_s", "polling_after_s"):
+            if not getattr(self, name) > 0:
+                raise OptionError(f"{name}={getattr(self, name)}: expected more than 0")
         if self.policy not in {policy.value for policy in BalancePolicy}:
             known = ", ".join(repr(policy.value) for policy in BalancePolicy)
             raise OptionError(f"policy={self.policy!r}: expected one of {known}")
@@ -136,13 +143,13 @@ class ConsumerOptions:
         self.coordinator_options()
 
     def _check_retrieval(self) -> None:
-        if self.retrieval not in ("polling", "fan-out"):
-            raise OptionError(f"retrieval={self.retrieval!r}: expected 'polling' or 'fan-out'")
+        if self.retrieval not in ("polling", "fan-out", "auto"):
+            raise OptionError(f"retrieval={self.retrieval!r}: expected 'polling', 'fan-out' or 'auto'")
         if self.consumer_name is not None:
-            if self.retrieval != "fan-out":
+            if self.retrieval == "polling":
                 raise OptionError(
                     f"consumer_name={self.consumer_name!r} has no effect with retrieval={self.retrieval!r}: set "
-                    "retrieval='fan-out'"
+                    "retrieval='fan-out' or 'auto'"
                 )
             check_consumer_name(self.consumer_name, "consumer_name")
 
@@ -168,9 +175,23 @@ class ConsumerOptions:
         return SubscriptionOptions(takeover_pause_s=pause_s)
 
     def reader_options(self, retention_s: float | None) -> ReaderOptions:
-        """Return the options of each shard's reader."""
+        """Return the options of each shard's reader, as it begins."""
+        return self._reader_options(retention_s, is_pushed=self.retrieval == "fan-out")
+
+    def auto_retrieval(self, retention_s: float | None) -> AutoRetrieval | None:
+        """Return when a shard's reader changes to fan-out and back; None where it never does."""
+        if self.retrieval != "auto":
+            return None
+        return AutoRetrieval(
+            polling=self._reader_options(retention_s, is_pushed=False),
+            fan_out=self._reader_options(retention_s, is_pushed=True),
+            contended_s=self.fan_out_after_s,
+            hold_s=self.polling_after_s,
+        )
+
+    def _reader_options(self, retention_s: float | None, *, is_pushed: bool) -> ReaderOptions:
         pace: dict[str, Any] = {"idle_time_between_reads_s": self.idle_time_between_reads_s}
-        if self.retrieval == "fan-out":  # the service sets the pace
+        if is_pushed:  # the service sets the pace
             pace = {
                 "idle_time_between_reads_s": _EMPTY_EVENTS_APART_S,
                 "spacing_s": 0.0,

@@ -19,6 +19,7 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from typing import Final
 
+from penstock.consumer.auto_fetching import AutoFetcher
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
@@ -32,6 +33,7 @@ from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
 from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.retrieval_choice import AutoRetrieval
 from penstock.core.starting import StartingPosition, with_moment
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
@@ -145,6 +147,8 @@ class DeliveryLoop(Loop[ShardRun]):
         standstill_after_s: Longer than a round, in which the worker may get other leases.
         home: The process whose threads these are.
         subscriptions: Bring the pages, by enhanced fan-out; None: GetRecords is polled.
+        auto: When a shard changes between the two; None: all pages come from where `subscriptions` says.
+        call_pool: For calls that have to do with no shard.
     """
 
     def __init__(
@@ -171,7 +175,9 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Callable[[], None] | None,
         standstill_after_s: float,
         home: HomeProcess,
+        call_pool: Pool,
         subscriptions: Subscriptions | None = None,
+        auto: AutoRetrieval | None = None,
     ) -> None:
         super().__init__()
         self._stream = stream
@@ -202,15 +208,9 @@ class DeliveryLoop(Loop[ShardRun]):
             clock=clock,
             metrics=metrics,
         )
-        self._pushed = None
+        self._pushed: PushedFetcher | None = None
         if subscriptions is not None:
-            self._pushed = PushedFetcher(
-                self._fetcher,
-                subscriptions,
-                has_room=lambda: self._budget.has_room,
-                clock=clock,
-                on_answered=self._on_answered,
-            )
+            self._pushed = self._open_pushed(subscriptions, auto, call_pool)
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._waiting: dict[str, list[ShardRun]] = {}
@@ -226,6 +226,26 @@ class DeliveryLoop(Loop[ShardRun]):
         self._standing: frozenset[tuple[str, int]] | None = None
         self._gauged: set[tuple[str, str, str]] = set()
         self.stopped = StoppedShards()
+
+    def _open_pushed(
+        self, subscriptions: Subscriptions, auto: AutoRetrieval | None, call_pool: Pool
+    ) -> PushedFetcher:
+        has_room, clock, on_answered = lambda: self._budget.has_room, self._clock, self._on_answered
+        if auto is None:
+            return PushedFetcher(
+                self._fetcher, subscriptions, has_room=has_room, clock=clock, on_answered=on_answered
+            )
+        return AutoFetcher(
+            self._fetcher,
+            subscriptions,
+            has_room=has_room,
+            clock=clock,
+            on_answered=on_answered,
+            options=auto,
+            chance=self._chance,
+            metrics=self._metrics,
+            call_pool=call_pool,
+        )
 
     # --- what the coordinator says; called from the lease loop's thread ---
 

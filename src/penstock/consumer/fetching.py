@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.consumer.records import Record, records_of, unread_page
+from penstock.consumer.records import Record, UnreadRecord, records_of, unread_page
 from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_listed
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage, ListPage, find_listed
 from penstock.core.reading.resume import plan_iterator
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
@@ -50,37 +50,43 @@ class ShardFetcher:
         self._metrics = metrics
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
-    def fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        """Do one step of reading; its failure is told to the run."""
+    def fetch(self, run: ShardRun, fetch: Fetch) -> ListPage[UnreadRecord] | PenstockError | None:
+        """Do one step of reading and tell the run; return the page that it brought, or why it failed."""
         try:
-            self._do(run, fetch)
+            return self._do(run, fetch)
         except PenstockError as error:
             run.on_fetch_failed(error)
+            return error
         except Exception as error:
             log.exception("shard %s: a read failed in an unexpected way", run.shard_id)
-            run.on_fetch_failed(Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords"))
+            failure = Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords")
+            run.on_fetch_failed(failure)
+            return failure
 
-    def _do(self, run: ShardRun, fetch: Fetch) -> None:
+    def _do(self, run: ShardRun, fetch: Fetch) -> ListPage[UnreadRecord] | None:
         if isinstance(fetch, FetchIterator):
             start = plan_iterator(fetch.position)
             run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
         elif isinstance(fetch, FetchPage):
             if not self._has_room():  # others have filled it while this waited for a thread
                 run.on_fetch_skipped()
-                return
+                return None
             started_s = self._clock.monotonic_s()
             page = self._kinesis.fetch_records(self._stream, fetch.iterator, fetch.record_count_max)
-            self.give_page(run, page, started_s)
+            return self.give_page(run, page, started_s)
         elif isinstance(fetch, TakeApart):
             self._take_apart(run)
         else:
             listing = self._kinesis.fetch_shards(self._stream)
             run.on_listing(find_listed(run.shard_id, listing.shards))
+        return None
 
-    def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> None:
-        """Bring a run a page, and take apart what there is room for."""
-        run.on_page(unread_page(page), started_s, page.server_ms)
+    def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> ListPage[UnreadRecord]:
+        """Bring a run a page, and take apart what there is room for; return it as the run got it."""
+        unread = unread_page(page)
+        run.on_page(unread, started_s, page.server_ms)
         self._take_apart(run)
+        return unread
 
     def _take_apart(self, run: ShardRun) -> None:
         """Take apart what there is room for, and one record at least where nothing else waits for delivery."""

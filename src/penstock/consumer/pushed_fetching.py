@@ -26,7 +26,7 @@ class PushedFetcher:
         subscriptions: Where pages come from.
         has_room: Whether the process as a whole may hold more.
         clock: Time.
-        on_answered: Called when a run was brought an answer.
+        on_answered: Called when a run was brought an answer later than `fetch` returned.
     """
 
     def __init__(

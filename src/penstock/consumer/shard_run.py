@@ -439,17 +439,20 @@ class ShardRun:
         failures = self._reader.failure_count
         self._read_error = error
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
-        level = (
-            logging.WARNING
-            if failures >= READ_FAILURES_TOLD and failures & (failures - 1) == 0
-            else logging.DEBUG
-        )
+        is_told = failures >= READ_FAILURES_TOLD and failures & (failures - 1) == 0
+        level = logging.WARNING if is_told else logging.DEBUG
         log.log(level, "shard %s: reading failed %d times in a row: %s", self.shard_id, failures, error)
 
     def on_fetch_skipped(self) -> None:
         """Note that a planned call was not made, because the process holds enough."""
         with self.lock:
             self._is_fetching = False
+
+    def on_source_changed(self, options: ReaderOptions) -> None:
+        """Read from another source instead of the call that was planned."""
+        with self.lock:
+            self._is_fetching = False
+            self._reader.change_source(options, self._clock.monotonic_s())
 
     def _report_loss(self, loss: PossibleLoss) -> None:
         self._metrics.count("possible_data_loss", 1, self._labels)
@@ -467,15 +470,13 @@ class ShardRun:
 
     def on_returned(self, call: Call[Record]) -> None:
         """Note that a call of user code returned."""
+        size_bytes = 0
         if call.kind is CallKind.BATCH:
             size_bytes = sum(record.record_bytes for record in call.records)
             self._metrics.count("records", len(call.records), self._labels)
             self._metrics.count("bytes", size_bytes, self._labels)
         elif call.kind is CallKind.DEAD_LETTER:
-            size_bytes = 0
             self._metrics.count("dead_letters", len(call.records), self._labels)
-        else:
-            size_bytes = 0
         with self.lock:
             self._tally.bytes += size_bytes
             self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)

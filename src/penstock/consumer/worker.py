@@ -92,7 +92,7 @@ class Worker:
         retention_s: Of the stream, or None when unknown.
         stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         home: The process whose threads these are; None: this one.
-        registration: The consumer whose subscriptions bring the records; None: GetRecords is polled.
+        registration: The consumer whose subscriptions bring the records, always or when needed; None: GetRecords is polled.
     """
 
     def __init__(
@@ -167,7 +167,9 @@ class Worker:
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
             standstill_after_s=_STANDSTILL_ROUNDS * coordinator_options.interval_s,
             home=home or HomeProcess(),
+            call_pool=pools.call,
             subscriptions=self.subscriptions,
+            auto=options.auto_retrieval(retention_s),
         )
         self.leases.readers = self.delivery
         self.leases.on_unusable_table = self.fail

@@ -15,12 +15,14 @@ from penstock.core.limits import STREAM_CONSUMER_COUNT_MAX
 from penstock.errors import NotFound, PenstockError, Rejected, ResourceBusy, Throttled, UnknownOutcome
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut, StreamConsumer
+from penstock.runtime.loop import Pool
 
 log = logging.getLogger("penstock.consumer")
 
 _DEADLINE_S: Final = 60.0
 _BACKOFF: Final = Backoff(0.5, 2.0)
 _PAUSE_S_MIN: Final = 0.2
+_AHEAD_PAUSE_S: Final = 300.0
 
 
 class ConsumerRegistration:
@@ -42,10 +44,37 @@ class ConsumerRegistration:
         self._chance = chance
         self._lock = threading.Lock()
         self._arn: str | None = None
+        self._ahead_lock = threading.Lock()
+        self._not_ahead_before_s = float("-inf")
 
     def doubt(self) -> None:
         """Look anew at the next use: the service does not know the consumer, or the shard."""
         self._arn = None
+
+    def find_ahead(self, pool: Pool) -> bool:
+        """Return whether the consumer is known. If not, have it found or registered on the pool; nothing waits here.
+
+        One attempt is under way at a time. One that failed is followed by another after some minutes, if it is asked for.
+        """
+        with self._ahead_lock:
+            is_due = self._arn is None and self._clock.monotonic_s() >= self._not_ahead_before_s
+            if is_due:
+                self._not_ahead_before_s = float("inf")
+        if is_due:
+            pool.submit(self._find_ahead)
+        return self._arn is not None
+
+    def _find_ahead(self) -> None:
+        pause_s = 0.0
+        try:
+            self.fetch_arn()
+        except PenstockError as error:
+            pause_s = _AHEAD_PAUSE_S
+            log.warning("enhanced fan-out cannot be used, so shards are polled as before: %s", error)
+        except Exception:
+            pause_s = _AHEAD_PAUSE_S
+            log.exception("consumer %s could not be registered, in an unexpected way", self.name)
+        self._not_ahead_before_s = self._clock.monotonic_s() + pause_s
 
     def fetch_arn(self) -> str:
         """Return the ARN of the consumer; find or register it first if it is not known.

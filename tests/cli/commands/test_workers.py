@@ -35,6 +35,28 @@ def test_consume_has_its_records_pushed(kinesis, stream, consume):
     assert [consumer["ConsumerName"] for consumer in consumers] == ["pushed"]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], ("polling", None)),
+        (["--fan-out"], ("fan-out", None)),
+        (["--fan-out", "look"], ("fan-out", "look")),
+        (["--auto-fan-out"], ("auto", None)),
+        (["--auto-fan-out", "look"], ("auto", "look")),
+    ],
+)
+def test_consume_reads_as_its_options_say(capsys, monkeypatch, arguments, expected):
+    made = []
+
+    def make(*_, options, **__):
+        made.append((options.retrieval, options.consumer_name))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.consumer.Consumer", make)
+    penstock(capsys, "consume", "orders", "--application", "billing", *arguments)
+    assert made == [expected]
+
+
 # --- consume and leases ---------------------------------------------------------------------------------
 
 
