@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
 from pathlib import Path
@@ -19,9 +19,10 @@ from counterparts import PENSTOCK, Counterpart
 from harness import put_numbers
 from worker_process import WorkerProcess
 
-from penstock.local import Handle
+from penstock.local import Handle, LocalKinesis
 
 WAIT_S = 240.0
+SHARDS = 6
 LEFT_THE_FLEET = "left by a worker that was killed or stopped"
 TAKEN_BY_THE_KCL = "taken by the KCL from a live worker"
 TAKEN_FROM_THE_KCL = "taken from a live KCL worker, which cannot hand over"
@@ -132,6 +133,24 @@ class Fleet:
         return self.history
 
 
+@contextmanager
+def reading_fleet(folder: Path, first: Counterpart, records: int) -> Iterator[tuple[Fleet, str]]:
+    """Run a server and a fleet of one worker, which has read what was put; yields the fleet and the worker's name.
+
+    Args:
+        folder: Where the workers may write.
+        first: The worker.
+        records: How many are put.
+    """
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        server.create_stream("numbers", shards=SHARDS)
+        with Fleet(server, folder) as fleet:
+            fleet.put(records)
+            name = fleet.start(first)
+            fleet.wait_until_all_is_read()
+            yield fleet, name
+
+
 def everything_wrong(history: CompanyHistory) -> dict[str, object]:
     """Return each check that found something."""
     found = company_checks.everything_wrong(history)
@@ -185,5 +204,13 @@ def cause(one: str, other: str, gone: set[str]) -> str:
     return TAKEN_FROM_THE_KCL if one.startswith("kcl") else HANDED_OVER
 
 
-def deliveries(history: CompanyHistory) -> int:
-    return sum(1 for _ in processed(history))
+def report_repeats(
+    history: CompanyHistory, gone: set[str], record_property: Callable[[str, object], None]
+) -> Counter[str]:
+    """Write what was delivered, and why more than once, into the report; returns what `causes_of_repeats` does."""
+    causes = causes_of_repeats(history, gone)
+    record_property("records", len(history.put))
+    record_property("deliveries", sum(1 for _ in processed(history)))
+    for why, count in causes.items():
+        record_property(f"repeats {why}", count)
+    return causes

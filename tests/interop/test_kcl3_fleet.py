@@ -8,11 +8,10 @@ from collections.abc import Callable
 
 import pytest
 from counterparts import KCL_3_COMPATIBLE, KCL_3_NATIVE, PENSTOCK, Counterpart
-from fleet import HANDED_OVER, Fleet, causes_of_repeats, deliveries, everything_wrong
+from fleet import HANDED_OVER, SHARDS, Fleet, everything_wrong, reading_fleet, report_repeats
 
-from penstock.local import Handle, LocalKinesis
+from penstock.local import Handle
 
-SHARDS = 6
 PART = 600
 STEP = 60
 
@@ -41,37 +40,28 @@ def feed_until(fleet: Fleet, what: str, condition: Callable[[Counter[str]], bool
 def test_a_worker_that_joins_gets_its_share_and_the_rest_goes_on_without_the_leader(
     first: Counterpart, second: Counterpart, tmp_path, record_property
 ):
-    with LocalKinesis(limits=False, settle_s=0) as server:
-        server.create_stream("numbers", shards=SHARDS)
-        with Fleet(server, tmp_path) as fleet:
-            fleet.put(PART)
-            early = fleet.start(first)
-            fleet.wait_until_all_is_read()
-            late = fleet.start(second)
-            feed_until(
-                fleet,
-                f"{late} has no share",
-                lambda owners: min(owners[early], owners[late]) >= SHARDS // 2 - 1,
-            )
-            fleet.wait_until_all_is_read()
-            leader = late if second is KCL_3_NATIVE else early
-            rest = early if second is KCL_3_NATIVE else late
-            fleet.kill(leader)
-            feed_until(fleet, f"{rest} does not go on", lambda owners: owners[rest] == SHARDS)
-            fleet.wait_until_all_is_read()
-            fleet.stop(rest)
-            reports = server.client("dynamodb").scan(
-                TableName="shared",
-                FilterExpression="entityType = :reports",
-                ExpressionAttributeValues={":reports": {"S": "WORKER_METRIC_STATS"}},
-            )["Items"]
-            history = fleet.gather()
-            logs = fleet.logs()
-    causes = causes_of_repeats(history, fleet.gone)
-    record_property("records", len(history.put))
-    record_property("deliveries", deliveries(history))
-    for why, count in causes.items():
-        record_property(f"repeats {why}", count)
+    with reading_fleet(tmp_path, first, PART) as (fleet, early):
+        late = fleet.start(second)
+        feed_until(
+            fleet,
+            f"{late} has no share",
+            lambda owners: min(owners[early], owners[late]) >= SHARDS // 2 - 1,
+        )
+        fleet.wait_until_all_is_read()
+        leader = late if second is KCL_3_NATIVE else early
+        rest = early if second is KCL_3_NATIVE else late
+        fleet.kill(leader)
+        feed_until(fleet, f"{rest} does not go on", lambda owners: owners[rest] == SHARDS)
+        fleet.wait_until_all_is_read()
+        fleet.stop(rest)
+        reports = fleet.server.client("dynamodb").scan(
+            TableName="shared",
+            FilterExpression="entityType = :reports",
+            ExpressionAttributeValues={":reports": {"S": "WORKER_METRIC_STATS"}},
+        )["Items"]
+        history = fleet.gather()
+        logs = fleet.logs()
+    causes = report_repeats(history, fleet.gone, record_property)
     assert everything_wrong(history) == {}, logs
     assert all(worker.records for worker in fleet.workers.values())
     assert causes[HANDED_OVER] == 0
@@ -97,39 +87,35 @@ def set_version(server: Handle, before: str, after: str) -> None:
 
 
 def test_a_java_fleet_goes_native_and_back_with_a_consumer_in_it(tmp_path):
-    with LocalKinesis(limits=False, settle_s=0) as server:
-        server.create_stream("numbers", shards=SHARDS)
-        with Fleet(server, tmp_path) as fleet:
-            fleet.put(PART)
-            java = fleet.start(KCL_3_COMPATIBLE)
-            fleet.wait_until_all_is_read()
-            consumer = fleet.start(PENSTOCK)
-            # The fleet's monitor waits for these: metrics of everybody who owns a lease.
-            fleet.wait_for(
-                lambda: f"no reports: {rows_of_kcl_3(server)}",
-                lambda: rows_of_kcl_3(server).keys() >= {java, consumer},
-            )
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
+    with reading_fleet(tmp_path, KCL_3_COMPATIBLE, PART) as (fleet, java):
+        server = fleet.server
+        consumer = fleet.start(PENSTOCK)
+        # The fleet's monitor waits for these: metrics of everybody who owns a lease.
+        fleet.wait_for(
+            lambda: f"no reports: {rows_of_kcl_3(server)}",
+            lambda: rows_of_kcl_3(server).keys() >= {java, consumer},
+        )
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
 
-            set_version(server, "CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_3X_WITH_ROLLBACK")
-            fleet.wait_for(lambda: "no leader", lambda: "Leader" in rows_of_kcl_3(server))
-            told = tmp_path / f"{consumer}.log"
-            fleet.wait_for(
-                lambda: "the consumer does not follow",
-                lambda: f"its leader assigns every lease; the leader is {java}" in told.read_text(),
-            )
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
+        set_version(server, "CLIENT_VERSION_UPGRADE_FROM_2X", "CLIENT_VERSION_3X_WITH_ROLLBACK")
+        fleet.wait_for(lambda: "no leader", lambda: "Leader" in rows_of_kcl_3(server))
+        told = tmp_path / f"{consumer}.log"
+        fleet.wait_for(
+            lambda: "the consumer does not follow",
+            lambda: f"its leader assigns every lease; the leader is {java}" in told.read_text(),
+        )
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
 
-            set_version(server, "CLIENT_VERSION_3X_WITH_ROLLBACK", "CLIENT_VERSION_2X")
-            fleet.wait_for(
-                lambda: "the consumer does not go back",
-                lambda: "Penstock's own balance" in told.read_text(),
-            )
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
-            history = fleet.gather()
-            logs = fleet.logs()
+        set_version(server, "CLIENT_VERSION_3X_WITH_ROLLBACK", "CLIENT_VERSION_2X")
+        fleet.wait_for(
+            lambda: "the consumer does not go back",
+            lambda: "Penstock's own balance" in told.read_text(),
+        )
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
+        history = fleet.gather()
+        logs = fleet.logs()
     assert everything_wrong(history) == {}, logs
     assert all(worker.records for worker in fleet.workers.values())

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import pytest
 from counterparts import KCL_2, KCL_3_COMPATIBLE, PENSTOCK, Counterpart
-from fleet import Fleet, causes_of_repeats, deliveries, everything_wrong
+from fleet import everything_wrong, reading_fleet, report_repeats
 
-from penstock.local import LocalKinesis
 from penstock_demo.resharding import merge_shards, split_shard
 
-SHARDS = 6
 PART = 900
 
 
@@ -25,46 +23,37 @@ PART = 900
 def test_workers_join_are_killed_and_stop_while_shards_are_split_and_merged(
     first: Counterpart, second: Counterpart, tmp_path, record_property
 ):
-    with LocalKinesis(limits=False, settle_s=0) as server:
-        server.create_stream("numbers", shards=SHARDS)
-        kinesis = server.client("kinesis")
-        with Fleet(server, tmp_path) as fleet:
-            fleet.put(PART)
-            early = fleet.start(first)
-            fleet.wait_until_all_is_read()
-            late = fleet.start(second)
-            fleet.wait_until_all_have_leases()
+    with reading_fleet(tmp_path, first, PART) as (fleet, early):
+        kinesis = fleet.server.client("kinesis")
+        late = fleet.start(second)
+        fleet.wait_until_all_have_leases()
 
-            fleet.put(PART)
-            split_shard(kinesis, "numbers", 0)
-            fleet.put(PART)
-            merge_shards(kinesis, "numbers", 3)
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
+        fleet.put(PART)
+        split_shard(kinesis, "numbers", 0)
+        fleet.put(PART)
+        merge_shards(kinesis, "numbers", 3)
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
 
-            fleet.put(PART)
-            fleet.kill(early)
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
+        fleet.put(PART)
+        fleet.kill(early)
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
 
-            again = fleet.start(first)
-            fleet.wait_until_all_have_leases()
-            fleet.put(PART)
-            fleet.kill(late)
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
+        again = fleet.start(first)
+        fleet.wait_until_all_have_leases()
+        fleet.put(PART)
+        fleet.kill(late)
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
 
-            fleet.start(second)
-            fleet.wait_until_all_have_leases()
-            fleet.stop(again)
-            fleet.put(PART)
-            fleet.wait_until_all_is_read()
-            history = fleet.gather()
-            logs = fleet.logs()
-    causes = causes_of_repeats(history, fleet.gone)
-    record_property("records", len(history.put))
-    record_property("deliveries", deliveries(history))
-    for why, count in causes.items():
-        record_property(f"repeats {why}", count)
+        fleet.start(second)
+        fleet.wait_until_all_have_leases()
+        fleet.stop(again)
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
+        history = fleet.gather()
+        logs = fleet.logs()
+    report_repeats(history, fleet.gone, record_property)
     assert everything_wrong(history) == {}, logs
     assert all(worker.records for worker in fleet.workers.values())

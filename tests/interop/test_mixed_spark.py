@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pytest
 from company import FAILOVER_S, TABLE, CompanyRun
 from company_checks import Processed
-from counterparts import KCL_2
-from fleet import causes_of_repeats, deliveries, everything_wrong
+from counterparts import KCL_2, KCL_3_COMPATIBLE, KCL_3_NATIVE, Counterpart
+from fleet import everything_wrong, report_repeats
 from harness import Plan
 from worker_process import WorkerProcess
 
 PLAN = Plan(
     seed=7, records=12_000, kills=9, shards=4, reshards=4, weights=(1, 1, 2, 0, 3), queries=("first",)
 )
+PLAN_3 = replace(PLAN, records=8_000, kills=6, weights=(1, 1, 1, 0, 2))
+"""A worker of KCL 3 takes about a minute until it reads."""
 BEGIN_S = 120.0
 
 
@@ -24,6 +26,7 @@ BEGIN_S = 120.0
 class KclRun(CompanyRun):
     """A run whose worker is a real one, in place of the program that does as the KCL does."""
 
+    counterpart: Counterpart = KCL_2
     workers: dict[str, WorkerProcess] = field(default_factory=dict)
     waiting_kinds: ClassVar = ("driver", "planner", "worker")
 
@@ -31,7 +34,7 @@ class KclRun(CompanyRun):
         name = f"kcl-{next(self.names)}"
         failover = f"-Dfailover.ms={FAILOVER_S * 1000:.0f}"
         arguments = (self.folder, name, "numbers", TABLE)
-        self.worker = WorkerProcess(KCL_2, self.server, *arguments, java=(failover,))
+        self.worker = WorkerProcess(self.counterpart, self.server, *arguments, java=(failover,))
         self.workers[name] = self.worker
 
     def kill_worker(self):
@@ -55,15 +58,22 @@ class KclRun(CompanyRun):
 
 
 @pytest.mark.timeout(1200)
-def test_a_query_and_kcl_workers_lose_nothing_and_repeat_only_at_takeovers(tmp_path, record_property):
-    run = KclRun(PLAN, tmp_path)
+@pytest.mark.parametrize(
+    ("counterpart", "plan"),
+    [
+        pytest.param(KCL_2, PLAN, id="KCL 2.7.2"),
+        pytest.param(KCL_3_COMPATIBLE, PLAN_3, id="KCL 3.5.1 as 2.x"),
+        pytest.param(KCL_3_NATIVE, PLAN_3, id="a native fleet of KCL 3.5.1"),
+    ],
+)
+def test_a_query_and_kcl_workers_lose_nothing_and_repeat_only_at_takeovers(
+    counterpart: Counterpart, plan: Plan, tmp_path, record_property
+):
+    run = KclRun(plan, tmp_path, counterpart=counterpart)
     history = run.play()
-    record_property("records", len(history.put))
-    record_property("deliveries", deliveries(history))
-    for why, count in causes_of_repeats(history, run.workers.keys() - {run.worker.name}).items():
-        record_property(f"repeats {why}", count)
+    report_repeats(history, run.workers.keys() - {run.worker.name}, record_property)
     assert everything_wrong(history) == {}
     assert run.killed["kcl2"] > 0
-    assert sum(run.killed.values()) >= PLAN.kills * 0.9
+    assert sum(run.killed.values()) >= plan.kills * 0.9
     assert history.queries["first"].rows
     assert any(isinstance(each, Processed) for did in history.workers.values() for each in did)
