@@ -58,10 +58,7 @@ from penstock.core.leases.coordinator_events import (
     WriteDone,
 )
 from penstock.core.leases.foreign_lease import describe_foreign_table
-from penstock.core.leases.kcl3_fleet import (
-    describe_unknown_version,
-    describe_unreadable_fleet,
-)
+from penstock.core.leases.kcl3_fleet import describe_refusal
 from penstock.core.leases.lease_writes import (
     Checkpoint,
     End,
@@ -269,12 +266,8 @@ class LeaseLoop(Loop[Event]):
                 self._refuse(
                     describe_foreign_table(self._table.name, self._stream, foreign, self._table_option)
                 )
-            case FleetRefused(version, detail):
-                self._refuse(
-                    describe_unknown_version(version, self._table.name)
-                    if version
-                    else describe_unreadable_fleet(self._table.name, detail)
-                )
+            case FleetRefused(why, detail):
+                self._refuse(describe_refusal(why, self._table.name, detail))
             case Stopped():
                 self.is_finished = True
             case _:

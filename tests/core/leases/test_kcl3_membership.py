@@ -26,10 +26,11 @@ from penstock.core.leases.coordinator_events import (
     OwnLeasesNotFound,
     Problem,
     StopRequested,
+    Tick,
     WorkerReported,
 )
 from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasStopped
-from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
+from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, Refusal, WorkerStats
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Release, Renew, RequestHandover, Take
 from penstock.core.position import TRIM_HORIZON, at_record
@@ -47,6 +48,7 @@ class Fleet(Bench):
         self.is_java_alive = True
         self.is_index_denied = False
         self.samples = {}
+        self.report_problem = ()
         self.kcl3 = Kcl3Rows()
         self.renewing = [lease.key for lease in leases if lease.reader == "java"]
 
@@ -56,7 +58,7 @@ class Fleet(Bench):
                 self.kcl3 = self.look()
                 return FleetSeen(self.kcl3, self.now)
             case ReportWorker():
-                return WorkerReported()
+                return WorkerReported(*self.report_problem)
             case LeaveFleet() if LeaveFleet not in self.slow:
                 return FleetLeft()
             case FindOwnLeases() if self.is_index_denied:
@@ -279,6 +281,20 @@ def test_a_worker_that_stops_takes_its_report_back_before_it_ends():
     assert len(fleet.effects(Stopped)) == 1
 
 
+@pytest.mark.parametrize("answer", [FleetSeen(Kcl3Rows(NATIVE), 40.0), OwnLeasesFound(())])
+def test_an_answer_that_comes_after_the_stop_asks_for_nothing_more(answer):
+    fleet = Fleet(replace(FREE, owner="me", hash_range=WHOLE))
+    fleet.start()
+    fleet.at(40.0)
+    asked = len(fleet.effects((LookAtFleet, FindOwnLeases)))
+    fleet.run(StopRequested())
+    fleet.run(answer)
+    fleet.now = 60.0
+    fleet.run(Tick())
+    assert fleet.machine.next_wake_s > fleet.now
+    assert len(fleet.effects((LookAtFleet, FindOwnLeases))) == asked
+
+
 def test_a_worker_that_never_reported_has_nothing_to_take_back():
     fleet = Fleet(FREE, version=None)
     fleet.start()
@@ -289,7 +305,7 @@ def test_a_worker_that_never_reported_has_nothing_to_take_back():
 def test_a_state_that_is_not_known_stops_the_worker():
     fleet = Fleet(FREE, version="CLIENT_VERSION_4X")
     fleet.start()
-    assert fleet.effects(FleetRefused) == [FleetRefused("CLIENT_VERSION_4X")]
+    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNKNOWN_VERSION, "CLIENT_VERSION_4X")]
     assert len(fleet.effects(Stopped)) == 1
     assert fleet.writes(Take) == []
 
@@ -299,10 +315,45 @@ def test_a_state_that_may_not_be_read_stops_the_worker_unless_it_was_read_before
     fleet.slow = (LookAtFleet,)
     fleet.start()
     fleet.run(FleetNotSeen(Problem.REFUSED, "AccessDenied: no"))
-    assert fleet.effects(FleetRefused) == [FleetRefused("", "AccessDenied: no")]
+    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREADABLE, "AccessDenied: no")]
     fleet = Fleet(FREE)
     fleet.start()
     fleet.run(FleetNotSeen(Problem.REFUSED, "AccessDenied: no"))
+    assert fleet.effects(FleetRefused) == []
+
+
+@pytest.mark.parametrize("is_led", [True, False])
+def test_a_worker_that_may_not_report_does_not_join_a_native_fleet(is_led):
+    fleet = Fleet(FREE, is_led=is_led)
+    fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
+    fleet.start()
+    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+    assert len(fleet.effects(Stopped)) == 1
+    assert fleet.holding() == []
+
+
+def test_a_worker_that_may_not_report_stays_until_the_fleet_goes_native():
+    fleet = Fleet(FREE, version="CLIENT_VERSION_UPGRADE_FROM_2X", is_led=False)
+    fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
+    fleet.start()
+    fleet.at(100.0)
+    assert fleet.holding() == ["free"]
+    assert fleet.effects(FleetRefused) == []
+    fleet.version, fleet.is_led = "CLIENT_VERSION_3X_WITH_ROLLBACK", True
+    fleet.at(150.0)
+    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+    (stop,) = fleet.effects(StopReader)
+    fleet.run(ReaderHasStopped(stop.key, stop.epoch, at_record("7")))
+    assert fleet.table.rows["free"].owner is None  # given back, for the leader to assign
+
+
+@pytest.mark.parametrize("problem", [Problem.REFUSED, Problem.THROTTLED])
+def test_a_worker_that_has_reported_stays_when_a_later_report_fails(problem):
+    fleet = Fleet(FREE)
+    fleet.start()
+    fleet.report_problem = (problem, "no")
+    fleet.at(100.0)
+    assert len(fleet.effects(ReportWorker)) > 1
     assert fleet.effects(FleetRefused) == []
 
 

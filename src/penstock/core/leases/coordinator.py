@@ -22,7 +22,7 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `CheckpointStands(key, epoch, position)` | nothing: tell whoever waits for that checkpoint |
 | `Report(topic, level, message, key, reason)` | nothing: log it, count it |
 | `TableRefused(foreign)` | nothing: the worker stops; say why to whoever runs it |
-| `FleetRefused(version, detail)` | nothing: the worker stops; say why to whoever runs it |
+| `FleetRefused(why, detail)` | nothing: the worker stops; say why to whoever runs it |
 | `Stopped()` | nothing: the last effect of all |
 
 Events that come on their own: `Tick` (due at `next_wake_s`), `StopRequested`. Every call is answered by exactly

@@ -11,6 +11,7 @@ from typing import TypeAlias
 
 from penstock.core.leases.coordinator_events import ListingPurpose
 from penstock.core.leases.foreign_lease import ForeignLease
+from penstock.core.leases.kcl3_fleet import Refusal
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite
 from penstock.core.leases.table_part import TablePart
@@ -235,15 +236,15 @@ class TableRefused:
 
 @dataclass(frozen=True, slots=True)
 class FleetRefused:
-    """Nobody can say whether this worker may take leases beside the Java workers of the table: it stops.
+    """This worker may not stand beside the KCL 3 workers of the table: it stops.
 
     Args:
-        version: Their state, which is not known; empty where it could not be read.
-        detail: Why not.
+        why: What is in the way.
+        detail: The state that is not known, or what the service said.
     """
 
-    version: str
-    detail: str = ""
+    why: Refusal
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Final
+from typing import Final, assert_never
 
 REPORT_INTERVAL_S: Final = 30.0
 """KCL 3 workers report their metrics so often."""
@@ -100,23 +100,45 @@ class FleetMode(Enum):
     LEADERLESS = "a native KCL 3 fleet without a leader just now: free leases are taken, and nothing else moves until there is one"
 
 
-def describe_unknown_version(version: str, table: str) -> str:
-    """Return the sentence that refuses a fleet in a state that is not known, with the way out."""
-    known = ", ".join(sorted({*_NATIVE, *_PLAIN_2X, _UPGRADING}))
-    return (
-        f"the Java workers of lease table {table} are in a state that this version of Penstock does not know "
-        f"(row Migration3.0 has cv={version}; known: {known}), so nobody can say whether it may take leases beside "
-        "them: update Penstock, or give it an application of its own"
-    )
+class Refusal(Enum):
+    """Why a worker may not stand beside the KCL 3 workers of its table."""
+
+    UNKNOWN_VERSION = "unknown version"
+    UNREADABLE = "unreadable"
+    UNREPORTED = "unreported"
 
 
-def describe_unreadable_fleet(table: str, detail: str) -> str:
-    """Return the sentence that refuses a fleet whose state may not be read, with the way out."""
-    return (
-        f"KCL 3 workers stood at lease table {table}, and whether a leader assigns its leases cannot be read ({detail}): "
-        f"allow dynamodb:GetItem on {table} and on the tables {table}-CoordinatorState and {table}-WorkerMetricStats, "
-        "or give this worker an application of its own"
-    )
+def describe_refusal(why: Refusal, table: str, detail: str) -> str:
+    """Return the sentence that refuses to stand in a fleet, with the way out.
+
+    Args:
+        why: What is in the way.
+        table: The lease table.
+        detail: The state that is not known, or what the service said.
+    """
+    match why:
+        case Refusal.UNKNOWN_VERSION:
+            known = ", ".join(sorted({*_NATIVE, *_PLAIN_2X, _UPGRADING}))
+            return (
+                f"the Java workers of lease table {table} are in a state that this version of Penstock does not know "
+                f"(row Migration3.0 has cv={detail}; known: {known}), so nobody can say whether it may take leases "
+                "beside them: update Penstock, or give it an application of its own"
+            )
+        case Refusal.UNREADABLE:
+            return (
+                f"KCL 3 workers stood at lease table {table}, and whether a leader assigns its leases cannot be read "
+                f"({detail}): allow dynamodb:GetItem on {table} and on the tables {table}-CoordinatorState and "
+                f"{table}-WorkerMetricStats, or give this worker an application of its own"
+            )
+        case Refusal.UNREPORTED:
+            return (
+                f"lease table {table} belongs to a native KCL 3 fleet, and this worker may not report its metrics "
+                f"({detail}), so the fleet's leader would assign it nothing and could not balance what it holds: allow "
+                f"dynamodb:UpdateItem and dynamodb:DeleteItem on {table} and on the table {table}-WorkerMetricStats, "
+                "or give this worker an application of its own"
+            )
+        case _:
+            assert_never(why)
 
 
 def is_known_version(version: str | None) -> bool:

@@ -34,6 +34,7 @@ from penstock.core.leases.kcl3_fleet import (
     FleetJudge,
     FleetMode,
     Kcl3Rows,
+    Refusal,
     is_known_version,
     metrics_to_report,
     unseen_by_leader,
@@ -75,6 +76,7 @@ class Kcl3Membership:
         self._is_finding = False
         self._may_find = True
         self._is_reporting = False
+        self._has_reported = False
         self._is_listed = False  # the leader may know this worker
         self._is_stopping = False
         self._is_leaving = False
@@ -86,6 +88,8 @@ class Kcl3Membership:
     @property
     def next_wake_s(self) -> float:
         """When there is something to begin; infinity for never."""
+        if self._is_stopping:  # what was asked before may still be answered
+            return math.inf
         look_s = math.inf if self._is_looking else self._look_s
         return min(look_s, math.inf if self._is_finding else self._find_s)
 
@@ -93,6 +97,11 @@ class Kcl3Membership:
     def is_led(self) -> bool:
         """Whether a leader assigns every lease."""
         return self.mode is FleetMode.LED
+
+    @property
+    def _is_native(self) -> bool:
+        """Whether Java workers of this table go by a leader, though there may be none just now."""
+        return self.mode in (FleetMode.LED, FleetMode.LEADERLESS)
 
     @property
     def finds_by_index(self) -> bool:
@@ -167,7 +176,7 @@ class Kcl3Membership:
         self._rows = rows
         self._wall_s = wall_s
         if not is_known_version(rows.version):
-            self._refuse(FleetRefused(rows.version or ""))
+            self._refuse(Refusal.UNKNOWN_VERSION, str(rows.version))
             return False
         before, was_known = self.mode, self.is_known
         self.mode = self._judge.judge(rows, now_s, wall_s)
@@ -180,16 +189,16 @@ class Kcl3Membership:
             self._turn.emit(ReportWorker(measures_cpu=CPU in names, is_full=is_full))
         return was_known and self.mode is not before
 
-    def _refuse(self, effect: FleetRefused) -> None:
+    def _refuse(self, why: Refusal, detail: str) -> None:
         if not self.is_refused:
             self.is_refused = True
-            self._turn.emit(effect)
+            self._turn.emit(FleetRefused(why, detail))
 
     def _on_not_seen(self, problem: Problem, detail: str, now_s: float) -> None:
         self._is_looking = False
         self._turn.report_failed_call("looking at what KCL 3 workers keep beside the leases", problem, detail)
         if problem is Problem.REFUSED and not self.is_known:
-            self._refuse(FleetRefused("", detail))
+            self._refuse(Refusal.UNREADABLE, detail)
         pause_s = REPORT_INTERVAL_S if self.is_known else _AGAIN_S
         self._look_s = now_s + pause_s * (0.5 + self._turn.draw())
 
@@ -241,7 +250,7 @@ class Kcl3Membership:
 
     def see_workers(self, live: Collection[str]) -> None:
         """Compare who lives, as a look at the whole table has just shown, with who reported at the last look."""
-        if self.mode not in (FleetMode.LED, FleetMode.LEADERLESS):
+        if not self._is_native:
             self._unseen = frozenset()
             return
         before = self._unseen
@@ -262,15 +271,18 @@ class Kcl3Membership:
 
     def _on_reported(self, problem: Problem | None, detail: str) -> None:
         self._is_reporting = False
-        if problem is not None:
+        if problem is None:
+            self._has_reported = True
+        else:
             self._turn.report_failed_call("reporting this worker's metrics", problem, detail)
+            if problem is Problem.REFUSED and self._is_native and not self._has_reported:
+                self._refuse(Refusal.UNREPORTED, detail)
         if self._is_stopping:
             self._withdraw()
 
     def leave(self) -> None:
         """Observe that this worker stops: nothing is to be assigned to it any more."""
         self._is_stopping = True
-        self._look_s = self._find_s = math.inf
         if not self._is_reporting:
             self._withdraw()
 
