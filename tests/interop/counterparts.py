@@ -199,7 +199,35 @@ SDK_PYTHON_OLDEST = Counterpart(
     python("conversation.py"),
 )
 """The oldest boto3 that Penstock works with."""
-SDK_CLI = Counterpart("sdk_cli", "sdk_cli", (), python_env("awscli"), python("conversation.py"))
+SDK_CLI = Counterpart(
+    "sdk_cli",
+    "sdk_cli",
+    (),
+    python_env("awscli"),
+    lambda folder: [*python("conversation.py")(folder), f"{folder}/venv/bin/aws"],
+)
+
+
+def installed_cli_2() -> str:
+    """Return the AWS CLI of version 2 that this machine has; skip the test without one."""
+    for folder in os.get_exec_path():
+        command = Path(folder) / "aws"
+        if os.access(command, os.X_OK):
+            told = subprocess.run(
+                [command, "--version"], capture_output=True, text=True, timeout=60, check=False
+            )
+            if told.stdout.startswith("aws-cli/2."):
+                return str(command)
+    pytest.skip("the AWS CLI 2 is not on this machine, and PyPI does not have it: apt install awscli")
+
+
+SDK_CLI_2 = Counterpart(
+    "sdk_cli_2",
+    "sdk_cli",
+    (),
+    lambda _: [],
+    lambda folder: [sys.executable, str(folder / "conversation.py"), installed_cli_2()],
+)
 AGGREGATES = Counterpart(
     "agg", "agg", (), python_env("aws-kinesis-agg==1.2.3", "boto3", "six"), python("aggregates.py")
 )

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from counterparts import KCL_3_COMPATIBLE, KCL_3_NATIVE, PENSTOCK, Counterpart
+from counterparts import KCL_2, KCL_3_COMPATIBLE, KCL_3_NATIVE, PENSTOCK, Counterpart
 from fleet import HANDED_OVER, SHARDS, Fleet, everything_wrong, reading_fleet, report_repeats
 
 from penstock.local import Handle
@@ -117,5 +117,25 @@ def test_a_java_fleet_goes_native_and_back_with_a_consumer_in_it(tmp_path):
         fleet.wait_until_all_is_read()
         history = fleet.gather()
         logs = fleet.logs()
+    assert everything_wrong(history) == {}, logs
+    assert all(worker.records for worker in fleet.workers.values())
+
+
+def test_a_worker_of_kcl_2_in_a_native_fleet_is_named_and_costs_no_record(tmp_path, record_property):
+    with reading_fleet(tmp_path, KCL_3_NATIVE, PART) as (fleet, _):
+        consumer = fleet.start(PENSTOCK)
+        feed_until(fleet, f"{consumer} has nothing", lambda owners: owners[consumer] > 0)
+        old = fleet.start(KCL_2)
+        told = tmp_path / f"{consumer}.log"
+        feed_until(fleet, f"{old} has nothing", lambda owners: owners[old] > 0)
+        feed_until(fleet, f"{old} is not named", lambda _: f"workers {old} renew leases" in told.read_text())
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
+        fleet.kill(old)
+        fleet.put(PART)
+        fleet.wait_until_all_is_read()
+        history = fleet.gather()
+        logs = fleet.logs()
+    report_repeats(history, fleet.gone, record_property)
     assert everything_wrong(history) == {}, logs
     assert all(worker.records for worker in fleet.workers.values())

@@ -13,7 +13,16 @@ import hashlib
 import json
 
 import pytest
-from counterparts import SDK_CLI, SDK_GO, SDK_JAVA, SDK_JS, SDK_PYTHON, SDK_PYTHON_OLDEST, Counterpart
+from counterparts import (
+    SDK_CLI,
+    SDK_CLI_2,
+    SDK_GO,
+    SDK_JAVA,
+    SDK_JS,
+    SDK_PYTHON,
+    SDK_PYTHON_OLDEST,
+    Counterpart,
+)
 
 from penstock.local import LocalKinesis
 
@@ -92,12 +101,15 @@ def test_a_default_client_puts_reads_and_knows_every_error(
 
 
 @pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
-def test_the_aws_cli_puts_reads_and_knows_every_error(tls: bool, tmp_path, record_property):
+@pytest.mark.parametrize("counterpart", [SDK_CLI, SDK_CLI_2], ids=["1", "2"])
+def test_the_aws_cli_puts_reads_and_knows_every_error(
+    counterpart: Counterpart, tls: bool, tmp_path, record_property
+):
     with LocalKinesis(limits=False, tls=tls) as server:
         for call, code in enumerate(REFUSALS):
             server.faults.error("GetRecords", code=code, status=400, skip=2 + call)
         server.faults.error("ListShards")
-        said = SDK_CLI.run(server, tmp_path, "orders", str(BATCHES), str(len(REFUSALS)))
+        said = counterpart.run(server, tmp_path, "orders", str(BATCHES), str(len(REFUSALS)))
         calls = server.calls()
     seen = json.loads(said)
     record_property("sdk", seen.pop("sdk"))

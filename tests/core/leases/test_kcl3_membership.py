@@ -281,7 +281,9 @@ def test_a_worker_that_stops_takes_its_report_back_before_it_ends():
     assert len(fleet.effects(Stopped)) == 1
 
 
-@pytest.mark.parametrize("answer", [FleetSeen(Kcl3Rows(NATIVE), 40.0), OwnLeasesFound(())])
+@pytest.mark.parametrize(
+    "answer", [FleetSeen(Kcl3Rows(NATIVE, None, (WorkerStats("java", 40),)), 40.0), OwnLeasesFound(())]
+)
 def test_an_answer_that_comes_after_the_stop_asks_for_nothing_more(answer):
     fleet = Fleet(replace(FREE, owner="me", hash_range=WHOLE))
     fleet.start()

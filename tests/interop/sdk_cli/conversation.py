@@ -1,4 +1,7 @@
-"""The conversation of tests/interop/test_sdks.py with the AWS CLI, a process for each call."""
+"""The conversation of tests/interop/test_sdks.py with the AWS CLI, a process for each call.
+
+`python conversation.py AWS STREAM BATCHES REFUSALS`, where AWS is the command.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +14,19 @@ import subprocess
 import sys
 from pathlib import Path
 
-AWS = str(Path(sys.executable).with_name("aws"))
+ENDPOINT_SINCE = (2, 13)
+"""Version 2 reads AWS_ENDPOINT_URL since then."""
 CODE = re.compile(r"An error occurred \((\w+)\)")
 
-stream, batches, refusals = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+aws, stream, batches, refusals = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+
+version = subprocess.run([aws, "--version"], capture_output=True, text=True, check=True).stdout.split()[0]
+numbers = tuple(int(part) for part in version.removeprefix("aws-cli/").split("."))
+where = ["--endpoint-url", os.environ["AWS_ENDPOINT_URL"]] if (2,) < numbers < ENDPOINT_SINCE else []
 
 
 def call(operation: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [AWS, "kinesis", operation, "--output", "json", *arguments]
+    command = [aws, "kinesis", operation, "--output", "json", *where, *arguments]
     return subprocess.run(
         command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, **environment}
     )
@@ -35,6 +43,11 @@ def refusal(operation: str, *arguments: str) -> str:
     found = CODE.search(call(operation, *arguments, AWS_MAX_ATTEMPTS="1").stderr)
     return found[1] if found else "none"
 
+
+# Version 2 takes data as Base64 unless it is told otherwise; version 1 does not know the setting.
+config = Path.home() / ".aws" / "config"
+config.parent.mkdir(exist_ok=True)
+config.write_text("[default]\ncli_binary_format = raw-in-base64-out\n")
 
 answer("create-stream", "--stream-name", stream, "--shard-count", "2")
 answer("wait", "stream-exists", "--stream-name", stream)
@@ -66,7 +79,6 @@ first = iterator(shards[0])
 refused = [refusal("get-records", "--shard-iterator", first) for _ in range(refusals)]
 missing = refusal("describe-stream-summary", "--stream-name", "missing")
 again = refusal("create-stream", "--stream-name", stream, "--shard-count", "1")
-version = subprocess.run([AWS, "--version"], capture_output=True, text=True, check=True).stdout.split()[0]
 print(
     json.dumps(
         {
