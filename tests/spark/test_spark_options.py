@@ -64,9 +64,9 @@ def test_the_option_set_of_the_awslabs_connector_works_unchanged():
     assert (options.lease_table, options.connection.retry_base_s) == ("meta", 0.25)
     assert options.connection.role_arn == "arn:aws:iam::1:role/r"
     assert [note.split(" has no effect")[0] for note in notes] == [
-        "option kinesis.consumerType",
         "option kinesis.metadataCommitterType",
     ]
+    assert (options.consumer_type, options.consumer_name) == ("polling", None)
 
 
 def test_the_option_set_of_databricks_works_unchanged():
@@ -88,6 +88,25 @@ def test_the_option_set_of_databricks_works_unchanged():
     assert (options.fetch_count_max, options.fetch_interval_s, options.probe_interval_s) == (5000, 0.4, 1.0)
     assert (options.connection.access_key_id, options.connection.secret_access_key) == ("AKIA", "secret")
     assert len(notes) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, ("polling", None, "penstock-orders")),
+        ({"consumerType": "FAN-OUT"}, ("fan-out", "penstock-orders", "penstock-orders")),
+        ({"consumerMode": "efo", "consumerName": "c"}, ("fan-out", "c", "c")),
+        (
+            {"kinesis.consumerType": "SubscribeToShard", "kinesis.consumerName": "c", "applicationName": "a"},
+            ("fan-out", "c", "a"),
+        ),
+        ({"consumerType": "auto", "leaseTable": "t"}, ("auto", "t", "t")),
+        ({"consumerName": "c", "leaseTable": "t"}, ("polling", None, "c")),
+    ],
+)
+def test_consumer_and_application_name_each_other(given, expected):
+    options, _ = parse_source({"streamName": "orders", **given})
+    assert (options.consumer_type, options.consumer_name, options.application) == expected
 
 
 def test_secrets_are_not_shown():
@@ -118,10 +137,10 @@ def test_secrets_are_not_shown():
             "exclude each other",
         ),
         ({"streamName": "a", "awsAccessKeyId": "x"}, "go together"),
-        ({"streamName": "a", "consumerMode": "efo"}, "enhanced fan-out is for penstock.Consumer only"),
+        ({"streamName": "a", "consumerType": "push"}, "expected one of polling, fan-out, auto"),
         (
-            {"streamName": "a", "kinesis.consumerType": "SubscribeToShard"},
-            "enhanced fan-out is for penstock.Consumer only",
+            {"streamName": "a", "consumerType": "fan-out", "applicationName": "b c"},
+            "option consumerName='b c': the name of a registered consumer has 1 to 128 letters",
         ),
         ({"streamName": "a", "maxRecordPerTrigger": "5"}, "Did you mean maxRecordsPerTrigger"),
         ({"streamName": "a", "aggregation": "true"}, "is for the sink"),

@@ -119,12 +119,18 @@ def duration(low_s: float, high_s: float) -> Kind:
 
 def one_of(*words: str) -> Kind:
     """Return the kind of a closed list of words, in any case."""
+    return alternatives(dict.fromkeys(words, ()))
+
+
+def alternatives(words: Mapping[str, tuple[str, ...]]) -> Kind:
+    """Return the kind of a closed list of words, each with other spellings of it, in any case."""
+    meant = {spelling.lower(): word for word, others in words.items() for spelling in (word, *others)}
 
     def read(text: str) -> str:
-        for word in words:
-            if text.strip().lower() == word.lower():
-                return word
-        raise ValueError(f"expected one of {', '.join(words)}")
+        word = meant.get(text.strip().lower())
+        if word is None:
+            raise ValueError(f"expected one of {', '.join(words)}")
+        return word
 
     return Kind(" or ".join(words), read)
 

@@ -34,14 +34,25 @@ class ConsumerRegistration:
         name: The consumer's.
         clock: Time.
         chance: Jitter.
+        way_out: What errors tell the user to do.
     """
 
-    def __init__(self, fan_out: FanOut, stream_arn: str, name: str, clock: Clock, chance: Chance) -> None:
+    def __init__(
+        self,
+        fan_out: FanOut,
+        stream_arn: str,
+        name: str,
+        clock: Clock,
+        chance: Chance,
+        *,
+        way_out: str = "use its name (consumer_name=...), or read with retrieval='polling'",
+    ) -> None:
         self.fan_out = fan_out
         self.name = name
         self._stream_arn = stream_arn
         self._clock = clock
         self._chance = chance
+        self._way_out = way_out
         self._lock = threading.Lock()
         self._arn: str | None = None
         self._ahead_lock = threading.Lock()
@@ -131,7 +142,7 @@ class ConsumerRegistration:
             raise Rejected(
                 f"consumer {self.name} cannot be registered: stream {self._stream_arn} has {len(names)} consumers "
                 f"({', '.join(names)}), and may have no more. Deregister one that is not used any more (penstock streams consumers "
-                f"STREAM --deregister NAME), use its name (consumer_name=...), or read with retrieval='polling'",
+                f"STREAM --deregister NAME), {self._way_out}",
                 operation="RegisterStreamConsumer",
                 code=error.code,
                 resource=self._stream_arn,

@@ -111,12 +111,14 @@ class _Progress:
     has_more: bool = True
     tip_ms: int | None = None
     children: tuple[ChildShard, ...] = ()
+    pushed_count: int = 0
 
-    def add(self, rows: pa.RecordBatch, end: Position, *, whole_record: bool) -> None:
+    def add(self, rows: pa.RecordBatch, end: Position, *, whole_record: bool, is_pushed: bool) -> None:
         if rows.num_rows == 0:
             return
         self.end = end
         self.record_count += rows.num_rows
+        self.pushed_count += rows.num_rows if is_pushed else 0
         self.bytes_count += bytes_of(rows)
         self.last_arrival_ms = arrival_ms_of(rows, rows.num_rows - 1)
         self.whole_record = whole_record
@@ -195,11 +197,17 @@ class ClaimedRead:
                     return
         raise self._too_many_changes()
 
+    def leave_subscription(self) -> None:
+        """Keep the shard's subscription for the next batch; only when the end of this one is fixed."""
+        if not self._progress.end.is_shard_end:
+            self._shard.leave_subscription(self._progress.end, is_cut=self._rest is not None)
+
     def close(self) -> None:
-        """Let go of the page that was read last."""
+        """Let go of the page that was read last, and of the subscription if it was not left."""
         self._rest = None
         if self._pages is not None:
             self._pages.close()
+        self._shard.close()
 
     def _fetch_lease(self) -> Lease | None:
         try:
@@ -251,9 +259,9 @@ class ClaimedRead:
 
     # --- reading ------------------------------------------------------------------------------------------
 
-    def _next_page(self) -> ShardPage | None:
+    def _next_page(self, *, is_free: bool = False) -> ShardPage | None:
         if self._pages is None:
-            self._pages = self._shard.pages()
+            self._pages = self._shard.pages(is_free=is_free)
         return next(self._pages, None)
 
     def _read_freely(self) -> Iterator[pa.RecordBatch]:
@@ -261,14 +269,17 @@ class ClaimedRead:
             return
         began_s = self._clock.monotonic_s()
         while True:
-            page = self._next_page()
+            page = self._next_page(is_free=True)
             if page is None:
                 return
             self._progress.millis_behind_latest = page.millis_behind_latest
             count = self._cut(page.rows)
             taken = page.rows.slice(0, count)
             self._progress.add(
-                taken, self._position_after(taken), whole_record=is_whole_record(page.rows, count)
+                taken,
+                self._position_after(taken),
+                whole_record=is_whole_record(page.rows, count),
+                is_pushed=page.is_pushed,
             )
             if taken.num_rows:
                 yield taken
@@ -337,6 +348,7 @@ class ClaimedRead:
 
     def _read_to(self, end: Position) -> Iterator[pa.RecordBatch]:
         """Yield the rows from what was given out up to a fixed end."""
+        self._shard.poll_only()
         if end <= self._progress.end:
             return
         while True:
@@ -346,7 +358,10 @@ class ClaimedRead:
             count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
             taken = page.rows.slice(0, count)
             self._progress.add(
-                taken, self._position_after(taken), whole_record=is_whole_record(page.rows, count)
+                taken,
+                self._position_after(taken),
+                whole_record=is_whole_record(page.rows, count),
+                is_pushed=page.is_pushed,
             )
             if taken.num_rows:
                 yield taken
@@ -391,6 +406,8 @@ class ClaimedRead:
             kept_iterator=self._shard.began_with_kept_iterator,
             query=self._context.query,
             process=self._context.process,
+            pushed_count=so_far.pushed_count,
+            push_ends=self._shard.push_ends,
         )
 
     def _claim_of(self, lease: Lease, end: Position, note: bytes) -> Claim:

@@ -26,12 +26,14 @@ from penstock.core.leases.lease import Lease
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import PenstockError, Unavailable
+from penstock.errors import AccessDenied, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
+from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.threads import Threads
 from penstock.spark.batch_settling import BatchSettler, GivenBatch
 from penstock.spark.news_polling import NewsPoller
@@ -53,6 +55,7 @@ from penstock.spark.startup_checks import (
 
 _log: Final = logging.getLogger("penstock.spark")
 _AVAILABLE_NOW_WAIT_S: Final = 60.0
+_WITHOUT_FAN_OUT: Final = "use its name (option consumerName), or set consumerType=polling"
 
 
 class Planner:
@@ -68,6 +71,7 @@ class Planner:
         open_metrics: Opens what figures go to, when the query's worker id is known.
         read: Reads one shard of a batch as an executor does; its rows are dropped here.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
+        fan_out: Where the query's consumer is registered; None: it polls.
     """
 
     def __init__(
@@ -82,6 +86,7 @@ class Planner:
         open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
         read: Callable[[ShardTask], Iterable[Any]],
         kcl3: Kcl3Tables | None = None,
+        fan_out: FanOut | None = None,
     ) -> None:
         self._options = options
         self._kinesis = kinesis
@@ -90,6 +95,8 @@ class Planner:
         self._chance = chance
         self._threads = threads
         self._kcl3 = kcl3
+        self._fan_out = fan_out
+        self._consumer_arn: str | None = None
         self._open_metrics = open_metrics
         self._metrics: ClosableMetrics | None = None
         self._poller = NewsPoller(
@@ -211,6 +218,7 @@ class Planner:
                 retention_ms=self._retention_ms,
                 stream=self._stream,
                 deaggregates=end.deaggregates,
+                consumer_arn=self._consumer_arn,
             )
 
     def report(self) -> dict[str, Any] | None:
@@ -224,7 +232,9 @@ class Planner:
         stats, done = query_worker.stats, self._settlement
         behind = {key: state.millis_behind_latest for key, state in sorted(shards.states.items())}
         lag = {key: millis for key, millis in behind.items() if millis is not None}
+        pushed = {"records": done.pushed_count, "ends": dict(sorted(done.push_ends.items()))}
         return {
+            **({} if self._consumer_arn is None else {"pushed": pushed}),
             "bytes": done.bytes_count,
             "claims": done.claim_count,
             "keptIterators": done.kept_iterator_count,
@@ -293,6 +303,7 @@ class Planner:
             check_named_shards(self._kinesis, options)
         if not known.shards:
             warn_of_leases_that_win(self._table, rows, options)
+        self._register_consumer()
         rows = self._rewind(known, worker, rows)
         warn_of_passed_over(options, self._table, rows, known)
         recreate_missing(self._kinesis, self._table, options, rows, known, self._stream, clock=self._clock)
@@ -322,6 +333,26 @@ class Planner:
             _log.warning("worker %s has not got its leases within %g s; it goes on without", worker, wait_s)
         self._obey(*self._joined)
         return self._joined
+
+    def _register_consumer(self) -> None:
+        """Find or register the consumer that the query's tasks subscribe as, once."""
+        name = self._options.consumer_name
+        if self._fan_out is None or name is None:
+            return
+        registration = ConsumerRegistration(
+            self._fan_out, self._stream.arn, name, self._clock, self._chance, way_out=_WITHOUT_FAN_OUT
+        )
+        try:
+            self._consumer_arn = registration.fetch_arn()
+        except AccessDenied as error:
+            raise AccessDenied(
+                f"{error}. A query with consumerType={self._options.consumer_type} needs kinesis:{error.operation} for consumer "
+                f"{name} of stream {self._options.stream} (all that it needs: docs/fan-out.md); allow it, or set "
+                "consumerType=polling",
+                operation=error.operation,
+                code=error.code,
+                resource=error.resource,
+            ) from error
 
     def _check_stream(self) -> None:
         """Make sure that the stream is there and is still the one that the query began with."""
@@ -385,6 +416,10 @@ class Planner:
         metrics.count("records", done.record_count)
         metrics.count("bytes", done.bytes_count)
         metrics.count("claims", done.claim_count)
+        if self._consumer_arn is not None:
+            metrics.count("pushed_records", done.pushed_count)
+            for why, count in done.push_ends.items():
+                metrics.count("subscriptions_ended", count, {"why": why})
         metrics.count("iterators_kept", done.kept_iterator_count)
         metrics.count("iterators_asked_for", done.claim_count - done.kept_iterator_count)
         for shard_id, state in shards.states.items():

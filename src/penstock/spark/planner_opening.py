@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.metrics_log import LoggingMetrics
@@ -10,7 +11,14 @@ from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.planner import Planner
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.task_opening import rows_of
-from penstock.wiring import SystemClock, open_cloudwatch, open_kcl3_tables, open_kinesis, open_lease_table
+from penstock.wiring import (
+    SystemClock,
+    open_cloudwatch,
+    open_fan_out,
+    open_kcl3_tables,
+    open_kinesis,
+    open_lease_table,
+)
 
 
 def open_planner(options: SourceOptions) -> Planner:
@@ -23,8 +31,9 @@ def open_planner(options: SourceOptions) -> Planner:
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=_open_metrics,
-        read=lambda task: rows_of((task,), options),
+        read=lambda task: rows_of((replace(task, consumer_arn=None),), options),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
+        fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
     )
 
 

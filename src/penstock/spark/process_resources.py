@@ -1,4 +1,4 @@
-"""What a Python process keeps between batches: clients (by their options) and shard iterators.
+"""What a Python process keeps between batches: clients (by their options), shard iterators and subscriptions.
 
 Spark reuses Python workers, so a connection that was opened for one batch serves the next ones. A forked child starts
 with nothing of its parent's: clients are kept by process id.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import os
 import random
+import threading
+from collections.abc import Callable
 from typing import Final
 
 from penstock.runtime.hash_ranges import HashRanges
+from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.kept_subscriptions import KeptSubscriptions
 from penstock.spark.shard_opening import ReadingProcess
 from penstock.spark.spark_options import BatchOptions, SourceOptions
 from penstock.wiring import AwsOptions, SystemClock, open_kinesis
@@ -19,12 +23,24 @@ from penstock.wiring import AwsOptions, SystemClock, open_kinesis
 _chance: Final = random.SystemRandom()
 _names: Final[dict[int, str]] = {}
 _iterators: Final[dict[int, IteratorCache]] = {}
+_subscriptions: Final[dict[int, KeptSubscriptions]] = {}
 _hash_ranges: Final[dict[tuple[int, AwsOptions, str], HashRanges]] = {}
 
 
 def shard_iterators() -> IteratorCache:
     """Return this process's iterators."""
     return _iterators.setdefault(os.getpid(), IteratorCache())
+
+
+def kept_subscriptions() -> KeptSubscriptions:
+    """Return this process's subscriptions. A forked child has none of its parent's."""
+    return _subscriptions.setdefault(os.getpid(), KeptSubscriptions(SYSTEM_THREADS, _call_later))
+
+
+def _call_later(delay_s: float, function: Callable[[], None]) -> None:
+    timer = threading.Timer(delay_s, function)
+    timer.daemon = True
+    timer.start()
 
 
 def reading_process(options: SourceOptions | BatchOptions) -> ReadingProcess:

@@ -16,6 +16,7 @@ from penstock.ports.kinesis import Kinesis
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.pushed_reading import PushedReading
 from penstock.spark.shard_range import ShardRange
 from penstock.spark.spark_options import BatchOptions, SourceOptions
 
@@ -59,6 +60,7 @@ def open_shard(
     hash_range: HashRange | None = None,
     iterators: IteratorCache | None = None,
     hold_page: HoldPage = nullcontext,
+    pushes: PushedReading | None = None,
 ) -> ShardRange:
     """Open a shard at a position, to be read as a query's options ask for; nothing is asked yet.
 
@@ -74,6 +76,7 @@ def open_shard(
         hash_range: Which hash keys the shard owns, if that is known already.
         iterators: Kept between batches.
         hold_page: Entered for as long as a page is in memory.
+        pushes: What a subscription may bring to a free reading, or None.
     """
     connection = options.connection
     return ShardRange(
@@ -102,4 +105,5 @@ def open_shard(
         rule=MisplacedRule(process.ranges.of(shard_id), options.drops_misplaced_aggregates, hash_range),
         iterators=iterators,
         hold_page=hold_page,
+        pushes=pushes,
     )

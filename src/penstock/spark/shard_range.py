@@ -8,7 +8,7 @@ and the end of the shard, and cuts or stops.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -34,17 +34,20 @@ from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.core.shard import ChildShard
-from penstock.errors import PenstockError
+from penstock.errors import ExpiredIterator, PenstockError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.kinesis import Kinesis, RawRecord
+from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage
 from penstock.spark.arrow_records import records_to_slices
 from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.pushed_reading import PushedReading
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 _log: Final = logging.getLogger("penstock.spark")
+_SUBSCRIBED: Final = "subscribed"
+"""What stands for the service's iterator where a subscription brings the pages."""
 _data_of: Final = attrgetter("data")
 _key_of: Final = attrgetter("partition_key")
 
@@ -72,6 +75,7 @@ class ShardPage:
         is_end: The shard is closed and read to its end.
         children: The shards that follow; only with `is_end`.
         service_ms: The moment of the answer by the service's clock.
+        is_pushed: A subscription brought it.
     """
 
     rows: pa.RecordBatch
@@ -79,6 +83,7 @@ class ShardPage:
     is_end: bool
     children: tuple[ChildShard, ...]
     service_ms: int
+    is_pushed: bool = False
 
     def tail(self, count: int) -> ShardPage:
         """Return the page behind its first `count` rows; what the service said of the tip is about what follows them all."""
@@ -102,6 +107,7 @@ class ShardRange:
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page is in memory.
+        pushes: What a subscription may bring to a free reading, or None.
     """
 
     def __init__(
@@ -120,6 +126,7 @@ class ShardRange:
         rule: MisplacedRule | None = None,
         iterators: IteratorCache | None = None,
         hold_page: HoldPage = nullcontext,
+        pushes: PushedReading | None = None,
     ) -> None:
         self._kinesis = kinesis
         self._stream = stream
@@ -134,14 +141,22 @@ class ShardRange:
         self._rule = rule
         self._iterators = IteratorCache() if iterators is None else iterators
         self._hold_page = hold_page
+        self._pushes = pushes
+        self._is_pushed = False  # the subscription brings the pages now
+        self._has_rows = (
+            False  # or the service was asked: an empty event may be older than the news that this reads
+        )
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
         self._is_inside_page = False  # the iterator is behind rows that were not given out yet
         self.began_with_kept_iterator = False
         self.decode_counts = DecodeCounts()
 
-    def pages(self) -> Generator[ShardPage, None, None]:
+    def pages(self, *, is_free: bool = False) -> Generator[ShardPage, None, None]:
         """Yield pages until the shard's end; the caller stops earlier by no longer asking.
+
+        Args:
+            is_free: No end is fixed, so that a subscription may bring pages.
 
         Raises:
             DataLossError: The start or the shard is gone, and the policy is to fail.
@@ -150,13 +165,12 @@ class ShardRange:
             Throttled: The shard was refused for longer than the deadline.
             ServiceError: As the port says.
         """
+        if not is_free:
+            self._pushes = None
         reader = self._reader = self._open()
         while True:
             now_s = self._clock.monotonic_s()
             match reader.plan_step(now_s):
-                case Wait(until_s):
-                    assert until_s is not None, "nothing that was read waits for delivery here"
-                    self._clock.sleep(until_s - now_s)
                 case Failed(error):
                     raise error
                 case Finished(children):
@@ -165,20 +179,30 @@ class ShardRange:
                         rows, 0, True, children, self._service_clock.now_ms(self._clock.wall_ms())
                     )
                     return
-                case FetchPage() as step:
-                    with self._hold_page():
-                        yield from self._fetch_page(reader, step)
+                case FetchListing() as step:
+                    self._ask(reader, step)
+                case step:
+                    if self._pushes is not None and self._turns_to_events(reader, self._pushes):
+                        with self._hold_page():
+                            yield from self._fetch_event(reader, self._pushes)
+                    elif isinstance(step, Wait):
+                        self._wait(step, now_s)
+                    elif isinstance(step, FetchIterator):
+                        self._ask(reader, step)
+                    else:
+                        with self._hold_page():
+                            yield from self._fetch_page(reader, step)
                     if isinstance(reader.final, Finished):
                         return  # its last rows came with the end
-                case step:
-                    self._ask(reader, step)
 
     def keep_iterator(self, position: Position) -> None:
         """Remember the iterator behind the last page for a next read that starts at `position`.
 
         Only right when `position` is the last user record of the last page, or the start when nothing was read.
         """
-        if self._reader is not None and self._reader.iterator is not None and not self._is_inside_page:
+        if self._is_pushed or self._is_inside_page:
+            return
+        if self._reader is not None and self._reader.iterator is not None:
             self._iterators.put(
                 self._kinesis,
                 self._stream,
@@ -187,6 +211,35 @@ class ShardRange:
                 self._reader.iterator,
                 self._clock.monotonic_s(),
             )
+
+    def leave_subscription(self, end: Position, *, is_cut: bool) -> None:
+        """Keep the subscription, if there is one, for a next free read that starts at `end`.
+
+        Args:
+            end: What was claimed.
+            is_cut: Rows of the last page were left for later.
+        """
+        if self._pushes is not None:
+            self._pushes.keep(end, is_cut=is_cut or self._is_inside_page)
+
+    def poll_only(self) -> None:
+        """Read on by GetRecords alone, since an end is fixed now."""
+        if self._pushes is None:
+            return
+        self._pushes.close()
+        self._pushes = None
+        if self._is_pushed and self._reader is not None:
+            self._leave_events(self._reader)
+
+    def close(self) -> None:
+        """End the subscription, unless it was left to a next read."""
+        if self._pushes is not None:
+            self._pushes.close()
+
+    @property
+    def push_ends(self) -> Mapping[str, int]:
+        """How often subscriptions ended under the reading, by the reason."""
+        return {} if self._pushes is None else self._pushes.ends
 
     def look_again(self) -> bool:
         """Ask again from the last record read on, a little later, where the service says that nothing is left.
@@ -219,10 +272,16 @@ class ShardRange:
     # --- the machine's steps ------------------------------------------------------------------------------
 
     def _open(self) -> ShardReader:
+        if self._pushes is not None and self._pushes.resume(self._start):
+            self._is_pushed = True
+            return self._reader_at(_SUBSCRIBED)
         iterator = self._iterators.take(
             self._kinesis, self._stream, self._shard_id, self._start, self._clock.monotonic_s()
         )
         self.began_with_kept_iterator = iterator is not None
+        return self._reader_at(iterator)
+
+    def _reader_at(self, iterator: str | None) -> ShardReader:
         return ShardReader(
             self._stream,
             self._shard_id,
@@ -232,6 +291,13 @@ class ShardRange:
             is_foreign=self._is_foreign,
             iterator=iterator,
         )
+
+    def _wait(self, step: Wait, now_s: float) -> None:
+        assert step.until_s is not None, "nothing that was read waits for delivery here"
+        if self._pushes is None:
+            self._clock.sleep(step.until_s - now_s)
+        else:
+            self._pushes.wait(step.until_s - now_s)
 
     def _ask(self, reader: ShardReader, step: FetchIterator | FetchListing) -> None:
         started_s = self._clock.monotonic_s()
@@ -257,8 +323,14 @@ class ShardRange:
             answer = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
         except PenstockError as error:
             self._on_failure(reader, error, started_s)
+            if self._pushes is not None:
+                self._pushes.learn_failure(error)
             return
-        records = answer.records
+        self._has_rows = True
+        yield from self._give(reader, answer, started_s)
+
+    def _give(self, reader: ShardReader, answer: RecordPage, started_s: float) -> Iterator[ShardPage]:
+        records, is_pushed = answer.records, self._is_pushed
         service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
         page = _ArrowPage(
             records=records,
@@ -266,26 +338,59 @@ class ShardRange:
             first_sequence_number=records[0].sequence_number if records else None,
             last=place_of_whole(records[-1].sequence_number, records[-1].data) if records else None,
             read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
-            next_iterator=answer.next_iterator,
+            next_iterator=_SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
             millis_behind_latest=answer.millis_behind_latest,
             children=answer.child_shards,
             service_ms=service_ms,
+            is_pushed=is_pushed,
         )
         kept = reader.on_page(page, started_s, self._clock.monotonic_s(), self._chance.random())
         if kept.doubt is not None:
             _log.warning("%s", kept.doubt)
         self._report_loss(reader, kept.loss)
+        if self._pushes is not None:
+            self._pushes.learn_lag(answer.millis_behind_latest)
+            if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
+                self._pushes.close()  # what the event says is doubted, so the service is asked
+                self._is_pushed = False
         end = reader.final
         for rows, count in kept.rows or ():
+            self._has_rows = self._has_rows or rows.num_rows > 0
             self._is_inside_page = count < len(records)
             if self._is_inside_page:
-                yield ShardPage(rows, None, False, (), service_ms)
+                yield ShardPage(rows, None, False, (), service_ms, is_pushed)
             elif isinstance(end, Finished):
-                yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms)
+                yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms, is_pushed)
             else:
                 # Where the page says that it is the last one, and does not name the children, the tip is not known either.
-                behind_ms = None if answer.next_iterator is None else answer.millis_behind_latest
-                yield ShardPage(rows, behind_ms, False, (), service_ms)
+                is_told = answer.next_iterator is not None and self._has_rows
+                behind_ms = answer.millis_behind_latest if is_told else None
+                yield ShardPage(rows, behind_ms, False, (), service_ms, is_pushed)
+
+    # --- the subscription's ---------------------------------------------------------------------------------
+
+    def _turns_to_events(self, reader: ShardReader, pushes: PushedReading) -> bool:
+        """Whether the subscription brings the next page; begins one where that is worth it."""
+        if self._is_pushed:
+            return True
+        pushes.consider(reader.position)
+        if pushes.is_open:
+            # It begins at a record that was read, so its first event shows whether that record is still there.
+            reader.on_iterator(_SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
+            self._is_pushed = True
+        return self._is_pushed
+
+    def _fetch_event(self, reader: ShardReader, pushes: PushedReading) -> Iterator[ShardPage]:
+        event = pushes.fetch()
+        if event is None:
+            self._leave_events(reader)
+        else:
+            yield from self._give(reader, event, self._clock.monotonic_s())
+
+    def _leave_events(self, reader: ShardReader) -> None:
+        self._is_pushed = False
+        over = ExpiredIterator(f"shard {self._shard_id}: the subscription brings nothing more")
+        reader.on_failure(over, self._clock.monotonic_s(), self._chance.random())
 
     def _decode(self, records: Sequence[RawRecord], after: Position | None) -> Slices:
         return records_to_slices(

@@ -19,6 +19,7 @@ from penstock.spark.arrow_records import delivered
 from penstock.spark.claimed_read import Bounds, ClaimedRead, QueryContext
 from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.pushed_reading import PushedReading
 from penstock.spark.shard_opening import ReadingProcess, open_shard
 from penstock.spark.spark_options import SourceOptions
 
@@ -41,6 +42,7 @@ class ShardTask:
         retention_ms: The stream's retention.
         stream: The stream.
         deaggregates: Whether KPL aggregates are taken apart.
+        consumer_arn: The registered consumer that may subscribe to the shard, or None.
     """
 
     shard_id: str
@@ -53,6 +55,7 @@ class ShardTask:
     retention_ms: int
     stream: StreamIdentity
     deaggregates: bool
+    consumer_arn: str | None = None
 
 
 def read_shard(
@@ -64,6 +67,7 @@ def read_shard(
     iterators: IteratorCache,
     query: str | None = None,
     hold_page: HoldPage = nullcontext,
+    pushes: PushedReading | None = None,
 ) -> Generator[pa.RecordBatch, None, None]:
     """Yield the rows of one shard of a batch; when this ends without an error, the batch's end there is fixed.
 
@@ -75,6 +79,7 @@ def read_shard(
         iterators: What the process keeps between batches.
         query: Spark's id of the streaming query, or None where it is not known.
         hold_page: Entered for as long as a page is in memory.
+        pushes: What a subscription may bring, or None.
 
     Raises:
         ClaimConflict, AnotherDriver, DataLossError, ServiceError: As `ClaimedRead.rows` says.
@@ -90,6 +95,7 @@ def read_shard(
         is_foreign=task.is_foreign,
         iterators=iterators,
         hold_page=hold_page,
+        pushes=pushes,
     )
     share = task.share
     counts = (share.record_count_max, options.shard_record_count_max)
@@ -120,4 +126,5 @@ def read_shard(
     with closing(claimed):
         for rows in claimed.rows():
             yield delivered(rows)
+        claimed.leave_subscription()
     shard.report_dropped()

@@ -12,9 +12,20 @@ from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock.core.option_table import FLAG, SIZE, TEXT, Option, duration, one_of, parse_options, whole_number
+from penstock.core.option_table import (
+    FLAG,
+    SIZE,
+    TEXT,
+    Option,
+    alternatives,
+    duration,
+    one_of,
+    parse_options,
+    whole_number,
+)
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
+from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError, PositionError
 from penstock.spark.table_properties import NO_OPTIONS, user_options
 
@@ -29,7 +40,7 @@ _ATTEMPTS_MAX: Final = 1001  # the deadline is the bound; this one is for pauses
 OPTIONS: Final[tuple[Option, ...]] = (
     Option("streamName", TEXT, None, "Name of the stream. One of `streamName` and `streamARN` is required (the sink may take it from the `streamName` column).", _ALL, ("stream", "kinesis.streamName")),
     Option("streamARN", TEXT, None, "ARN of the stream; needed for a stream of another account.", _ALL, ("kinesis.streamARN",)),
-    Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Without it the query has `penstock-<stream>` for itself and refuses to share.", _SOURCE, ("kinesis.applicationName", "consumerName", "kinesis.consumerName")),
+    Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Without it the query has `penstock-<stream>` for itself and refuses to share.", _SOURCE, ("kinesis.applicationName",)),
     Option("leaseTable", TEXT, None, "Where the leases are: a DynamoDB table, `s3://bucket/prefix`, or `file:///folder` (all processes on one machine). Java workers share DynamoDB tables only. Default: the DynamoDB table `applicationName`.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
     Option("leaseDuration", duration(1, 3600), None, "Other workers may take a lease that its owner has not renewed for this long (KCL: failoverTimeMillis). The same for all workers of an application. Default: 10s; 60s where the leases are in S3, since each renewal is a PUT.", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
     Option("workerId", TEXT, None, "The query's name in the lease table. Default: a random name, made once and kept in the checkpoint.", _SOURCE),
@@ -42,6 +53,8 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("metricsInterval", duration(1, 86_400), 60.0, "Time between two reports of the metrics.", _SOURCE),
     Option("shardsPerTask", _COUNT, None, "How many shards one Spark task reads on average; it reads up to 32 at the same time. Shards with little traffic share a task; busy ones have their own. Default: as many tasks as the cluster runs at once, as the batches before have shown.", _SOURCE),
     Option("maxPartitions", _COUNT, None, "Maximum number of tasks in a batch.", _SOURCE),
+    Option("consumerType", alternatives({"polling": ("GetRecords",), "fan-out": ("efo", "SubscribeToShard"), "auto": ()}), "polling", "How shards are read. `polling`: by GetRecords, in the five reads and 2 MiB a second that all who poll a shard share. `fan-out`: also by subscriptions of a registered consumer, with 2 MiB a second and shard of its own, which is billed; see fan-out.md. `auto`: the same, but only for shards that are more than 10 s behind or throttled.", _SOURCE, ("consumerMode", "kinesis.consumerType")),
+    Option("consumerName", TEXT, None, "Name of the registered consumer, for `consumerType` fan-out and auto; one for each query. Default: `applicationName`. Where that is not given, the application has this name.", _SOURCE, ("kinesis.consumerName",)),
     Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard. There a sequence number names the last record that is done (in streaming the shard's ancestors are done too), and `*` means the rest.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Shorthand for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
@@ -83,8 +96,6 @@ OPTIONS: Final[tuple[Option, ...]] = (
 )  # fmt: skip
 
 WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "kinesis.consumertype": "records are read by polling",
-    "consumermode": "records are read by polling",
     "kinesis.metadatacommittertype": "positions are kept in the query's own checkpoint and on the leases",
     "kinesis.metadatapath": "positions are kept in the query's own checkpoint and on the leases",
     "kinesis.metadatanumretries": "there is no second commit log",
@@ -115,16 +126,6 @@ REFUSED: Final[Mapping[str, str]] = {
     "path": "load() and start() take no path; name the stream with option streamName",
     "topic": "Kinesis has streams; use option streamName",
 }
-_REFUSED_VALUES: Final = {
-    (
-        "kinesis.consumertype",
-        "subscribetoshard",
-    ): "the source reads by polling, enhanced fan-out is for penstock.Consumer only; remove the option",
-    (
-        "consumermode",
-        "efo",
-    ): "the source reads by polling, enhanced fan-out is for penstock.Consumer only; remove the option",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,8 @@ class SourceOptions:
     leases_to_acquire: int | None
     metrics: str
     metrics_interval_s: float
+    consumer_type: str
+    consumer_name: str | None
     shards_per_task: int | None
     partitions_max: int | None
     starting: StartingPosition
@@ -226,13 +229,14 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
     short = stream.rpartition("/")[2]
     lease_table = values["leaseTable"]
     named = None if lease_table is None else lease_table.rstrip("/").rpartition("/")[2]
-    application = values["applicationName"] or named or f"penstock-{short}"
+    given_name = values["applicationName"] or values["consumerName"]
+    application = given_name or named or f"penstock-{short}"
     return (
         SourceOptions(
             stream=stream,
             connection=_connection(values),
             application=application,
-            application_is_default=values["applicationName"] is None and lease_table is None,
+            application_is_default=given_name is None and lease_table is None,
             lease_table=lease_table or application,
             lease_duration_s=values["leaseDuration"] or _lease_duration_s(lease_table or ""),
             worker_id=values["workerId"],
@@ -243,6 +247,8 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             leases_to_acquire=values["leasesToAcquire"],
             metrics=values["metrics"],
             metrics_interval_s=values["metricsInterval"],
+            consumer_type=values["consumerType"],
+            consumer_name=_consumer_name(values, application),
             shards_per_task=values["shardsPerTask"],
             partitions_max=values["maxPartitions"],
             starting=_starting(values, "starting", StartingPosition(LATEST)),
@@ -359,12 +365,9 @@ def _check_dead_letters(values: Mapping[str, Any], stream: str | None) -> None:
 
 
 def _parse(given: Mapping[str, str], scope: str) -> tuple[dict[str, Any], tuple[str, ...]]:
-    own = user_options(given)
-    for key, text in own.items():
-        reason = _REFUSED_VALUES.get((key.lower(), text.strip().lower()))
-        if reason is not None:
-            raise OptionError(f"option {key}={text}: {reason}")
-    return parse_options(own, OPTIONS, scope=scope, without_effect=WITHOUT_EFFECT, refused=REFUSED)
+    return parse_options(
+        user_options(given), OPTIONS, scope=scope, without_effect=WITHOUT_EFFECT, refused=REFUSED
+    )
 
 
 def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
@@ -383,6 +386,14 @@ def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
             f"option streamARN={arn} is not a stream's ARN (arn:aws:kinesis:<region>:<account>:stream/<name>)"
         )
     return stream
+
+
+def _consumer_name(values: Mapping[str, Any], application: str) -> str | None:
+    if values["consumerType"] == "polling":
+        return None
+    name: str = values["consumerName"] or application
+    check_consumer_name(name, "option consumerName")
+    return name
 
 
 def _zone(values: Mapping[str, Any]) -> str | None:

@@ -7,13 +7,29 @@ from typing import TYPE_CHECKING
 
 from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.concurrent_read import HoldPage, read_concurrently
-from penstock.spark.process_resources import reading_process, shard_iterators
+from penstock.spark.process_resources import kept_subscriptions, reading_process, shard_iterators
+from penstock.spark.pushed_reading import PushedReading
+from penstock.spark.shard_opening import ReadingProcess
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_options import SourceOptions
-from penstock.wiring import open_lease_table
+from penstock.wiring import open_fan_out, open_lease_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+
+def _pushes(task: ShardTask, options: SourceOptions, process: ReadingProcess) -> PushedReading | None:
+    if task.consumer_arn is None:
+        return None
+    return PushedReading(
+        kept_subscriptions(),
+        open_fan_out(options.connection),
+        (process.kinesis, task.consumer_arn, task.shard_id),
+        is_eager=options.consumer_type == "fan-out",
+        clock=process.clock,
+        chance=process.chance,
+        threads=SYSTEM_THREADS,
+    )
 
 
 def rows_of(
@@ -25,7 +41,14 @@ def rows_of(
 
     def read(task: ShardTask, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
         return read_shard(
-            task, options, process, table=table, iterators=iterators, query=query, hold_page=hold_page
+            task,
+            options,
+            process,
+            table=table,
+            iterators=iterators,
+            query=query,
+            hold_page=hold_page,
+            pushes=_pushes(task, options, process),
         )
 
     return read_concurrently(tasks, read, SYSTEM_THREADS)

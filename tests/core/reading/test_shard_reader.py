@@ -1,6 +1,6 @@
 """A shard's reader: what it does next, given the result of the last step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
@@ -698,6 +698,14 @@ def test_without_a_limit_on_bytes_a_large_page_costs_no_pause():
     machine = started(read_bytes_per_s_max=None, spacing_s=0.0)
     machine.on_page(page(1, behind=5, read_bytes=10 * 1024 * 1024), 10.0, 10.5)
     assert machine.plan_step(10.5) == FetchPage("next", 10_000)
+
+
+def test_an_event_of_a_subscription_leaves_the_pause_between_calls_as_it_is():
+    machine = started(read_bytes_per_s_max=1_000_000)
+    machine.on_page(page(1, behind=5, read_bytes=3_000_000), 10.0, 10.5)
+    assert machine.plan_step(10.5) == Wait(13.0, Pause.BYTES)
+    machine.on_page(replace(page(2, behind=5, read_bytes=3_000_000), is_pushed=True), 10.6, 10.6)
+    assert machine.plan_step(10.6) == Wait(13.0, Pause.BYTES)
 
 
 def test_a_kept_iterator_is_used_first_and_what_it_gives_is_new():

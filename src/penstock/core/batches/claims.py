@@ -26,8 +26,8 @@ Three questions are answered here, each by a pure function:
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias, assert_never
 
@@ -60,6 +60,8 @@ class ClaimNote:
         kept_iterator: The task began with an iterator that its process had kept from an earlier batch.
         query: Spark's id of the streaming query, or None where Spark does not tell.
         process: Tells the process that made the claim from the others that read the batch; None in older claims.
+        pushed_count: User records in the range that a subscription brought.
+        push_ends: How often subscriptions ended under the reading, by the reason.
     """
 
     has_more: bool = False
@@ -73,6 +75,8 @@ class ClaimNote:
     kept_iterator: bool = False
     query: str | None = None
     process: str | None = None
+    pushed_count: int = 0
+    push_ends: Mapping[str, int] = field(default_factory=dict)
 
     def to_bytes(self) -> bytes:
         """Encode for the claim's `note`."""
@@ -88,6 +92,8 @@ class ClaimNote:
             "kept": self.kept_iterator,
             "query": self.query,
             "process": self.process,
+            "pushed": self.pushed_count,
+            "ends": dict(self.push_ends),
             "children": [
                 [child.shard_id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
                 for child in self.children
@@ -115,6 +121,8 @@ def parse_note(note: bytes) -> ClaimNote | None:
             kept_iterator=bool(document["kept"]),
             query=document["query"],
             process=document.get("process"),
+            pushed_count=int(document.get("pushed", 0)),
+            push_ends=dict(document.get("ends", {})),
         )
     except (ValueError, KeyError, TypeError, PositionError):
         return None

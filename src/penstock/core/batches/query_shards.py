@@ -15,8 +15,9 @@ The simulator runs this very machine (`penstock.sim`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
 
@@ -249,6 +250,8 @@ class Settlement:
         progress: For the coordinator's watch and its balance by throughput.
         queries: Spark's ids of the queries whose tasks made the claims of this worker.
         processes: The processes that made the claims.
+        pushed_count: User records of the batch that subscriptions brought.
+        push_ends: How often subscriptions ended under the reading, by the reason.
     """
 
     record_count: int
@@ -259,6 +262,8 @@ class Settlement:
     progress: tuple[ReaderProgress, ...]
     queries: frozenset[str] = frozenset()
     processes: frozenset[str] = frozenset()
+    pushed_count: int = 0
+    push_ends: Mapping[str, int] = field(default_factory=dict)
 
 
 class QueryShards:
@@ -448,6 +453,8 @@ class QueryShards:
             progress=tuple(progress),
             queries=frozenset(note.query for note in notes if note.query is not None),
             processes=frozenset(note.process for note in notes if note.process is not None),
+            pushed_count=sum(note.pushed_count for note in notes),
+            push_ends=sum((Counter(note.push_ends) for note in notes), Counter()),
         )
 
     def _begin(

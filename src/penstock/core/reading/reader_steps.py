@@ -81,7 +81,7 @@ Rows_co = TypeVar("Rows_co", covariant=True)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page(ABC, Generic[Rows_co]):
-    """One answer of GetRecords.
+    """One answer of GetRecords, or one event of a subscription.
 
     Args:
         first_sequence_number: Of the first Kinesis record, or None when the page is empty.
@@ -91,6 +91,7 @@ class Page(ABC, Generic[Rows_co]):
         millis_behind_latest: 0 at the tip.
         children: Given with the last page.
         service_ms: The moment by the service's clock, or None when unknown.
+        is_pushed: A subscription brought it: it is no call, and no call waits for it.
     """
 
     first_sequence_number: str | None
@@ -100,6 +101,7 @@ class Page(ABC, Generic[Rows_co]):
     millis_behind_latest: int
     children: tuple[ChildShard, ...] = ()
     service_ms: int | None = None
+    is_pushed: bool = False
 
     @abstractmethod
     def rows_after(self, done: Position | None) -> Rows_co:

@@ -232,7 +232,8 @@ class ShardReader:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
             self._ends_unconfirmed = 0
-            self._pace(page, started_s)
+            if not page.is_pushed:
+                self._pace(page, started_s)
         return Kept(rows, loss, doubt)
 
     def on_failure(

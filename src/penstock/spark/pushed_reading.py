@@ -1,0 +1,166 @@
+"""The part of a subscription in the reading of one shard in one batch: when to subscribe, what it brings, when to let go.
+
+Reading by GetRecords is the base and never waits for a subscription. A subscription begins at a record that was read, and takes
+over once the service has accepted it: what it repeats is left out by its place. Whatever ends it, reading goes on by
+GetRecords at once.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.reading.resume import plan_iterator
+from penstock.errors import PenstockError, Throttled
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.fan_out import FanOut
+from penstock.ports.kinesis import RecordPage
+from penstock.runtime.threads import Threads
+from penstock.spark.kept_subscriptions import KeptSubscriptions, Key
+from penstock.spark.task_subscription import SubscriptionEnd, TaskSubscription
+
+_log: Final = logging.getLogger("penstock.spark")
+
+PATIENCE_S: Final = 1.0
+"""How long an event may be awaited before the shard is polled."""
+BEHIND_S: Final = 10.0
+"""How far behind the tip `auto` subscribes."""
+NEEDED_FOR_S: Final = 60.0
+"""How long `auto` keeps a subscription after the reading was behind or held up for the last time."""
+
+
+class PushedReading:
+    """One shard in one batch. Not thread-safe; used by one task.
+
+    Args:
+        kept: What the process keeps between batches.
+        fan_out: Where to subscribe.
+        key: Of the subscription; tells service, consumer and shard.
+        is_eager: Whether to subscribe in any case; else only while the reading is behind, or others use up the shard's reads.
+        clock: Time.
+        chance: Jitter.
+        threads: Where its condition comes from.
+    """
+
+    def __init__(
+        self,
+        kept: KeptSubscriptions,
+        fan_out: FanOut,
+        key: Key,
+        *,
+        is_eager: bool,
+        clock: Clock,
+        chance: Chance,
+        threads: Threads,
+    ) -> None:
+        self._kept = kept
+        self._fan_out = fan_out
+        self._key = key
+        self._is_eager = is_eager
+        self._clock = clock
+        self._chance = chance
+        self._threads = threads
+        self._subscription: TaskSubscription | None = None
+        self._is_behind = False  # or held up by others
+        self._ends: Counter[str] = Counter()
+
+    @property
+    def ends(self) -> Mapping[str, int]:
+        """How often reading went on by GetRecords, by the reason."""
+        return self._ends
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the service has accepted a subscription, and events may be fetched."""
+        return self._subscription is not None and self._subscription.is_open
+
+    def resume(self, start: Position) -> bool:
+        """Go on with a subscription that was kept at exactly this position; returns whether there is one to be used now."""
+        self._subscription = self._kept.take(self._key, start)
+        self._let_go_if_over()
+        return self.is_open
+
+    def consider(self, position: Position) -> None:
+        """Subscribe at the place that was read to, if that is wanted and not too soon. Nothing is waited for."""
+        self._let_go_if_over()
+        if self._subscription is not None or not (self._is_eager or self._is_behind):
+            return
+        is_sure = position.is_record or position == TRIM_HORIZON  # LATEST would be another moment
+        if not is_sure or not self._kept.may_subscribe(self._key, self._clock.monotonic_s()):
+            return
+        place = replace(position, sub_sequence_number=0) if position.is_record else position
+        self._subscription = TaskSubscription(self._threads.condition(), plan_iterator(place))
+        self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
+
+    def learn_lag(self, millis_behind_latest: int) -> None:
+        """Learn how far behind the tip the reading is."""
+        self._is_behind = self._is_behind or millis_behind_latest >= BEHIND_S * 1000
+
+    def learn_failure(self, error: PenstockError) -> None:
+        """Learn that GetRecords failed."""
+        self._is_behind = self._is_behind or isinstance(error, Throttled)
+
+    def wait(self, duration_s: float) -> None:
+        """Wait so long, or until a subscription is accepted or refused."""
+        if self._subscription is None or self._subscription.end is not None or self.is_open:
+            self._clock.sleep(duration_s)
+        else:
+            self._subscription.wait(duration_s)
+
+    def fetch(self) -> RecordPage | None:
+        """Return the next event; None when reading has to go on by GetRecords, and the subscription is let go."""
+        assert self._subscription is not None, "an event is awaited without a subscription"
+        page = self._subscription.fetch(PATIENCE_S)
+        if page is None:
+            self._let_go_if_over()
+            return None
+        self._kept.note_used(self._key)
+        return page
+
+    def keep(self, position: Position, *, is_cut: bool) -> None:
+        """Leave the subscription to the next batch, which begins at a position.
+
+        Args:
+            position: The end that was claimed.
+            is_cut: The reading ended within the event that was fetched last.
+        """
+        self._let_go_if_over()
+        subscription, self._subscription = self._subscription, None
+        if subscription is None:
+            return
+        now_s = self._clock.monotonic_s()
+        if self._is_eager or self._is_behind:
+            subscription.needed_s = now_s
+        is_sure = position.is_record or position == TRIM_HORIZON
+        is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
+        if is_sure and is_needed and subscription.may_continue(position.sequence_number, is_cut=is_cut):
+            self._kept.keep(self._key, position, subscription, now_s)
+        else:
+            subscription.close()
+
+    def close(self) -> None:
+        """End the subscription, if it was not left to the next batch."""
+        subscription, self._subscription = self._subscription, None
+        if subscription is not None:
+            subscription.close()
+
+    def _let_go_if_over(self) -> None:
+        subscription = self._subscription
+        if subscription is None or subscription.end is None:
+            return
+        why = subscription.end
+        self._ends[why.value] += 1
+        if why is not SubscriptionEnd.OVER:
+            self._kept.note_failed(self._key, self._clock.monotonic_s(), self._chance.random())
+        _log.debug(
+            "shard %s: the subscription of consumer %s is %s, reading goes on by GetRecords: %s",
+            self._key[2],
+            self._key[1],
+            why.value,
+            subscription.error,
+        )
+        self.close()
