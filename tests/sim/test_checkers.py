@@ -498,13 +498,13 @@ RESUMED = [*UP, *stream(5, 6, 7), taken(checkpoint=at_record("5")), reading(posi
 
 
 def test_unread_records_that_left_the_stream_are_not_passed_over_in_silence():
-    gone = [*RESUMED, ("trimmed", "s", 2)]
+    gone = [*RESUMED, ("trimmed", "s", 2, 6)]
     assert judge_losses(gone, handled(7)) == "S9"
     assert judge_losses(gone, ("loss", A, "s", 1), handled(7)) is None
 
 
 def test_a_loss_that_was_told_need_not_be_told_again_unless_its_reader_stopped_at_it():
-    told = [*RESUMED, ("trimmed", "s", 2), ("loss", A, "s", 1)]
+    told = [*RESUMED, ("trimmed", "s", 2, 6), ("loss", A, "s", 1)]
     follows = [("gone", A, "s", 1), taken(B, checkpoint=at_record("5")), reading(B, position=at_record("5"))]
     follows += handled(7, who=B)
     assert judge_losses(told, follows) is None
@@ -512,12 +512,12 @@ def test_a_loss_that_was_told_need_not_be_told_again_unless_its_reader_stopped_a
 
 
 def test_a_loss_is_not_covered_by_an_earlier_one():
-    earlier = [*RESUMED, ("put", "s", 8, 1008), ("trimmed", "s", 2), ("loss", A, "s", 1)]
-    assert judge_losses(earlier, ("trimmed", "s", 3), handled(8)) == "S9"
+    earlier = [*RESUMED, ("put", "s", 8, 1008), ("trimmed", "s", 2, 6), ("loss", A, "s", 1)]
+    assert judge_losses(earlier, ("trimmed", "s", 3, 7), handled(8)) == "S9"
 
 
 def test_a_loss_where_the_reader_was_at_the_tip_is_a_false_alarm():
-    at_tip = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 5, ("trimmed", "s", 3)]
+    at_tip = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 5, ("trimmed", "s", 3, 7)]
     assert judge_losses(at_tip, ("loss", A, "s", 1)) == "S9"
     assert judge_losses(at_tip, 60, ("loss", A, "s", 1)) is None
 
@@ -527,7 +527,7 @@ def test_a_loss_where_the_row_notes_the_tip_is_a_false_alarm():
     noted = [
         *[*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 20],
         ("write", A, Renew("s", 1, "a"), row_at, row_at),
-        *[("gone", A, "s", 1), ("trimmed", "s", 3), reading(B, position=at_record("7"))],
+        *[("gone", A, "s", 1), ("trimmed", "s", 3, 7), reading(B, position=at_record("7"))],
     ]
     assert judge_losses(noted, ("loss", B, "s", 1)) == "S9"
     assert judge_losses(noted, 60, ("loss", B, "s", 1)) is None

@@ -341,7 +341,7 @@ class Consumer:
             processor_factory=factory,
             dead_letter=self._dead_letter,
             is_lifecycle_called=self._processor_factory is not None,
-            retention_s=summary.retention_hours * 3600.0,
+            retention_s=summary.retention_ms / 1000,
             stream_identity=StreamIdentity(summary.arn, summary.created_ms),
             registration=registration,
         )

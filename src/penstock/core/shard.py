@@ -55,9 +55,14 @@ class StreamSummary:
     arn: str
     status: str
     created_ms: int
-    retention_hours: int = 24
+    retention_hours: float = 24
     open_shard_count: int = 0
     record_bytes_max: int = 1024 * 1024
     on_demand: bool = False
     service_managed_keys: bool | None = None
     tags: tuple[tuple[str, str], ...] = field(default=())
+
+    @property
+    def retention_ms(self) -> int:
+        """Return how long the stream keeps a record."""
+        return round(self.retention_hours * 3_600_000)

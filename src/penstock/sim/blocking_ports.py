@@ -6,9 +6,7 @@ settled by the code that settles it over DynamoDB (`penstock.runtime.settled_wri
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import count, pairwise
 from typing import Any, Final
@@ -29,11 +27,12 @@ from penstock.ports.kinesis import RecordPage, ShardFilter, ShardListing
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 from penstock.runtime.settled_writes import write_settled
 from penstock.sim.process import SimProcess
-from penstock.sim.stream import SimRecord, SimStream
+from penstock.sim.stream import SimBlob, SimRecord, SimStream
 
 RETRIES: Final = RetryPlan(Backoff(0.1, 2.0), attempts_max=20, deadline_s=15.0)
 _LOST_ANSWER_MAX_S: Final = 3.0
 STREAM_NAME: Final = "stream"
+_PROBE: Final = "probe "
 
 
 class SimClock:
@@ -209,14 +208,6 @@ class SimLeaseTable:
         return outcome
 
 
-@dataclass(frozen=True, slots=True)
-class _RawRecord:
-    sequence_number: str
-    data: bytes
-    partition_key: str
-    arrival_s: float
-
-
 class SimKinesis:
     """Implements `penstock.ports.kinesis.Kinesis` for one process.
 
@@ -243,7 +234,7 @@ class SimKinesis:
 
     def without_retries(self) -> SimKinesis:
         """Return the same service without retries."""
-        return SimKinesis(self.process, "probe ", self._stream, self._identity, None)
+        return SimKinesis(self.process, _PROBE, self._stream, self._identity, None)
 
     def fetch_summary(self, stream: str) -> StreamSummary:
         """Describe the stream."""
@@ -254,6 +245,7 @@ class SimKinesis:
             self._identity.arn,
             "ACTIVE",
             self._identity.created_ms,
+            retention_hours=self._world.retention_hours,
             open_shard_count=open_count,
         )
 
@@ -271,7 +263,9 @@ class SimKinesis:
         """Open an iterator."""
         del stream
         iterator: str = self._caller.call(
-            "iterator", lambda: self._world.serve_iterator(shard_id, _position_of(start)), shard_id
+            "iterator",
+            lambda: self._world.serve_iterator(shard_id, self._position_of(shard_id, start)),
+            shard_id,
         )
         return iterator
 
@@ -282,6 +276,12 @@ class SimKinesis:
         page: ListPage[SimRecord] = self._caller.call(
             "read", lambda: self._world.serve_page(iterator, record_count_max), key, retried=False
         )
+        if (
+            self._caller.prefix == _PROBE
+            and page.next_iterator
+            and not (page.records or page.millis_behind_latest)
+        ):
+            self._world.note("probed", self.process.who, key, page.service_ms)
         return RecordPage(
             [self._raw(key, record) for record in page.records],
             page.next_iterator,
@@ -290,22 +290,21 @@ class SimKinesis:
             page.service_ms,
         )
 
-    def _raw(self, key: str, record: SimRecord) -> _RawRecord:
-        shard = self._stream.shards[key]
-        place = bisect_left(shard.sequences, int(record.sequence_number))
-        number = record.sequence_number
-        return _RawRecord(number, number.encode(), "k", shard.arrivals_ms[place] / 1000)
+    def _raw(self, key: str, record: SimRecord) -> SimBlob:
+        blob = self._stream.blob(self._stream.shards[key], record.sequence_number)
+        return blob if blob.data else blob._replace(data=record.sequence_number.encode())
+
+    def _position_of(self, key: str, start: IteratorStart) -> Position:
+        """Return the position at which an iterator begins, as `SimStream.seek` has it."""
+        if start.sequence_number is not None:
+            number = int(start.sequence_number)
+            if start.type is IteratorType.AFTER_SEQUENCE_NUMBER:
+                number += self._stream.count_in(key, number)
+            return at_record(str(number))
+        if start.timestamp_ms is not None:
+            return at_timestamp(start.timestamp_ms)
+        return TRIM_HORIZON if start.type is IteratorType.TRIM_HORIZON else LATEST
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
         """Refuse: nobody writes to the stream by this port."""
         raise NotImplementedError
-
-
-def _position_of(start: IteratorStart) -> Position:
-    """Return the position at which an iterator begins, as `SimStream.seek` has it."""
-    if start.sequence_number is not None:
-        is_after = start.type is IteratorType.AFTER_SEQUENCE_NUMBER
-        return at_record(str(int(start.sequence_number) + is_after))
-    if start.timestamp_ms is not None:
-        return at_timestamp(start.timestamp_ms)
-    return TRIM_HORIZON if start.type is IteratorType.TRIM_HORIZON else LATEST

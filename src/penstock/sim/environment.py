@@ -76,6 +76,12 @@ class Environment:
             lambda who, write, before, after: self.note("write", who, write, before, after), self.met
         )
 
+    @property
+    def retention_hours(self) -> float:
+        """Return how long the stream keeps a record, as it tells it; a seed's hours are short."""
+        retention_s = self.scenario.retention_s
+        return 24 if retention_s is None else retention_s / 3600
+
     # --- time and history -----------------------------------------------------------------------------
 
     def now_ms(self) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING, Any
 
 from penstock.core.batches.claims import Execution, ReadNothing, judge_refused_claim, plan_read
@@ -24,6 +25,8 @@ from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_options import SourceOptions
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from penstock.sim.environment import Environment
 
 
@@ -118,9 +121,8 @@ class SimExecutor(SimProcess):
 
         with closing(read_concurrently(attempt.tasks, read, VirtualThreads(self))) as rows:
             for page in rows:
-                numbers[page.column("shardId")[0].as_py()] += map(
-                    int, page.column("sequenceNumber").to_pylist()
-                )
+                key = page.column("shardId")[0].as_py()
+                numbers[key] += self._numbers_of(key, page, attempt.options)
                 row_count += page.num_rows
                 if attempt.row_count_max is not None and row_count >= attempt.row_count_max:
                     is_whole = False
@@ -129,6 +131,14 @@ class SimExecutor(SimProcess):
         for key, given in numbers.items():
             world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, tuple(given))
         return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
+
+    def _numbers_of(self, key: str, page: pa.RecordBatch, options: SourceOptions) -> Iterator[int]:
+        """Return the number of each user record, also of those that lie in an aggregate which is given out whole."""
+        sequences = map(int, page.column("sequenceNumber").to_pylist())
+        if options.deaggregate:
+            return map(add, sequences, page.column("subSequenceNumber").to_pylist())
+        stream = self.world.stream
+        return (number for first in sequences for number in range(first, first + stream.count_in(key, first)))
 
 
 def read_task(

@@ -237,13 +237,47 @@ def draw_query_scenario(seed: int) -> Scenario:
 
     # Mistakes of the service that a task of a batch must not take for a shard's end, or for a loss.
     faults = replace(drawn.faults, unknown_shard=some(0.1), lost_iterator=some(0.1), early_tip=some(0.2))
-    return replace(
+    plan = draw_query_plan(chance, has_robbers=has_robbers)
+    scenario = replace(
         drawn,
         workers=names,
         queries=frozenset(names[:queries]),
         quiet_rounds=min(drawn.quiet_rounds, 6),
-        query_plan=draw_query_plan(chance, has_robbers=has_robbers),
+        query_plan=plan,
         options=options,
         faults=faults,
         foreign=foreign,
+    )
+    return _with_retention(scenario, chance)
+
+
+def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
+    """Let some of the streams of queries hold aggregates, and some lose their oldest records."""
+    retention_s = chance.choice((None, None, None, 25.0, 40.0, 60.0))
+    fails = chance.choice(("true", "false"))
+    takes_apart = "deaggregate" not in drawn.query_plan.options
+    aggregate = chance.uniform(0.1, 0.6) if chance.random() < 0.5 else 0.0
+    faults = replace(
+        drawn.faults,
+        # A worker may leave off inside an aggregate, which a query that does not take it apart gives out whole again.
+        aggregate=aggregate if takes_apart or drawn.workers == tuple(drawn.queries) else 0.0,
+        malformed_aggregate=chance.uniform(0.0, 0.1) if chance.random() < 0.2 else 0.0,
+    )
+    if retention_s is None:
+        return replace(drawn, faults=faults)
+    faults = replace(
+        faults,
+        quiet_streams_per_min=chance.uniform(0.5, 2.0) if chance.random() < 0.7 else 0.0,
+        # Minutes of a retention are hours of a real one: who errs by an hour there, or hears a lie, may lose records.
+        wall_jumps=False,
+        unknown_shard=0.0,
+        lost_iterator=0.0,
+        early_tip=0.0,
+    )
+    options = {**drawn.query_plan.options, "failOnDataLoss": fails}
+    return replace(
+        drawn,
+        faults=faults,
+        query_plan=replace(drawn.query_plan, options=options),
+        retention_s=retention_s,
     )

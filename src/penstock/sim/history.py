@@ -222,7 +222,7 @@ class History:
     def _on_expired(self, key: str) -> None:
         self.shards[key].is_expired = True
 
-    def _on_trimmed(self, key: str, count: int) -> None:
+    def _on_trimmed(self, key: str, count: int, _last: int) -> None:
         self.shards[key].trimmed = count
 
     def _on_gone(self, who: str, key: str, epoch: int) -> None:

@@ -15,7 +15,7 @@ from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
-_SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
+SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class LossesTold(Checker):
         if lost:
             self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
             return
-        enough_ms = EPOCH_MS + int(history.now * 1000) - retention_ms + _SLACK_MS
+        enough_ms = EPOCH_MS + int(history.now * 1000) - retention_ms + SLACK_MS
         tips = self._tips.get((who, key))
         if tips and tips[-1].server_ms >= enough_ms:
             raise Broken(f"{who} tells a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")

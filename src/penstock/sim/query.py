@@ -53,6 +53,8 @@ class QueryLog:
 
     offsets: list[str] = field(default_factory=list)
     committed_count: int = 0
+    accepts_loss: bool = False
+    """Whether its user has read that records are lost, and has set failOnDataLoss=false."""
     _states: list[tuple[int, int]] = field(default_factory=list)
 
     def offset(self, index: int) -> StreamOffset:
@@ -78,7 +80,7 @@ class QueryLog:
 
     def copy(self) -> QueryLog:
         """Return a copy of the location."""
-        return QueryLog(list(self.offsets), self.committed_count, list(self._states))
+        return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss, list(self._states))
 
     def restore(self, choice: float) -> bool:
         """Go back to an earlier state; False where there is none with a batch in it."""
@@ -91,7 +93,9 @@ class QueryLog:
         return True
 
 
-def source_options(scenario: Scenario, name: str, stream: str = STREAM_NAME) -> SourceOptions:
+def source_options(
+    scenario: Scenario, name: str, stream: str = STREAM_NAME, *, accepts_loss: bool = False
+) -> SourceOptions:
     """Return a query's options, as its user would give them."""
     start = scenario.options.start.default
     where = {"startingPosition": "LATEST" if start.sentinel is None else start.sentinel.value}
@@ -107,6 +111,8 @@ def source_options(scenario: Scenario, name: str, stream: str = STREAM_NAME) -> 
         **where,
         **scenario.query_plan.options,
     }
+    if accepts_loss:
+        given["failOnDataLoss"] = "false"
     return parse_source(given)[0]
 
 
@@ -149,7 +155,9 @@ class SimQuery(SimProcess):
         self.log = log
         self._executors = executors
         self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
-        self._options = source_options(world.scenario, name, STREAM_NAME if stream is None else "other")
+        self._options = source_options(
+            world.scenario, name, STREAM_NAME if stream is None else "other", accepts_loss=log.accepts_loss
+        )
         self._clock = SimClock(self)
         self._threads = VirtualThreads(self)
         self._changed = self._threads.condition()
@@ -190,6 +198,7 @@ class SimQuery(SimProcess):
             how = "stopped"
         except (PenstockError, LogConflict, JobFailed) as error:
             how = f"failed: {type(error).__name__}"
+            self.log.accepts_loss |= "failOnDataLoss=false" in str(error)
             self.world.note("query_failed", self.who, type(error).__name__, str(error))
         except Exception as error:  # noqa: BLE001 - a defect, which the checkers report
             how = "crashed"

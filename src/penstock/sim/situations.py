@@ -25,9 +25,6 @@ _FAULTS_OF_CONSUMERS: Final = frozenset(
     {
         "handler_failure",
         "poison_record",
-        "aggregate",
-        "malformed_aggregate",
-        "quiet_streams_per_min",
         "denials_per_min",
         "rows_of_others",
     }
@@ -61,6 +58,9 @@ _LOSS: Final = "situation: a loss is told"
 _DEAD: Final = "situation: a record goes to the dead letters"
 _STOPPED: Final = "situation: a shard stops for good"
 _INSIDE: Final = "situation: a reader begins inside an aggregate"
+_BATCH_INSIDE: Final = "situation: a batch begins inside an aggregate"
+_BATCH_GONE: Final = "situation: a batch begins at a record that has left the stream"
+_BATCH_LOSS: Final = "situation: a batch goes on behind a loss"
 _SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE)
 _COUNTED_LINES: Final = {
     "trimmed": _TRIMMED,
@@ -78,6 +78,11 @@ _SITUATIONS: Final = (
     _REPEATED,
     _RESHARDED,
     _FOREIGN,
+    _TRIMMED,
+    _EXPIRED,
+    _BATCH_INSIDE,
+    _BATCH_GONE,
+    _BATCH_LOSS,
 )
 
 
@@ -128,6 +133,7 @@ class Situations:
         self._attempts: dict[tuple[str, str, int, str], float] = {}
         self._rows: dict[str, Lease] = {}
         self._alive: set[str] = set()
+        self._gone: dict[str, int] = {}
 
     def see(self, entry: HistoryEntry) -> None:
         """Look at one line."""
@@ -169,6 +175,22 @@ class Situations:
         self._running[who] = (batch, keys)
         if self._ran.setdefault((name_of(who), batch), who) != who:
             self._met[_REPEATED] += 1
+
+    def _on_trimmed(self, _now: float, key: str, _count: int, last: int) -> None:
+        self._gone[key] = last
+
+    def _on_logged(self, _now: float, _who: str, _batch: int, starts: Any, read: tuple[str, ...]) -> None:
+        for key, start in starts:
+            if start.sequence_number is None or key not in read:
+                continue
+            if start.sub_sequence_number:
+                self._met[_BATCH_INSIDE] += 1
+            if int(start.sequence_number) <= self._gone.get(key, -1):
+                self._met[_BATCH_GONE] += 1
+
+    def _on_log(self, _now: float, _who: str, _level: str, text: str, _error: str) -> None:
+        if "on (failOnDataLoss=false)" in text:
+            self._met[_BATCH_LOSS] += 1
 
     def _on_committed(self, _now: float, name: str, batch: int, _results: Any) -> None:
         for who, (running, _) in list(self._running.items()):

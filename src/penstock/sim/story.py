@@ -103,7 +103,7 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "shard": lambda key, parents: f"{key} is born" + (f" of {' and '.join(parents)}" if parents else ""),
     "closed": lambda key: f"{key} is closed",
     "put": lambda key, number, _ms: f"record {number} is put into {key}",
-    "trimmed": lambda key, count: f"the first {count} records of {key} have left the stream",
+    "trimmed": lambda key, count, _last: f"the first {count} records of {key} have left the stream",
     "expired": lambda key: f"{key} has left the stream",
     "row_deleted": lambda key, reader: (
         f"somebody deletes the lease of {key}, which {reader or 'nobody'} reads"

@@ -127,6 +127,10 @@ class SimStream:
         shard.arrivals_ms.extend([now_ms] * (count - 1))
         return list(range(sequence, sequence + count))
 
+    def count_in(self, shard_id: str, sequence: int) -> int:
+        """Return how many user records the Kinesis record of a number holds."""
+        return self.shards[shard_id].blobs.get(sequence, _PLAIN)[2]
+
     def blob(self, shard: SimShard, sequence_number: str) -> SimBlob:
         """Return a Kinesis record as the service returns it."""
         number = int(sequence_number)

@@ -133,7 +133,7 @@ class World(Environment):
             return
         shortened, gone = self.stream.trim(self.now_ms() - int(retention_s * 1000))
         for shard in shortened:
-            self.note("trimmed", shard.shard_id, shard.trimmed)
+            self.note("trimmed", shard.shard_id, shard.trimmed, shard.sequences[shard.trimmed - 1])
         for shard in gone:
             self.note("expired", shard.shard_id)
         self.schedule(self.now + 1.0, self._trim)

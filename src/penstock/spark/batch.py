@@ -167,7 +167,7 @@ class KinesisBatchReader(DataSourceReader):
                         start,
                         end if end.is_record else None,
                         until_ms,
-                        summary.retention_hours * 3_600_000,
+                        summary.retention_ms,
                         shard.hash_range,
                     )
                 )

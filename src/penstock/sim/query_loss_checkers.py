@@ -1,0 +1,135 @@
+"""What a Spark query owes where retention has taken records: a word where some were unread, and no alarm where none were."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.position import Position
+from penstock.sim.checker import Broken
+from penstock.sim.faults import EPOCH_MS
+from penstock.sim.history import History, name_of
+from penstock.sim.loss_checkers import SLACK_MS, LossesTold
+from penstock.sim.query_checkers import Results
+
+_SHARD: Final = re.compile(r"shardId-\d+")
+_GOES_ON: Final = ("failOnDataLoss=false", "going on with the shards that are left")
+_ITERATOR_S: Final = 10.0
+"""So long an iterator that was kept may go on behind records that have left the stream: it does not look back."""
+
+
+class QueryLossesTold(LossesTold):
+    """S9: a batch that passes records which have left the stream unread says so, and none does who was at the tip since.
+
+    The plain workers beside the queries are judged as always; what a query has told they need not tell again.
+    """
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._trims: dict[str, list[tuple[float, int]]] = {}
+        self._probed: dict[tuple[str, str], int] = {}
+        """Moment at which a driver found nothing more, by driver and shard."""
+        self._starts: dict[tuple[str, int], dict[str, Position]] = {}
+        self._begun_s: dict[tuple[str, int, str], float] = {}
+        self._attempts: dict[str, dict[tuple[str, int, str], None]] = {}
+        self._committed: set[tuple[str, int]] = set()
+        self._copied: set[str] = set()
+
+    # --- what is known ------------------------------------------------------------------------------------
+
+    def on_trimmed(self, key: str, count: int, _last: int) -> None:
+        """Remember when records left the stream."""
+        self._trims.setdefault(key, []).append((self.history.now, count))
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """Two drivers have batches of the same numbers from now on."""
+        self._copied.add(name)
+
+    def on_probed(self, who: str, key: str, server_ms: int) -> None:
+        """Remember when a driver was at the tip."""
+        self._probed[who, key] = server_ms
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
+    ) -> None:
+        """Remember where a batch starts."""
+        self._starts[name_of(who), batch] = dict(starts)
+
+    def on_attempt(self, who: str, executor: str, batch: int, key: str) -> None:
+        """Remember who reads a shard for whom."""
+        self._begun_s.setdefault((name_of(who), batch, key), self.history.now)
+        self._attempts.setdefault(executor, {})[who, batch, key] = None
+
+    def on_attempt_ended(self, who: str, executor: str, batch: int, key: str) -> None:
+        """Forget it."""
+        self._attempts.get(executor, {}).pop((who, batch, key), None)
+
+    def on_unread(self, name: str, _batch: int, keys: tuple[str, ...]) -> None:
+        """What is passed over was not at the tip."""
+        self._forget_tips(name, keys)
+
+    def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
+        for place in [place for place in self._probed if name_of(place[0]) == name and place[1] in keys]:
+            del self._probed[place]
+
+    # --- what is told -------------------------------------------------------------------------------------
+
+    def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
+        """Look at a loss that somebody goes on behind."""
+        key = _SHARD.search(text)
+        if key is not None and any(words in text for words in _GOES_ON):
+            lost = self._lost(key[0])
+            told = self._told.setdefault(key[0], {})
+            told.setdefault((who, -1), set()).update(lost)
+            self._judge(who, key[0], text)
+
+    def on_task_failed(self, who: str, executor: str, error: str, text: str) -> None:
+        """Look at a loss at which a task ends."""
+        del who
+        key = _SHARD.search(text)
+        if key is not None and error == "DataLossError":
+            self._judge(executor, key[0], text)
+
+    def _lost(self, key: str) -> list[int]:
+        shard = self.history.shards[key]
+        return [number for number in shard.sequences[: shard.trimmed] if number not in shard.done]
+
+    def _judge(self, executor: str, key: str, text: str) -> None:
+        shard, retention_ms = self.history.shards[key], self.history.retention_ms
+        if retention_ms is None or not (shard.trimmed or shard.is_expired):
+            raise Broken(f"{executor} speaks of a loss, and nothing has left {key}: {text}")
+        readers = [place for place in self._attempts.get(executor, ()) if place[2] == key]
+        if shard.is_expired or self._lost(key) or len(readers) != 1:
+            return
+        driver, batch, _ = readers[0]
+        enough_ms = EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
+        tip_ms = self._probed.get((driver, key), 0)
+        if (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
+            raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task tells a loss: {text}")
+
+    # --- what is passed over ------------------------------------------------------------------------------
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """A gap behind the start of a batch that is done was told."""
+        self._committed.add((name, batch))
+        starts = self._starts.get((name, batch), {})
+        for key, rows in results:
+            start = starts.get(key)
+            if rows and start is not None and start.is_record and name not in self._copied:
+                self._judge_gap(name, batch, key, start, rows[0])
+        self._forget_tips(name, tuple(key for key, rows in results if rows))
+
+    def _judge_gap(self, name: str, batch: int, key: str, start: Position, first: int) -> None:
+        shard = self.history.shards[key]
+        begin = self.history.index_after(key, start)
+        noticed_s = self._begun_s.get((name, batch, key), 0.0) - _ITERATOR_S
+        trimmed = max((count for at_s, count in self._trims.get(key, ()) if at_s < noticed_s), default=0)
+        gap = shard.sequences[begin : min(trimmed, bisect_left(shard.sequences, first))]
+        passed: set[Any] = shard.done.union(*self._told.get(key, {}).values())
+        silent = next((number for number in gap if number not in passed), None)
+        if silent is not None:
+            raise Broken(
+                f"batch {batch} of {name} goes on in {key} at {first} and says nothing of {silent}, which is gone unread"
+            )
