@@ -4,25 +4,31 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.core.batches import query_shards
+from penstock.core.batches import claims, query_shards
 from penstock.core.batches.claims import (
     BatchStart,
+    ClaimedElsewhere,
+    NothingReason,
     ReadFreely,
+    ReadNothing,
     RefusedClaim,
     StartReason,
     judge_refused_claim,
     plan_read,
 )
 from penstock.core.batches.query_shards import QueryShards
+from penstock.core.leases import stream_check
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Claim, Promote, Take, is_forward
 from penstock.core.reading import shard_reader
-from penstock.core.reading.reader_steps import Finished
+from penstock.core.reading.reader_steps import Failed, Finished
+from penstock.core.reading.resume import MissingRecord
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.sim.table import SimTable
-from penstock.spark import batch_settling, claimed_read, planner, startup_checks
+from penstock.spark import arrow_records, batch_settling, claimed_read, page_limits, planner, startup_checks
 from penstock.spark.claimed_read import ClaimedRead
 from penstock.spark.news_polling import NewsPoller
+from penstock.spark.shard_task import ShardTask
 from sim.mutants import Mutant
 
 # --- the table's rules --------------------------------------------------------------------------------------
@@ -170,7 +176,94 @@ def gives_up_after_a_failure(self, answer, error):
     answer.state.due_s = float("inf")
 
 
+# --- aggregates, and what has left the stream ---------------------------------------------------------------
+
+
+def forgets_the_place_inside(rows, index):
+    """A batch that ends inside an aggregate ends at its first user record."""
+    return replace(POSITION_OF(rows, index), sub_sequence_number=0)
+
+
+def takes_any_cut_for_whole(rows, count):
+    """Where a batch ends inside an aggregate, nothing is taken to follow in it."""
+    return True
+
+
+def gives_the_rest_once_more(batch, after):
+    """An aggregate that was begun is given out from its beginning."""
+    return COUNT_DONE(batch, replace(after, sub_sequence_number=-1) if after.is_record else after)
+
+
+def takes_whole_for_the_first(self, rows):
+    """A record that is given out whole stands for its first user record alone."""
+    return self._progress.end if rows.num_rows == 0 else POSITION_OF(rows, rows.num_rows - 1)
+
+
+def is_never_a_loss(*_args, **_kwargs):
+    """A record that is gone has taken none with it."""
+    return MissingRecord.HARMLESS
+
+
+def is_always_a_loss(*_args, **_kwargs):
+    """A record that is gone has taken others with it."""
+    return MissingRecord.LOSS
+
+
+def knows_no_tip(**task):
+    """A task is not told when nothing was left behind its start."""
+    return ShardTask(**{**task, "tip_ms": None})
+
+
+def ends_at_an_unknown_shard(self, error):
+    """A shard that the service does not know any more ends the query, whatever its policy."""
+    self._final = Failed(error)
+
+
+# --- what fresh eyes found ----------------------------------------------------------------------------------
+
+
+def claims_nothing(self, lease, why):
+    """That a batch holds nothing of a shard is fixed nowhere."""
+    return True
+
+
+def passes_nothing(position, lease):
+    """Who comes back to a shard does not look how far others have come."""
+    return False
+
+
+def forgets_what_was_given_back(self, key):
+    """A shard that comes back at once is begun from the row that came with the command."""
+    stopped = GIVE_BACK(self, key)
+    self._given_back.pop(key, None)
+    return stopped
+
+
+def holds_nothing_by_another(lease, execution):
+    """The claim of another driver is taken for that of a restored location: the batch holds nothing there."""
+    plan = plan_read(lease, execution)
+    return ReadNothing(NothingReason.DONE_ELSEWHERE) if isinstance(plan, ClaimedElsewhere) else plan
+
+
+def finds_no_foreign_lease(*_args):
+    """Whose stream the leases are of is not asked."""
+    return
+
+
+def leaves_unread_rows(self, start, rows):
+    """Where no action reads a batch, its end is fixed by nobody."""
+    return []
+
+
+def refuses_nothing(*_args, **_kwargs):
+    """Who else reads under the application's name is not asked."""
+    return
+
+
 KEEP_REST = ClaimedRead._keep_rest
+POSITION_OF = page_limits.position_of
+COUNT_DONE = arrow_records._count_done
+GIVE_BACK = QueryShards._give_back
 ON_ITERATOR = ShardReader.on_iterator
 REWIND = startup_checks.rewind_leases
 DRAINED = QueryShards.drained
@@ -307,6 +400,125 @@ QUERY_MUTANTS = (
         NewsPoller,
         "_on_failure",
         gives_up_after_a_failure,
+    ),
+    Mutant(
+        "a batch ends at the first record of an aggregate",
+        "several: sub-sequence numbers are not stored",
+        0,
+        claimed_read,
+        "position_of",
+        forgets_the_place_inside,
+    ),
+    Mutant(
+        "the rest of an aggregate is not looked for",
+        "AFTER_SEQUENCE_NUMBER behind an end inside an aggregate",
+        0,
+        claimed_read,
+        "is_whole_record",
+        takes_any_cut_for_whole,
+    ),
+    Mutant(
+        "an aggregate that was begun is given again",
+        SPARK,
+        0,
+        arrow_records,
+        "_count_done",
+        gives_the_rest_once_more,
+    ),
+    Mutant(
+        "a whole aggregate counts as its first record",
+        "this query",
+        0,
+        ClaimedRead,
+        "_position_after",
+        takes_whole_for_the_first,
+    ),
+    Mutant(
+        "a gone record is never a loss",
+        "several: trimmed records are passed over",
+        0,
+        shard_reader,
+        "judge_missing_record",
+        is_never_a_loss,
+    ),
+    Mutant(
+        "a gone record is always a loss",
+        "readers on quiet streams",
+        0,
+        shard_reader,
+        "judge_missing_record",
+        is_always_a_loss,
+    ),
+    Mutant(
+        "a task does not know the tip", "this query: quiet streams", 0, planner, "ShardTask", knows_no_tip
+    ),
+    Mutant(
+        "a vanished shard ends the query",
+        "this query: vanished shards",
+        0,
+        ShardReader,
+        "_on_unknown",
+        ends_at_an_unknown_shard,
+    ),
+    Mutant(
+        "that there is nothing is not claimed", "this query", 0, ClaimedRead, "_claim_nothing", claims_nothing
+    ),
+    Mutant(
+        "who comes back looks at no checkpoint",
+        "this query: foreign owners",
+        0,
+        claims,
+        "_is_passed",
+        passes_nothing,
+    ),
+    Mutant(
+        "what was given back is forgotten",
+        "this query",
+        0,
+        QueryShards,
+        "_give_back",
+        forgets_what_was_given_back,
+    ),
+    Mutant(
+        "a second driver finds its batch empty",
+        "this query: second drivers",
+        0,
+        claimed_read,
+        "plan_read",
+        holds_nothing_by_another,
+    ),
+    Mutant(
+        "leases of another stream are taken",
+        "this query: two streams under one name",
+        0,
+        startup_checks,
+        "find_foreign_lease",
+        finds_no_foreign_lease,
+        also=((stream_check, "find_foreign_lease", finds_no_foreign_lease),),
+    ),
+    Mutant(
+        "a batch that nobody reads has no end",
+        "this query: rows left unread",
+        0,
+        QueryShards,
+        "unclaimed",
+        leaves_unread_rows,
+    ),
+    Mutant(
+        "two loads of one query share the shards",
+        "this query: two loads under one name",
+        20,
+        batch_settling,
+        "refuse_sharing_in_one_query",
+        refuses_nothing,
+    ),
+    Mutant(
+        "default names are shared in silence",
+        "this query: default names that collide",
+        30,
+        planner,
+        "refuse_hidden_sharing",
+        refuses_nothing,
     ),
     Mutant("one listing is a loss", SPARK, 133, startup_checks, "_DENIALS_MIN", 0),
 )

@@ -51,7 +51,7 @@ class Attempt:
 
     Args:
         driver: Who is told how it ended.
-        name: The query's worker id.
+        query: Spark's id of the query.
         options: The source's.
         tasks: Its shards.
         row_count_max: The action takes no more rows, or None.
@@ -59,7 +59,7 @@ class Attempt:
     """
 
     driver: SimProcess
-    name: str
+    query: str
     options: SourceOptions
     tasks: list[ShardTask]
     row_count_max: int | None
@@ -117,7 +117,7 @@ class SimExecutor(SimProcess):
 
         def read(task: ShardTask, hold_page: HoldPage) -> Generator[Any, None, None]:
             kinesis, iterators, options = self._kinesis, self._iterators, attempt.options
-            return read_task(kinesis, iterators, options, task, attempt.name, hold_page=hold_page)
+            return read_task(kinesis, iterators, options, task, attempt.query, hold_page=hold_page)
 
         with closing(read_concurrently(attempt.tasks, read, VirtualThreads(self))) as rows:
             for page in rows:
@@ -146,7 +146,7 @@ def read_task(
     iterators: IteratorCache,
     options: SourceOptions,
     task: ShardTask,
-    name: str,
+    query: str,
     *,
     hold_page: HoldPage = nullcontext,
 ) -> Generator[Any, None, None]:
@@ -157,7 +157,7 @@ def read_task(
     reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who)
     table = _TaskTable(process, task.execution)
     return read_shard(
-        task, options, reading, table=table, iterators=iterators, query=name, hold_page=hold_page
+        task, options, reading, table=table, iterators=iterators, query=query, hold_page=hold_page
     )
 
 

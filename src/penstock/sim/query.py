@@ -94,7 +94,12 @@ class QueryLog:
 
 
 def source_options(
-    scenario: Scenario, name: str, stream: str = STREAM_NAME, *, accepts_loss: bool = False
+    scenario: Scenario,
+    name: str,
+    stream: str = STREAM_NAME,
+    *,
+    accepts_loss: bool = False,
+    names_application: bool = True,
 ) -> SourceOptions:
     """Return a query's options, as its user would give them."""
     start = scenario.options.start.default
@@ -111,6 +116,8 @@ def source_options(
         **where,
         **scenario.query_plan.options,
     }
+    if not names_application:
+        del given["applicationName"]
     if accepts_loss:
         given["failOnDataLoss"] = "false"
     return parse_source(given)[0]
@@ -137,6 +144,8 @@ class SimQuery(SimProcess):
         log: Its checkpoint location.
         executors: Returns the processes that run its tasks now.
         stream: Another stream than the world's, for a query that has no business here.
+        query: Spark's id of the query, where it has several sources; each of them is driven for itself here.
+        names_application: Whether its user has chosen an application's name.
     """
 
     def __init__(
@@ -149,14 +158,21 @@ class SimQuery(SimProcess):
         log: QueryLog,
         executors: Callable[[], list[SimExecutor]],
         stream: tuple[SimStream, StreamIdentity] | None = None,
+        query: str | None = None,
+        names_application: bool = True,
     ) -> None:
         super().__init__(world, name, incarnation)
         self.on_gone = on_gone
         self.log = log
+        self.query = query or name
         self._executors = executors
         self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
         self._options = source_options(
-            world.scenario, name, STREAM_NAME if stream is None else "other", accepts_loss=log.accepts_loss
+            world.scenario,
+            name,
+            STREAM_NAME if stream is None else "other",
+            accepts_loss=log.accepts_loss,
+            names_application=names_application,
         )
         self._clock = SimClock(self)
         self._threads = VirtualThreads(self)
@@ -323,13 +339,13 @@ class SimQuery(SimProcess):
                 task.rows = result
             self._changed.notify_all()
 
-        attempt = Attempt(self, self.name, self._options, task.shards, row_count_max, on_end)
+        attempt = Attempt(self, self.query, self._options, task.shards, row_count_max, on_end)
         self.world.chance.choice(executors).run(attempt)
 
     def _fix(self, task: ShardTask) -> Iterator[Any]:
         self.world.met["settled: END FIXED BY THE DRIVER"] += 1
         kinesis = SimKinesis(self, "task ", self._stream, self._identity)
-        return read_task(kinesis, IteratorCache(), self._options, task, self.name)
+        return read_task(kinesis, IteratorCache(), self._options, task, self.query)
 
 
 class _DriverTable(SimLeaseTable):

@@ -6,12 +6,20 @@ from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Claim, Reset
+from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
 from penstock.core.position import Position
 from penstock.sim.checker import Broken, Checker
 from penstock.sim.history import History, name_of
 
-_STRANGER: Final = "z/stranger"
+STRANGER: Final = "z/stranger"
+"""A query of another stream."""
+TWINS: Final = ("z/twin0", "z/twin1")
+"""The two sources of one query that loads the stream twice."""
+NAMESAKE: Final = "z/namesake"
+"""A query that names no application."""
+_REFUSED: Final = frozenset({STRANGER, NAMESAKE, *TWINS})
+_BATCHES_OF_TWINS_MAX: Final = 4
+_CLOCK_TOLERANCE: Final = 0.05
 
 _Place = tuple[str, str, int, str]
 Results = tuple[tuple[str, tuple[int, ...]], ...]
@@ -273,7 +281,7 @@ class NoFalseAlarm(Checker):
         is_excused = name_of(who) in self._doubled or is_damaged
         if "AnotherDriver" in f"{error} {text}" and not is_excused:
             raise Broken(f"{who} speaks of another driver, and there never was one: {text}")
-        if error == "OptionError" and name_of(who) != _STRANGER:
+        if error == "OptionError" and name_of(who) not in _REFUSED:
             raise Broken(f"{who} refuses its own options: {text}")
 
     def on_log(self, who: str, level: str, text: str, error: str) -> None:
@@ -283,8 +291,67 @@ class NoFalseAlarm(Checker):
 
     def on_write(self, who: str, write: Any, _before: Lease | None, _after: Lease | None) -> None:
         """A query of another stream changes nothing."""
-        if name_of(who) == _STRANGER:
+        if name_of(who) == STRANGER:
             raise Broken(f"{who}, which reads another stream, wrote {write}")
 
 
-QUERIES: Final = (SameReplays, OnceEach, ParentsInEarlierBatches, NothingSkipped, NoFalseAlarm, ReadersClaim)
+class OneReader(Checker):
+    """Q7: no two sources get parts of one stream unless their users have said so.
+
+    A query that loads the stream twice under one name is refused after its first batches, and a query that names no application
+    where somebody lives under the name that it gets.
+    """
+
+    invariant = "Q7"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._batches: dict[str, int] = {}
+        self._alive_s: dict[str, tuple[float, float]] = {}
+        """Since when, and until when, each worker was seen to renew, without a gap of a lease's length."""
+        self._up_s = 0.0
+
+    def on_up(self, who: str) -> None:
+        """Begin anew with another life."""
+        if name_of(who) == NAMESAKE:
+            self._up_s = self.history.now
+        if name_of(who) in TWINS:
+            self._batches.clear()
+
+    def on_down(self, who: str, _how: str) -> None:
+        """Forget who is gone."""
+        self._alive_s.pop(name_of(who), None)
+
+    def on_committed(self, name: str, _batch: int, results: Results) -> None:
+        """Count what both sources of a query have given out."""
+        if name in TWINS and any(rows for _, rows in results):
+            self._batches[name] = self._batches.get(name, 0) + 1
+            if min(self._batches.get(twin, 0) for twin in TWINS) > _BATCHES_OF_TWINS_MAX:
+                raise Broken(f"both loads of one query give out records of one application: {self._batches}")
+
+    def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Look at what a query without a name takes while others live."""
+        now, lease_s = self.history.now, self.options.lease_duration_s
+        if name_of(who) == NAMESAKE:
+            for name, (since_s, until_s) in self._alive_s.items() if isinstance(write, Take) else ():
+                if since_s < self._up_s and now - until_s < lease_s / 2:
+                    raise Broken(f"{who} named no application and took {write.key}, and {name} lives")
+        elif before is not None and after is not None and before.counter != after.counter:
+            name = name_of(who)
+            if isinstance(write, Release):
+                self._alive_s.pop(name, None)
+                return
+            since_s, until_s = self._alive_s.get(name, (now, now))
+            has_paused = now - until_s > lease_s * (1 - _CLOCK_TOLERANCE)
+            self._alive_s[name] = (now if has_paused else since_s, now)
+
+
+QUERIES: Final = (
+    SameReplays,
+    OnceEach,
+    ParentsInEarlierBatches,
+    NothingSkipped,
+    NoFalseAlarm,
+    ReadersClaim,
+    OneReader,
+)

@@ -31,6 +31,8 @@ class QueryPlan:
         restores_per_min: The checkpoint location is set back to an earlier state.
         copies_per_min: Another driver is started from a copy of the checkpoint location.
         strangers_per_min: A query of another stream is started under the same application name.
+        twins_per_min: A query is started that loads the stream twice under one application name.
+        namesakes_per_min: A query is started that names no application, where others read under the default name.
     """
 
     options: dict[str, str] = field(default_factory=dict)
@@ -50,6 +52,8 @@ class QueryPlan:
     restores_per_min: float = 0.0
     copies_per_min: float = 0.0
     strangers_per_min: float = 0.0
+    twins_per_min: float = 0.0
+    namesakes_per_min: float = 0.0
 
 
 CALM = QueryPlan()
@@ -102,4 +106,6 @@ def draw_query_plan(chance: random.Random, *, has_robbers: bool) -> QueryPlan:
         restores_per_min=some(0.15, 0.3, 1.0),
         copies_per_min=some(0.1, 0.3, 1.0),
         strangers_per_min=some(0.15, 0.3, 1.0),
+        twins_per_min=some(0.12, 0.3, 1.0),
+        namesakes_per_min=some(0.12, 0.3, 1.0),
     )

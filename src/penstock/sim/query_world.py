@@ -15,12 +15,12 @@ from penstock.sim.fibers import ProcessEnded
 from penstock.sim.history import HistoryEntry
 from penstock.sim.process import SimProcess
 from penstock.sim.query import QueryLog, SimQuery
+from penstock.sim.query_checkers import NAMESAKE, STRANGER, TWINS
 from penstock.sim.stream import SimStream
 from penstock.sim.worker import SimWorker
 from penstock.sim.world import World
 
 _OTHER_STREAM: Final = StreamIdentity("other", 2)
-STRANGER: Final = "z/stranger"
 
 
 class QueryWorld(World):
@@ -79,6 +79,8 @@ class QueryWorld(World):
             (plan.restores_per_min, self._restore),
             (plan.copies_per_min, self._start_copy),
             (plan.strangers_per_min, self._start_stranger),
+            (plan.twins_per_min, self._start_twins),
+            (plan.namesakes_per_min, self._start_namesake),
         ]
 
     def heal(self) -> None:
@@ -182,6 +184,27 @@ class QueryWorld(World):
             copy = self._driver(query.name, query.log.copy(), self._on_extra_gone)
             self.note("copied", query.name, copy.who)
             self._start_extra(copy)
+
+    def _start_twins(self) -> None:
+        """Start a query with two loads under one application's name; one of the two must refuse to go on."""
+        if any(extra.name in TWINS for extra in self._extra):
+            return
+        self.met["fault: twins_per_min"] += 1
+        for name in TWINS:
+            self._start_extra(self._driver(name, QueryLog(), self._on_twin_gone, query=TWINS[0]))
+
+    def _on_twin_gone(self, query: SimProcess, how: str) -> None:
+        self._on_extra_gone(query, how)
+        for other in [extra for extra in self._extra if extra.name in TWINS]:
+            self._on_extra_gone(other, "ended with its query")
+
+    def _start_namesake(self) -> None:
+        """Start a query whose user has chosen no name; where others live, it must be refused and change nothing."""
+        if not any(extra.name == NAMESAKE for extra in self._extra):
+            self.met["fault: namesakes_per_min"] += 1
+            self._start_extra(
+                self._driver(NAMESAKE, QueryLog(), self._on_extra_gone, names_application=False)
+            )
 
     def _start_stranger(self) -> None:
         """Start a query of another stream under the same name; it must be refused and change nothing."""
