@@ -7,10 +7,7 @@ from dataclasses import replace
 from penstock.core.batches import claims, query_shards
 from penstock.core.batches.claims import (
     BatchStart,
-    ClaimedElsewhere,
-    NothingReason,
     ReadFreely,
-    ReadNothing,
     RefusedClaim,
     StartReason,
     judge_refused_claim,
@@ -24,6 +21,7 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.reader_steps import Failed, Finished
 from penstock.core.reading.resume import MissingRecord
 from penstock.core.reading.shard_reader import ShardReader
+from penstock.errors import AnotherDriver
 from penstock.sim.table import SimTable
 from penstock.spark import arrow_records, batch_settling, claimed_read, page_limits, planner, startup_checks
 from penstock.spark.claimed_read import ClaimedRead
@@ -184,9 +182,11 @@ def forgets_the_place_inside(rows, index):
     return replace(POSITION_OF(rows, index), sub_sequence_number=0)
 
 
-def takes_any_cut_for_whole(rows, count):
-    """Where a batch ends inside an aggregate, nothing is taken to follow in it."""
-    return True
+def begins_behind_whole_records(begin, row, now_ms):
+    """Where a query begins inside an aggregate, nothing is taken to follow in it."""
+    state = STATE_AFTER(begin, row, now_ms)
+    state.is_whole = True
+    return state
 
 
 def gives_the_rest_once_more(batch, after):
@@ -239,10 +239,12 @@ def forgets_what_was_given_back(self, key):
     return stopped
 
 
-def holds_nothing_by_another(lease, execution):
+def holds_nothing_by_another(self):
     """The claim of another driver is taken for that of a restored location: the batch holds nothing there."""
-    plan = plan_read(lease, execution)
-    return ReadNothing(NothingReason.DONE_ELSEWHERE) if isinstance(plan, ClaimedElsewhere) else plan
+    try:
+        yield from ROWS(self)
+    except AnotherDriver:
+        return
 
 
 def finds_no_foreign_lease(*_args):
@@ -261,8 +263,10 @@ def refuses_nothing(*_args, **_kwargs):
 
 
 KEEP_REST = ClaimedRead._keep_rest
+STATE_AFTER = query_shards.state_after
 POSITION_OF = page_limits.position_of
 COUNT_DONE = arrow_records._count_done
+ROWS = ClaimedRead.rows
 GIVE_BACK = QueryShards._give_back
 ON_ITERATOR = ShardReader.on_iterator
 REWIND = startup_checks.rewind_leases
@@ -413,9 +417,9 @@ QUERY_MUTANTS = (
         "the rest of an aggregate is not looked for",
         "AFTER_SEQUENCE_NUMBER behind an end inside an aggregate",
         0,
-        claimed_read,
-        "is_whole_record",
-        takes_any_cut_for_whole,
+        query_shards,
+        "state_after",
+        begins_behind_whole_records,
     ),
     Mutant(
         "an aggregate that was begun is given again",
@@ -483,8 +487,8 @@ QUERY_MUTANTS = (
         "a second driver finds its batch empty",
         "this query: second drivers",
         0,
-        claimed_read,
-        "plan_read",
+        ClaimedRead,
+        "rows",
         holds_nothing_by_another,
     ),
     Mutant(

@@ -14,13 +14,15 @@ from penstock.cli.main import main
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import BatchClaim, Lease
-from penstock.core.leases.lease_writes import Claim, Promote, Take
+from penstock.core.leases.lease_writes import Claim, Promote, Renew, Take
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock.sim.checkers import Suite
-from penstock.sim.faults import draw_query_scenario
+from penstock.sim.faults import EPOCH_MS, draw_query_scenario
+from penstock.sim.history import name_of
 from penstock.sim.query import LogConflict, QueryLog
 from penstock.sim.query_checkers import QUERIES
+from penstock.sim.query_loss_checkers import QueryLossesTold
 from penstock.sim.run import run_query_seed
 from penstock.sim.situations import never_met
 
@@ -131,6 +133,23 @@ RESTORED = "the checkpoint location is older than the leases in table t (a copy 
 SET_BACK = ("log", "q#2", "WARNING", RESTORED, "")
 
 
+HANDLED = [
+    ("write", "w#1", Take("a", 0, "w"), Lease("a"), Lease("a", owner="w", checkpoint=TRIM_HORIZON)),
+    ("start", "w#1", "a", 1, TRIM_HORIZON),
+    ("done", "w#1", "a", 1, (5,)),
+    ("gone", "w#1", "a", 1),
+]
+LATER = ("put", "a", 7, EPOCH_MS + 60_000)
+"""A record that comes long after all that happened before."""
+CLAIMED = (BatchClaim("q", 1, "run", TRIM_HORIZON, AT5),)
+BACK = [
+    ("write", "w#1", Take("a", 0, "w"), Lease("a"), Lease("a", owner="w", claims=CLAIMED)),
+    ("done", "w#1", "a", 1, (5,)),
+    ("write", "q#1", Take("a", 1, "q"), Lease("a"), Lease("a", owner="q", claims=CLAIMED)),
+]
+"""A worker handles once more what a query has claimed and given out, and the query comes back."""
+
+
 def executed(*rows, who="q#1", batch=1):
     return ("executed", who, batch, "a", rows)
 
@@ -168,7 +187,11 @@ def logged(batch, start, *read):
         ([OWNED, TAKEN, committed(1, a=(5,)), ("done", "w#1", "a", 1, (5,))], None),
         ([DONE, committed(1, a=(5,)), OWNED, TAKEN_BEHIND, ("done", "w#1", "a", 1, (5,))], "Q2"),
         ([OWNED, committed(1, a=(5,)), ("done", "w#1", "a", 1, (5,))], "Q2"),
-        ([("done", "w#1", "a", 1, (5,)), ("done", "w#2", "a", 1, (5,))], None),
+        ([*HANDLED, ("done", "w#2", "a", 1, (5,))], "Q2"),
+        ([*HANDLED, ("start", "w#2", "a", 1, TRIM_HORIZON), ("done", "w#2", "a", 1, (5,))], None),
+        ([*HANDLED, ("start", "w#2", "a", 1, AT5), ("done", "w#2", "a", 1, (5,))], "Q2"),
+        ([OWNED, TAKEN, LATER, ("done", "w#1", "a", 1, (7,)), ("committed", "p", 1, (("a", (7,)),))], "Q2"),
+        ([OWNED, committed(1, a=(5,)), *BACK, committed(2, a=(5,))], "Q2"),
         ([committed(1, a=(5, 6)), committed(2, b=(9,))], None),
         ([committed(1, a=(5, 6), b=(9,))], "Q3"),
         ([committed(1, b=(9,)), committed(2, a=(5,))], "Q3"),
@@ -201,6 +224,111 @@ def test_a_checker_finds_what_it_is_for(lines, expected):
     for entry in [*SHARDS, *((1.0, *line) for line in lines)]:
         suite.see(entry)
     assert (None if suite.violation is None else suite.violation.invariant) == expected
+
+
+NAMELESS = ("write", "z/namesake#1", Take("a", 0, "z/namesake"), Lease("a"), Lease("a", owner="z/namesake"))
+STRANGE = ("write", "z/stranger#1", *TAKEN[2:])
+
+
+def renewed(at_s, who="w#1"):
+    before = Lease("a", 1, name_of(who))
+    return (at_s, "write", who, Renew("a", 1, name_of(who)), before, replace(before, counter=2))
+
+
+def up(at_s, who="z/namesake#1"):
+    return (at_s, "up", who)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([renewed(1.0), renewed(4.0), up(5.0), renewed(7.0), (8.0, *NAMELESS)], "Q7"),
+        ([renewed(1.0), renewed(4.0), up(5.0), (18.0, *NAMELESS)], None),
+        ([renewed(1.0), renewed(4.0), up(5.0), renewed(19.0), (20.0, *NAMELESS)], None),
+        ([renewed(1.0), (4.0, "down", "w#1", "crashed"), up(5.0), (6.0, *NAMELESS)], None),
+        ([up(1.0), renewed(4.0), (5.0, *NAMELESS)], None),
+        ([(1.0, *STRANGE)], "Q5"),
+    ],
+)
+def test_who_names_no_application_takes_nothing_where_somebody_lives(lines, expected):
+    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
+    for entry in [*SHARDS, *lines]:
+        suite.see(entry)
+    assert (None if suite.violation is None else suite.violation.invariant) == expected
+
+
+def test_two_loads_of_one_query_do_not_go_on_beside_each_other():
+    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
+    numbers = iter(range(100))
+    for batch in range(1, 6):
+        assert suite.violation is None
+        for twin in ("z/twin0", "z/twin1"):
+            number = next(numbers)
+            suite.see((1.0, "shard", f"s{number}", ()))
+            suite.see((1.0, "put", f"s{number}", 1, 1))
+            suite.see((1.0, "committed", twin, batch, ((f"s{number}", (1,)),)))
+    assert suite.violation is not None
+    assert suite.violation.invariant == "Q7"
+
+
+# --- losses -----------------------------------------------------------------------------------------------------
+
+KEY = "shardId-1"
+LOST = f"shard {KEY}: the record is gone. It goes on (failOnDataLoss=false)"
+TRIM_6 = (20.0, "trimmed", KEY, 2, 6)
+DONE_5 = [(1.0, "shard", KEY, ()), *((1.0, "put", KEY, each, EPOCH_MS) for each in (5, 6, 7))]
+DONE_5 += [(2.0, "done", "q#1", KEY, -1, (5,))]
+READS_ON = [
+    (40.0, "logged", "q#1", 2, ((KEY, AT5),), (KEY,)),
+    (41.0, "attempt", "q#1", "executor0#1", 2, KEY),
+]
+PASSED = (42.0, "committed", "q", 2, ((KEY, (7,)),))
+ALL_DONE = (3.0, "done", "q#1", KEY, -1, (6, 7))
+LATE_TIP = (39.0, "probed", "q#1", KEY, EPOCH_MS + 39_000)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([TRIM_6, *READS_ON, PASSED], "S9"),
+        ([TRIM_6, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, ""), PASSED], None),
+        ([*READS_ON, (41.5, *TRIM_6[1:]), PASSED], None),
+        ([ALL_DONE, TRIM_6, *READS_ON, PASSED], None),
+        ([TRIM_6, *READS_ON, ("copied", "q", "q#2"), PASSED], None),
+        ([*READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], "S9"),
+        ([ALL_DONE, TRIM_6, LATE_TIP, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], "S9"),
+        ([ALL_DONE, TRIM_6, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], None),
+        (
+            [
+                ALL_DONE,
+                TRIM_6,
+                LATE_TIP,
+                *READS_ON,
+                (41.5, "task_failed", "q#1", "executor0#1", "DataLossError", LOST),
+            ],
+            "S9",
+        ),
+        (
+            [TRIM_6, LATE_TIP, *READS_ON, (41.5, "task_failed", "q#1", "executor0#1", "DataLossError", LOST)],
+            None,
+        ),
+    ],
+)
+def test_a_query_tells_losses_and_raises_no_false_alarm(lines, expected):
+    options = CoordinatorOptions(start=StartingPosition(TRIM_HORIZON))
+    suite = Suite(options, (QueryLossesTold,), retention_ms=30_000)
+    for entry in [*DONE_5, *lines]:
+        suite.see(entry if isinstance(entry[0], float) else (41.0, *entry))
+    assert (None if suite.violation is None else suite.violation.invariant) == expected
+
+
+def test_an_execution_that_comes_after_records_have_left_the_stream_holds_the_others():
+    suite = Suite(CoordinatorOptions(start=StartingPosition(TRIM_HORIZON)), QUERIES)
+    for entry in [*SHARDS, *((1.0, *line) for line in (executed(5, 6), ("trimmed", "a", 1, 5), executed(6)))]:
+        suite.see(entry)
+    assert suite.violation is None
+    suite.see((1.0, *executed()))
+    assert suite.violation is not None
 
 
 def claim(end, batch=1):

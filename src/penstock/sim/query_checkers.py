@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -9,6 +10,7 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
 from penstock.core.position import Position
 from penstock.sim.checker import Broken, Checker
+from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
 
 STRANGER: Final = "z/stranger"
@@ -99,9 +101,11 @@ class SameReplays(Checker):
 
 
 class OnceEach(Checker):
-    """Q2: a record is given out once, and once more for each time that its shard changed hands at a checkpoint before it.
+    """Q2: a record is given out once, and once more for each time since it came that its shard changed hands before it.
 
-    What a query gives out are the batches that it commits. A worker that starts again under its name is the same worker.
+    Who gets a shard begins at its checkpoint, and a query that comes back behind the claim of its last batch, if that is
+    further on. A worker that begins again under its name counts as another one. What a query gives out are the batches that
+    it commits.
     """
 
     invariant = "Q2"
@@ -110,7 +114,10 @@ class OnceEach(Checker):
         super().__init__(history, options)
         self._given: dict[tuple[str, int], list[tuple[str, int]]] = {}
         self._begins: dict[str, list[int]] = {}
+        self._begins_s: dict[str, list[float]] = {}
         self._reader: dict[str, str] = {}
+        self._started: dict[str, str] = {}
+        self._committed: set[tuple[str, int]] = set()
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Note where a new owner begins, or where a lease was set back to."""
@@ -121,12 +128,27 @@ class OnceEach(Checker):
         is_new = reader is not None and reader != self._reader.get(write.key, reader)
         if is_new or isinstance(write, Reset):
             place = self.history.index_after(write.key, after.checkpoint)
-            self._begins.setdefault(write.key, []).append(place)
+            claim = None if reader is None else after.claim_of(reader)
+            if claim is not None and (reader, claim.batch) in self._committed:
+                place = max(place, self.history.index_after(write.key, claim.end))
+            self._begin(write.key, place)
         if reader is not None:
             self._reader[write.key] = reader
 
+    def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
+        """Note where a worker begins that had the shard before."""
+        name = name_of(who)
+        if self._started.get(key) == name and self._reader.get(key) == name:
+            self._begin(key, self.history.index_after(key, position))
+        self._started[key] = name
+
+    def _begin(self, key: str, place: int) -> None:
+        self._begins.setdefault(key, []).append(place)
+        self._begins_s.setdefault(key, []).append(self.history.now)
+
     def on_committed(self, name: str, batch: int, results: Results) -> None:
         """Look at every record of a batch."""
+        self._committed.add((name, batch))
         for key, rows in results:
             self._give(name, batch, key, rows)
 
@@ -138,13 +160,19 @@ class OnceEach(Checker):
     def _give(self, name: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
         for row in rows:
             given = self._given.setdefault((key, row), [])
-            if (name, batch) in given and (batch >= 0 or given[-1] == (name, batch)):
+            if batch >= 0 and (name, batch) in given:
                 continue
             given.append((name, batch))
             if len(given) == 1 or self.history.is_forgiven(key):
                 continue
             place = self.history.shards[key].sequences.index(row)
-            allowed = 1 + sum(1 for begin in self._begins.get(key, ()) if begin <= place)
+            # Whoever has lost a lease goes on until it learns of it, at most for as long as a lease lasts.
+            came_s = (self.history.shards[key].arrivals_ms[place] - EPOCH_MS) / 1000
+            earliest = bisect_left(
+                self._begins_s.get(key, ()), came_s - (1 + _CLOCK_TOLERANCE) * self.options.lease_duration_s
+            )
+            begins = self._begins.get(key, [])[earliest:]
+            allowed = 1 + sum(1 for begin in begins if begin <= place)
             if len(given) > allowed:
                 raise Broken(
                     f"record {row} of {key} was given out by {given}, and {allowed - 1} changes of hands explain it"

@@ -15,7 +15,7 @@ from penstock.sim.environment import show_entry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
-from penstock.sim.query_checkers import QUERIES
+from penstock.sim.query_checkers import QUERIES, OnceEach
 from penstock.sim.query_loss_checkers import QueryLossesTold
 from penstock.sim.situations import Situations
 from penstock.sim.story import tell
@@ -63,7 +63,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     retention_ms = None if scenario.retention_s is None else int(scenario.retention_s * 1000)
     suite = Suite(
         scenario.options,
-        (*QUERIES, QueryLossesTold) if scenario.queries else (LossesTold, OnlyFailuresAreGivenUp),
+        (*QUERIES, QueryLossesTold) if scenario.queries else (LossesTold, OnlyFailuresAreGivenUp, OnceEach),
         retention_ms,
         dict(scenario.limits),
         scenario.foreign,
