@@ -143,6 +143,7 @@ class SimQuery(SimProcess):
         on_gone: Called when it has ended, with how.
         log: Its checkpoint location.
         executors: Returns the processes that run its tasks now.
+        on_batch: Called before the tasks of a batch begin.
         stream: Another stream than the world's, for a query that has no business here.
         query: Spark's id of the query, where it has several sources; each of them is driven for itself here.
         names_application: Whether its user has chosen an application's name.
@@ -157,6 +158,7 @@ class SimQuery(SimProcess):
         on_gone: Callable[[SimProcess, str], None],
         log: QueryLog,
         executors: Callable[[], list[SimExecutor]],
+        on_batch: Callable[[SimQuery], None],
         stream: tuple[SimStream, StreamIdentity] | None = None,
         query: str | None = None,
         names_application: bool = True,
@@ -166,6 +168,7 @@ class SimQuery(SimProcess):
         self.log = log
         self.query = query or name
         self._executors = executors
+        self._on_batch = on_batch
         self._stream, self._identity = (world.stream, STREAM) if stream is None else stream
         self._options = source_options(
             world.scenario,
@@ -279,6 +282,7 @@ class SimQuery(SimProcess):
         groups = [] if end == done else planner.tasks(end)
         self.read_now = tuple(end.shares())
         world.note("batch", self.who, end.batch, self.read_now)
+        self._on_batch(self)
         row_count_max = None
         if world.has_fault("unread_batch"):
             # An action that takes a few rows, or none: what it leaves unread is skipped when the query goes on.

@@ -28,6 +28,7 @@ class QueryPlan:
         second_drivers_per_min: Another driver is started from the same checkpoint location.
         lost_drivers_per_min: A driver is paused for long, and a successor takes its place.
         robberies_per_min: A worker takes a lease from a query in the middle of its batch, as a Java KCL 2.x worker may.
+        brief_robbery: A worker takes a lease of a batch before its tasks begin, and gives it back without having read.
         restores_per_min: The checkpoint location is set back to an earlier state.
         copies_per_min: Another driver is started from a copy of the checkpoint location.
         strangers_per_min: A query of another stream is started under the same application name.
@@ -49,6 +50,7 @@ class QueryPlan:
     second_drivers_per_min: float = 0.0
     lost_drivers_per_min: float = 0.0
     robberies_per_min: float = 0.0
+    brief_robbery: float = 0.0
     restores_per_min: float = 0.0
     copies_per_min: float = 0.0
     strangers_per_min: float = 0.0
@@ -108,4 +110,5 @@ def draw_query_plan(chance: random.Random, *, has_robbers: bool) -> QueryPlan:
         strangers_per_min=some(0.15, 0.3, 1.0),
         twins_per_min=some(0.12, 0.3, 1.0),
         namesakes_per_min=some(0.12, 0.3, 1.0),
+        brief_robbery=some(0.5, 0.02, 0.2) if has_robbers else 0.0,
     )

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.core.leases.lease_writes import Take
+from penstock.core.leases.lease_writes import Applied, Release, Take
 from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.executor import SimExecutor
 from penstock.sim.faults import EPOCH_MS, Scenario
@@ -20,6 +20,8 @@ from penstock.sim.stream import SimStream
 from penstock.sim.worker import SimWorker
 from penstock.sim.world import World
 
+ROBBER: Final = "z/robber"
+"""A worker that takes leases and ends before it reads."""
 _OTHER_STREAM: Final = StreamIdentity("other", 2)
 
 
@@ -63,6 +65,7 @@ class QueryWorld(World):
             on_gone=on_gone,
             log=log,
             executors=lambda: list(self._executors.values()),
+            on_batch=self._rob_briefly,
             **more,
         )
 
@@ -167,6 +170,23 @@ class QueryWorld(World):
                 robber.later(self.chance.uniform(1.0, 6.0), robber.request_stop)
             self.met["fault: robberies_per_min"] += 1
             self.table.write(robber.who, Take(row.key, row.counter, robber.name))
+
+    def _rob_briefly(self, driver: SimQuery) -> None:
+        """Let a worker that is about to end take a lease of a batch that begins, and give it back unread."""
+        if not self.scenario.query_plan.brief_robbery or not self.has_fault("brief_robbery"):
+            return
+        rows = [self.table.rows[key] for key in driver.read_now if key in self.table.rows]
+        own = [row for row in rows if row.reader == driver.name and row.checkpoint_owner is None]
+        if not own:
+            return
+        row = self.chance.choice(own)
+        outcome = self.table.write(f"{ROBBER}#1", Take(row.key, row.counter, ROBBER))
+        if isinstance(outcome, Applied) and outcome.lease is not None:
+            back = Release(row.key, outcome.lease.counter, ROBBER)
+            self.schedule(self.now + self.chance.uniform(0.2, 2.0), self._give_back, back)
+
+    def _give_back(self, write: Release) -> None:
+        self.table.write(f"{ROBBER}#1", write)
 
     def _restore(self) -> None:
         query = self._some_query()
