@@ -76,6 +76,17 @@ class ServiceCall:
         self.resource = found.name
         return found
 
+    def stream_created_at(self, request: dict[str, Any]) -> Stream:
+        """Return the stream that the request names if it was created at the request's moment, where that has one."""
+        found = self.stream(request)
+        created_ms = request.get("StreamCreationTimestamp")
+        # clients may send whole seconds
+        if created_ms is not None and created_ms // 1000 != found.created_ms // 1000:
+            raise not_found(
+                f"Stream {found.name} under account {ACCOUNT} that was created at {created_ms} ms not found."
+            )
+        return found
+
     def active_stream(self, request: dict[str, Any]) -> Stream:
         """Return the stream that the request names; refuse the call while it is being changed."""
         found = self.stream(request)

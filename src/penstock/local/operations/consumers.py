@@ -12,7 +12,7 @@ from penstock.local.operations.account import is_committed
 from penstock.local.operations.call import ServiceCall
 from penstock.local.operations.positions import SUBSCRIPTION_NAMES, position_of
 from penstock.local.operations.tags import check_tags
-from penstock.local.service_errors import in_use, invalid_argument, limit_exceeded, not_found
+from penstock.local.service_errors import in_use, invalid_argument, limit_exceeded
 from penstock.local.store import ACCOUNT
 from penstock.local.stream import ACTIVE, CREATING, DELETING, Consumer, Stream
 from penstock.local.subscription_faults import disturbed
@@ -85,12 +85,7 @@ def DescribeStreamConsumer(call: ServiceCall, request: Document) -> Document:
 
 def ListStreamConsumers(call: ServiceCall, request: Document) -> Document:
     """List a stream's consumers by name, a page at a time."""
-    stream = call.stream(request)
-    created_ms = request.get("StreamCreationTimestamp")
-    if created_ms is not None and created_ms // 1000 != stream.created_ms // 1000:
-        raise not_found(
-            f"Stream {stream.name} under account {ACCOUNT} that was created at {created_ms} ms not found."
-        )
+    stream = call.stream_created_at(request)
     after = ""
     if "NextToken" in request:
         page = call.service.tokens.read_page("ListStreamConsumers", request["NextToken"], call.now_ms)

@@ -41,13 +41,7 @@ def ListShards(call: ServiceCall, request: Document) -> Document:
 
 
 def _first_page(call: ServiceCall, request: Document) -> Document:
-    stream = call.stream(request)
-    created_ms = request.get("StreamCreationTimestamp")
-    # clients may send whole seconds
-    if created_ms is not None and created_ms // 1000 != stream.created_ms // 1000:
-        raise not_found(
-            f"Stream {stream.name} under account {ACCOUNT} that was created at {created_ms} ms not found."
-        )
+    stream = call.stream_created_at(request)
     shard_filter = request.get("ShardFilter", {"Type": "FROM_TRIM_HORIZON"})
     kind = shard_filter["Type"]
     after = request.get("ExclusiveStartShardId", "")
