@@ -22,7 +22,7 @@ from penstock.aws.connection import client_for, new_session, note_credentials, r
 from penstock.aws.data_plane import SignedAndHeld
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
 from penstock.aws.event_connections import Origin, connections_of_process
-from penstock.aws.service_calls import call, translate
+from penstock.aws.service_calls import call, pages_of, translate
 from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.errors import ServiceError, Throttled, Unavailable
 from penstock.ports.fan_out import Broken, EventStream, StreamConsumer, StreamNews
@@ -65,23 +65,19 @@ class AwsFanOut:
 
     def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
         """Call ListStreamConsumers for every page."""
-        found: list[StreamConsumer] = []
-        arguments: dict[str, Any] = {"StreamARN": stream_arn, "MaxResults": _LISTING_PAGE_COUNT_MAX}
-        while True:
-            answer = self._list_consumers(stream_arn, dict(arguments))
-            found += [_consumer_of(each) for each in answer["Consumers"]]
-            token = answer.get("NextToken")
-            if not token:
-                return found
-            arguments["NextToken"] = token
 
-    def _list_consumers(self, stream_arn: str, arguments: dict[str, Any]) -> Any:
-        return call(
-            lambda: self._client.list_stream_consumers(**arguments),
-            "ListStreamConsumers",
-            f"stream {stream_arn}",
-            self._options,
+        def fetch_page(**arguments: Any) -> Any:
+            return call(
+                lambda: self._client.list_stream_consumers(**arguments),
+                "ListStreamConsumers",
+                f"stream {stream_arn}",
+                self._options,
+            )
+
+        pages = pages_of(
+            fetch_page, "NextToken", "NextToken", StreamARN=stream_arn, MaxResults=_LISTING_PAGE_COUNT_MAX
         )
+        return [_consumer_of(each) for page in pages for each in page["Consumers"]]
 
     def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
         """Call RegisterStreamConsumer once."""

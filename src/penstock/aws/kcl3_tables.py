@@ -17,7 +17,7 @@ from typing import Any, Final
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import ENTITY, KEY, METRICS_ENTITY, OWNER, Item
-from penstock.aws.service_calls import call
+from penstock.aws.service_calls import TABLE_PAGING, call, pages_of
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats
 from penstock.errors import AccessDenied, ServiceError
 
@@ -142,35 +142,35 @@ class DynamoKcl3Tables:
         return item
 
     def _scan_metrics(self, place: _Place) -> Iterator[Item]:
-        arguments: dict[str, Any] = {
-            "TableName": place.table,
-            "ConsistentRead": True,
-            "FilterExpression": "attribute_exists(#reported)",
-            "ExpressionAttributeNames": {"#reported": _REPORTED},
-        }
-        while True:
-            answer = self._call("Scan", place.table, lambda: self._client.scan(**arguments))
-            yield from answer["Items"]
-            if not answer.get("LastEvaluatedKey"):
-                return
-            arguments["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+        def scan(**arguments: Any) -> Any:
+            return self._call("Scan", place.table, lambda: self._client.scan(**arguments))
+
+        pages = pages_of(
+            scan,
+            *TABLE_PAGING,
+            TableName=place.table,
+            ConsistentRead=True,
+            FilterExpression="attribute_exists(#reported)",
+            ExpressionAttributeNames={"#reported": _REPORTED},
+        )
+        return (item for page in pages for item in page["Items"])
 
     def find_keys_of(self, worker: str) -> frozenset[str]:
         """Return the keys of the leases whose owner is this worker, by the index."""
-        arguments: dict[str, Any] = {
-            "TableName": self._lease_table,
-            "IndexName": INDEX,
-            "KeyConditionExpression": "#owner = :worker",
-            "ExpressionAttributeNames": {"#owner": OWNER},
-            "ExpressionAttributeValues": {":worker": {"S": worker}},
-        }
-        keys: set[str] = set()
-        while True:
-            answer = self._call("Query", self._lease_table, lambda: self._client.query(**arguments))
-            keys.update(item[KEY]["S"] for item in answer["Items"])
-            if not answer.get("LastEvaluatedKey"):
-                return frozenset(keys)
-            arguments["ExclusiveStartKey"] = answer["LastEvaluatedKey"]
+
+        def query(**arguments: Any) -> Any:
+            return self._call("Query", self._lease_table, lambda: self._client.query(**arguments))
+
+        pages = pages_of(
+            query,
+            *TABLE_PAGING,
+            TableName=self._lease_table,
+            IndexName=INDEX,
+            KeyConditionExpression="#owner = :worker",
+            ExpressionAttributeNames={"#owner": OWNER},
+            ExpressionAttributeValues={":worker": {"S": worker}},
+        )
+        return frozenset(item[KEY]["S"] for page in pages for item in page["Items"])
 
     # --- writing ------------------------------------------------------------------------------------------
 

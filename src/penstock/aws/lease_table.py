@@ -14,7 +14,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import ENTITY, KCL3_ENTITIES, KEY, Item, NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
-from penstock.aws.service_calls import call
+from penstock.aws.service_calls import TABLE_PAGING, call, pages_of
 from penstock.core.backoff import GiveUp
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
@@ -282,17 +282,10 @@ class DynamoLeaseTable:
         return item
 
     def _scan_segment(self, wanted: dict[str, Any]) -> list[Any]:
-        arguments: dict[str, Any] = {"TableName": self._name, **wanted}
-        found: list[Any] = []
-        while True:
-            answer = self._page(dict(arguments))
-            found += answer["Items"]
-            following = answer.get("LastEvaluatedKey")
-            if not following:
-                return found
-            arguments["ExclusiveStartKey"] = following
+        pages = pages_of(self._scan_page, *TABLE_PAGING, TableName=self._name, **wanted)
+        return [item for page in pages for item in page["Items"]]
 
-    def _page(self, arguments: dict[str, Any]) -> Any:
+    def _scan_page(self, **arguments: Any) -> Any:
         return self._call("Scan", lambda: self._client.scan(**arguments))
 
     def fetch(self, key: str) -> Lease | None:

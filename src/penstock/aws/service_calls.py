@@ -11,7 +11,7 @@ import itertools
 import logging
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Final, TypeVar
 
 import botocore.exceptions as sdk
@@ -38,6 +38,8 @@ _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
     NotFound: "check the name, the region and the account",
 }
+TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
+"""How DynamoDB leads from one page to the next, for `pages_of`."""
 _CREDENTIALS: Final = (
     sdk.NoCredentialsError,
     sdk.PartialCredentialsError,
@@ -54,6 +56,24 @@ _NO_ANSWER: Final = (
     OSError,
 )
 _RETRIED: Final = (Throttled, Unavailable)
+
+
+def pages_of(send: Callable[..., Any], token: str, passed_as: str, **arguments: Any) -> Iterator[Any]:
+    """Yield every page of an answer.
+
+    Args:
+        send: Makes one call with these arguments.
+        token: The member of a page that leads to the next one; the last page has none.
+        passed_as: The argument that takes it.
+        arguments: Of the first call, and of all that follow.
+    """
+    following: dict[str, Any] = {}
+    while True:
+        page = send(**arguments, **following)
+        yield page
+        if not page.get(token):
+            return
+        following = {passed_as: page[token]}
 
 
 def translate(error: Exception, operation: str, resource: str, *, is_write: bool) -> ServiceError:
