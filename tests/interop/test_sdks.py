@@ -29,6 +29,15 @@ from penstock.local import LocalKinesis
 BATCHES = 3
 DATA = sorted((f"{i}:" * 1000)[:1000] for i in range(BATCHES * 500))
 DIGEST = hashlib.sha256("\n".join(DATA).encode()).hexdigest()
+CONVERSATION = {
+    "is_listed": True,
+    "shards": 2,
+    "failed": 0,
+    "read": len(DATA),
+    "digest": DIGEST,
+    "missing": "ResourceNotFoundException",
+    "again": "ResourceInUseException",
+}
 REFUSALS = [
     "ExpiredIteratorException",
     "InvalidArgumentException",
@@ -85,17 +94,7 @@ def test_a_default_client_puts_reads_and_knows_every_error(
     record_property("sdk", seen.pop("sdk"))
     assert [name_of(error) for error in seen.pop("refused")] == [name_of(code) for code in REFUSALS]
     assert [name_of(error) for error in seen.pop("failures")] == [name_of(code) for code in FAILURES]
-    assert seen == {
-        "is_listed": True,
-        "shards": 2,
-        "failed": 0,
-        "read": len(DATA),
-        "digest": DIGEST,
-        "pushed": len(DATA),
-        "pushed_digest": DIGEST,
-        "missing": "ResourceNotFoundException",
-        "again": "ResourceInUseException",
-    }
+    assert seen == {**CONVERSATION, "pushed": len(DATA), "pushed_digest": DIGEST}
     assert (calls.failed("ListShards"), calls.count("ListShards")) == (1, 2)
     assert (calls.count("PutRecords"), calls.failed("PutRecords")) == (BATCHES, 0)
 
@@ -113,16 +112,7 @@ def test_the_aws_cli_puts_reads_and_knows_every_error(
         calls = server.calls()
     seen = json.loads(said)
     record_property("sdk", seen.pop("sdk"))
-    assert seen == {
-        "is_listed": True,
-        "shards": 2,
-        "failed": 0,
-        "read": len(DATA),
-        "digest": DIGEST,
-        "missing": "ResourceNotFoundException",
-        "again": "ResourceInUseException",
-        "refused": REFUSALS,
-    }
+    assert seen == {**CONVERSATION, "refused": REFUSALS}
     assert (calls.failed("ListShards"), calls.count("ListShards")) == (1, 2)
 
 
