@@ -54,6 +54,13 @@ def test_the_lag_is_read_from_whatever_shape_spark_gives_the_progress(shape, rep
     assert LAG.max_millis_behind_latest == 70
 
 
+def test_a_notebook_shows_the_lag_as_a_table():
+    progress = {"sources": [{"latestOffset": REPORT}], "durationMs": {}}
+    shown = lag(SimpleNamespace(lastProgress=progress, isActive=False))._repr_html_()
+    assert shown.count("<tr>") == 3
+    assert "<tr><td>orders</td><td>shardId-1</td><td>0.1</td><td>100</td><td>800</td>" in shown
+
+
 def test_there_is_no_lag_before_the_first_progress_and_none_of_other_sources():
     others = [{"latestOffset": offset} for offset in (None, "12", "not json", {"topic": {"0": 5}})]
     assert lag(SimpleNamespace(lastProgress=None)) == []

@@ -33,6 +33,17 @@ def test_reports_add_up():
     assert total.by_shard == {"shardId-0": ShardCounts(2, 1, 10), "shardId-1": ShardCounts(4, 2, 20)}
 
 
+def test_a_notebook_shows_a_report_as_a_table():
+    shown = SinkReport(7, {"<a>": report_of(1)}, {"<a>": report_of(3)}, 2, 5)._repr_html_()
+    rows = [row.split("</td>")[:3] for row in shown.replace("<td>", "").split("<tr>")[2:]]
+    assert rows == [
+        ["batch 7", "&lt;a&gt;", "2"],
+        ["all", "&lt;a&gt;", "6"],
+        ["batch 7", "(dead letters)", "2"],
+        ["all", "(dead letters)", "5"],
+    ]
+
+
 def test_a_commit_is_noted_once_and_totals_go_on_after_a_restart(tmp_path):
     where = str(tmp_path)
     assert sink_report(None, where) is None

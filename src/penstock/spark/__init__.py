@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
+    from penstock.spark.lag_listener import LagListener
     from penstock.spark.micro_batch_loop import MicroBatches, micro_batches
     from penstock.spark.micro_batch_write import write_kinesis
     from penstock.spark.progress import StreamLag, lag
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "KinesisDataSource",
+    "LagListener",
     "MicroBatches",
     "SinkReport",
     "StreamLag",
@@ -32,6 +34,7 @@ __all__ = [
 
 _HOMES: Final = {
     "KinesisDataSource": "source",
+    "LagListener": "lag_listener",
     "MicroBatches": "micro_batch_loop",
     "SinkReport": "sink_metrics",
     "StreamLag": "progress",

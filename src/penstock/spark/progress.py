@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from penstock.spark.html_table import html_table
+
 _WAITING: Final = "Waiting for data to arrive"
 _CARRIED: Final = "report"
 
@@ -67,21 +69,53 @@ class StreamLag:
         return max(self.millis_behind_latest.values(), default=0)
 
 
-def lag(query: _Query) -> list[StreamLag]:
+class StreamLags(list[StreamLag]):
+    """The Kinesis sources of a query; a notebook shows them as a table."""
+
+    def _repr_html_(self) -> str:
+        names = ("stream", "shard", "lag in s", "records", "bytes", "leases held", "of")
+        return html_table(
+            names,
+            [
+                (
+                    lag.stream,
+                    shard,
+                    millis / 1000,
+                    lag.record_count,
+                    lag.bytes_count,
+                    lag.held_leases,
+                    lag.total_leases,
+                )
+                for lag in self
+                for shard, millis in sorted(lag.millis_behind_latest.items()) or [("-", 0)]
+            ],
+        )
+
+
+def lag(query: _Query) -> StreamLags:
     """Return how far behind each Kinesis source of a streaming query is.
 
     Args:
         query: A running or ended `StreamingQuery`.
 
     Returns:
-        One entry per Kinesis source, in the query's order; empty before the query's first progress.
+        A list with one entry per Kinesis source, in the query's order; empty before the query's first progress.
     """
     progress = query.lastProgress
     if progress is None:
-        return []
-    is_waiting = _waits_for_data(query)
+        return StreamLags()
+    return lags_of_progress(progress, is_waiting=_waits_for_data(query))
+
+
+def lags_of_progress(progress: Any, *, is_waiting: bool = False) -> StreamLags:
+    """Return how far behind each Kinesis source was when Spark told a progress.
+
+    Args:
+        progress: A `StreamingQueryProgress`, or what its JSON says.
+        is_waiting: The query has found nothing to read since.
+    """
     batch_ms = _duration_of_batch(progress)
-    found = []
+    found = StreamLags()
     for source in _field(progress, "sources"):
         report = report_of(source)
         if report is not None:

@@ -18,6 +18,7 @@ from typing import Any, Final
 from penstock.errors import UsageError
 from penstock.producer.write_report import ShardCounts, WriteReport
 from penstock.spark.folder import Folder
+from penstock.spark.html_table import html_table
 
 _log: Final = logging.getLogger("penstock.spark")
 FILE_NAME: Final = "penstock-sink.json"
@@ -41,6 +42,39 @@ class SinkReport:
     total: Mapping[str, WriteReport] = field(default_factory=dict)
     dead_letters: int = 0
     dead_letters_total: int = 0
+
+    def _repr_html_(self) -> str:
+        """Return a table of what was written, for a notebook."""
+        return html_table(
+            (
+                "of",
+                "stream",
+                "user records",
+                "Kinesis records",
+                "bytes",
+                "refused",
+                "perhaps twice",
+                "paused, s",
+            ),
+            [
+                (
+                    what,
+                    stream,
+                    report.user_record_count,
+                    report.kinesis_record_count,
+                    report.bytes_count,
+                    report.refused_count,
+                    report.possible_duplicate_count,
+                    report.pause_s,
+                )
+                for what, reports in ((f"batch {self.batch}", self.last), ("all", self.total))
+                for stream, report in reports.items()
+            ]
+            + [
+                (f"batch {self.batch}", "(dead letters)", self.dead_letters, "", "", "", "", ""),
+                ("all", "(dead letters)", self.dead_letters_total, "", "", "", "", ""),
+            ],
+        )
 
 
 def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkReport | None:

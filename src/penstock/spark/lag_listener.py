@@ -1,0 +1,148 @@
+"""`LagListener`: log what the Kinesis queries of a session do, export it as metrics, and warn when one falls behind.
+
+The figures are those of `penstock.spark.lag`: Spark gives a listener the same progress that it keeps of each query.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from pyspark.sql.streaming.listener import StreamingQueryListener
+
+from penstock.errors import OptionError
+from penstock.ports.metrics import ForgettingMetrics, Metrics, NoMetrics
+from penstock.spark.progress import StreamLag, lag, lags_of_progress
+
+_log: Final = logging.getLogger("penstock.spark")
+
+
+@dataclass(slots=True)
+class LagGrowth:
+    """How far a lag has grown since it was lowest, or since this was told.
+
+    Args:
+        told_after_ms: Growth that is told.
+        low_ms: The lowest lag since then; None before the first one.
+    """
+
+    told_after_ms: float
+    low_ms: int | None = None
+
+    def add(self, lag_ms: int) -> int | None:
+        """Add a lag; return from where it has grown if that is to be told."""
+        low_ms = self.low_ms
+        if low_ms is not None and lag_ms - low_ms >= self.told_after_ms:
+            self.low_ms = lag_ms
+            return low_ms
+        self.low_ms = lag_ms if low_ms is None else min(low_ms, lag_ms)
+        return None
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one source of a running query."""
+
+    growth: LagGrowth
+    shards: frozenset[str] = frozenset()
+    """Those whose lag is shown."""
+
+
+class LagListener(StreamingQueryListener):
+    """Watches every query of a session that reads Kinesis: `spark.streams.addListener(LagListener())`.
+
+    Each batch is logged at level INFO on `penstock.spark`. A warning follows when the lag has grown by `warn_growth_s` since it
+    was lowest, and again with each further growth of that size: a query that works off a backlog gives none.
+
+    Args:
+        warn_growth_s: Growth of the lag that is worth a warning.
+        metrics: Where lag, records and bytes go, with labels for query and stream; for instance
+            `penstock.consumer.metrics_prometheus.PrometheusMetrics(port=9464)`.
+
+    Raises:
+        OptionError: `warn_growth_s` is not above 0.
+    """
+
+    def __init__(self, warn_growth_s: float = 60.0, metrics: Metrics | None = None) -> None:
+        if not warn_growth_s > 0:
+            raise OptionError(f"warn_growth_s={warn_growth_s}: expected more than 0")
+        self._told_after_ms = warn_growth_s * 1000
+        self._metrics: Metrics = metrics or NoMetrics()
+        self._names: dict[str, str] = {}
+        self._watched: dict[tuple[str, str], _Watched] = {}
+
+    def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Note the query's name."""
+        self._names[str(event.id)] = event.name or str(event.id)
+
+    def onQueryProgress(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Log, measure and judge what a batch has told."""
+        progress = event.progress
+        query = str(progress.id)
+        self._names.setdefault(query, progress.name or query)
+        for source in lags_of_progress(progress):
+            self._log_batch(query, progress.batchId, source)
+            labels = {"query": self._names[query], "stream": source.stream}
+            self._metrics.count("records", source.record_count, labels)
+            self._metrics.count("bytes", source.bytes_count, labels)
+            self._look_at(query, source)
+
+    def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Measure and judge a query that waits for data."""
+        session = self.spark
+        query = None if session is None else session.streams.get(str(event.id))
+        if query is not None:
+            self._names.setdefault(str(event.id), query.name or str(event.id))
+            for source in lag(query):
+                self._look_at(str(event.id), source)
+
+    def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
+        """Forget the query."""
+        query = str(event.id)
+        for key in [key for key in self._watched if key[0] == query]:
+            self._show(key, {}, self._watched.pop(key))
+        self._names.pop(query, None)
+
+    def _log_batch(self, query: str, batch: int, source: StreamLag) -> None:
+        _log.info(
+            "query %s, batch %d: %d records (%d bytes) of stream %s; lag %.1f s, %d of %d leases",
+            self._names[query],
+            batch,
+            source.record_count,
+            source.bytes_count,
+            source.stream,
+            source.max_millis_behind_latest / 1000,
+            source.held_leases,
+            source.total_leases,
+        )
+
+    def _look_at(self, query: str, source: StreamLag) -> None:
+        key = (query, source.stream)
+        watched = self._watched.setdefault(key, _Watched(LagGrowth(self._told_after_ms)))
+        self._show(key, source.millis_behind_latest, watched)
+        lag_ms = source.max_millis_behind_latest
+        grown_from_ms = watched.growth.add(lag_ms)
+        if grown_from_ms is not None:
+            behind = source.millis_behind_latest
+            _log.warning(
+                "query %s falls behind: the lag of stream %s has grown from %.1f to %.1f s (%s is furthest behind). Give it more "
+                "cores or larger batches, or find out why the shard is slow: penstock leases",
+                self._names[query],
+                source.stream,
+                grown_from_ms / 1000,
+                lag_ms / 1000,
+                max(behind, key=behind.__getitem__),
+            )
+
+    def _show(self, key: tuple[str, str], behind: Mapping[str, int], watched: _Watched) -> None:
+        """Set the gauges of a source, and forget those of shards that it does not hold any more."""
+        query, stream = key
+        labels = {"query": self._names.get(query, query), "stream": stream}
+        if isinstance(self._metrics, ForgettingMetrics):
+            for shard in watched.shards - behind.keys():
+                self._metrics.forget_gauge("millis_behind_latest", {**labels, "shard": shard})
+        for shard, millis in behind.items():
+            self._metrics.gauge("millis_behind_latest", millis, {**labels, "shard": shard})
+        watched.shards = frozenset(behind)
