@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest bench coverage soak format docs clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest bench coverage soak format docs site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,8 +108,18 @@ bench: setup ## measure speed and memory, beside peers in the same run
 docs: $(STAMP) ## write the generated parts of the documentation
 	@$(PY) tools/check_docs.py --write
 
+# In an environment of its own: nothing else needs these packages.
+SITE := .venv-site
+SITE_PACKAGES := 'mkdocs-material>=9.6' 'mkdocstrings[python]>=0.30'
+
+site: ## build the documentation as a site into build/site; every link and anchor must lead somewhere
+	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
+	@$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check $(SITE_PACKAGES)
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	@echo "build/site/index.html"
+
 format: $(STAMP) ## format the code
 	@$(VENV)/bin/ruff format . && $(VENV)/bin/ruff check --fix .
 
 clean: ## remove what make created
-	@rm -rf $(VENV) $(OLDEST) .venv-spark-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse
+	@rm -rf $(VENV) $(OLDEST) $(SITE) .venv-spark-* .mypy_cache .ruff_cache .pytest_cache .hypothesis build artifacts spark-warehouse

@@ -6,7 +6,7 @@
 Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports beyond their
-public interface, and the tests that it names exist; docs/metrics.md has exactly the metrics that the code sends;
+public interface, and the tests that it names exist; every page of docs/ stands in the site's navigation; docs/metrics.md has exactly the metrics that the code sends;
 docs/lease-algorithm.md has every attribute of a lease row and every write; files that a page names exist; no
 module below the command line is imported by a string, where the import contracts would not see it (a package's lazy
 `__init__` names only its own modules).
@@ -50,6 +50,17 @@ def broken_links() -> list[str]:
             if not (document.parent / target).exists():
                 found.append(f"{document.relative_to(ROOT)}: the link to {target} leads nowhere")
     return found
+
+
+def pages_out_of_reach() -> list[str]:
+    """Name pages that the site's navigation leaves out."""
+    navigation = (ROOT / "mkdocs.yml").read_text().partition("\nnav:\n")[2]
+    pages = sorted(page.name for page in (ROOT / "docs").glob("*.md"))
+    return [
+        f"mkdocs.yml: the navigation does not name docs/{page}"
+        for page in pages
+        if not re.search(rf"[ :]{re.escape(page)}$", navigation, re.MULTILINE)
+    ]
 
 
 def missing_words() -> list[str]:
@@ -192,6 +203,7 @@ def missing_files() -> list[str]:
         ROOT / "README.md",
         ROOT / "ARCHITECTURE.md",
         ROOT / "SECURITY.md",
+        ROOT / "CONTRIBUTING.md",
         *(ROOT / "docs").glob("*.md"),
     ]
     folders = ("src", "tests", "docs", "examples", "bench", "tools")
@@ -247,6 +259,7 @@ def main() -> int:
     problems = [
         *stale_documents(),
         *broken_links(),
+        *pages_out_of_reach(),
         *missing_words(),
         *unlisted_internals(),
         *misdescribed_metrics(),

@@ -1,0 +1,52 @@
+"""What the site has beside docs/: the pages at the repository's root, and links to its files. Called by MkDocs."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from mkdocs.structure.files import File
+
+if TYPE_CHECKING:
+    from mkdocs.config.defaults import MkDocsConfig
+    from mkdocs.structure.files import Files
+    from mkdocs.structure.pages import Page
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = {
+    "README.md": "index.md",
+    "CHANGELOG.md": "changes.md",
+    "SECURITY.md": "security.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "examples/README.md": "examples.md",
+}
+_LINK = re.compile(r"(?<=\]\()(?!https?:|mailto:|#)([^)\s#]+)(#[^)\s]*)?(?=\))")
+_FENCE = re.compile(r"^(```.*?^```)$", re.MULTILINE | re.DOTALL)
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    """Add the pages that lie outside docs/."""
+    for source, name in PAGES.items():
+        files.append(File.generated(config, name, content=(ROOT / source).read_text(encoding="utf-8")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    """Let links lead to the site's pages, and to the repository where a file is no page."""
+    source = next((path for path, name in PAGES.items() if name == page.file.src_uri), None)
+    folder = posixpath.dirname(source or f"docs/{page.file.src_uri}")
+
+    def resolve(match: re.Match[str]) -> str:
+        path = posixpath.normpath(posixpath.join(folder, match[1]))
+        target = PAGES.get(path, path.removeprefix("docs/"))
+        if files.get_file_from_path(target) is not None:
+            return f"{target}{match[2] or ''}"
+        if not (ROOT / path).exists():
+            return match[0]  # MkDocs names it
+        kind = "tree" if (ROOT / path).is_dir() else "blob"
+        return f"{config.repo_url}/{kind}/main/{path}{match[2] or ''}"
+
+    parts = _FENCE.split(markdown)
+    return "".join(part if part.startswith("```") else _LINK.sub(resolve, part) for part in parts)
