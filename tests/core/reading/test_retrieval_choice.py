@@ -78,7 +78,7 @@ def test_a_few_refusals_are_nothing(refused_of_ten):
 def test_refusals_that_stop_in_between_are_counted_anew():
     shard = Shard()
     for _ in range(20):
-        shard.poll(20.0, 5)
+        shard.poll(10.0, 5)
         shard.poll(20.0, 0)
         assert shard.plan is None
 
@@ -93,7 +93,7 @@ def test_refusals_with_a_long_pause_between_are_not_in_a_row():
 
 def test_pauses_after_refusals_do_not_break_the_row():
     shard = Shard()
-    for _ in range(5):
+    for _ in range(7):
         shard.poll(1.0, 10)
         shard.now_s += 19.0
     assert shard.plan == CONTENDED

@@ -5,7 +5,7 @@ between two calls: the reader then begins in the new way at the last record that
 
 | what happens | answer |
 |---|---|
-| reads are refused that the shard's quota had room for, had nobody else read | after `contended_s` of it: fan-out |
+| every fifth of the last reads is refused, though the quota had room for them, had nobody else read | in time: fan-out |
 | reads are refused that this reader's own rate explains | nothing: the reader slows down by itself |
 | a few refusals among many reads | nothing |
 | fan-out for `hold_s`, and near the tip | polling, on trial |
@@ -29,11 +29,11 @@ from penstock.core.limits import GET_RECORDS_PER_S_MAX, SHARD_READ_BYTES_PER_S_M
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import ExpiredIterator, OptionError, PenstockError, Throttled, Unavailable
 
-_WINDOW_COUNT: Final = 3  # windows in a row that must be contended
-_REFUSED_SHARE_MIN: Final = 0.2  # of the calls of a contended window
-_FORGOTTEN_S: Final = (
-    60.0  # windows this far apart are no longer in a row; longer than any pause after a refusal
-)
+_CALLS_MAX: Final = 20  # the last ones count: after refusals they are few, so time would be no measure
+_CALLS_MIN: Final = 5
+_REFUSED_SHARE_MIN: Final = 0.2
+_FORGOTTEN_S: Final = 60.0  # calls so long ago say nothing; no pause after a refusal is longer
+_TRIAL_SHARE: Final = 1 / 3  # of the time before a change, while on trial
 _ARRIVAL_SLACK_S: Final = 0.1  # calls are timed here and counted there
 _TIP_MS_MAX: Final = 10_000
 _HOLD_GROWTH_MAX: Final = 8
@@ -145,10 +145,10 @@ class RetrievalChoice:
         self._begin_count(chance)
 
     def _begin_count(self, chance: float) -> None:
-        self._window_s = self._options.contended_s / _WINDOW_COUNT * (1 + chance / 2)
-        self._window_began_s: float | None = None
+        self._needed_s = self._options.contended_s * (1 + chance / 2)
         self._called_s = 0.0
-        self._calls = self._refused = self._contended_windows = 0
+        self._are_refused: deque[bool] = deque(maxlen=_CALLS_MAX)
+        self._contended_since_s: float | None = None
 
     @property
     def retrieval(self) -> Retrieval:
@@ -163,8 +163,9 @@ class RetrievalChoice:
             if now_s >= self._not_before_s and self._behind_ms <= _TIP_MS_MAX:
                 return Change(Retrieval.POLLING, ChangeReason.TRIAL)
             return None
-        needed = 1 if now_s < self._trial_until_s else _WINDOW_COUNT
-        if now_s >= self._not_before_s and self._contended_windows >= needed:
+        since_s = self._contended_since_s
+        needed_s = self._needed_s * (_TRIAL_SHARE if now_s < self._trial_until_s else 1.0)
+        if since_s is not None and self._called_s >= since_s + needed_s and now_s >= self._not_before_s:
             return Change(Retrieval.FAN_OUT, ChangeReason.CONTENDED)
         return None
 
@@ -208,17 +209,15 @@ class RetrievalChoice:
             self._count(started_s, is_refused=not self._own.explain_refusal(started_s))
 
     def _count(self, started_s: float, *, is_refused: bool) -> None:
-        if self._window_began_s is None or started_s - self._called_s > _FORGOTTEN_S:
-            self._window_began_s = started_s
-            self._calls = self._refused = self._contended_windows = 0
+        if started_s - self._called_s > _FORGOTTEN_S:
+            self._are_refused.clear()
         self._called_s = started_s
-        self._calls += 1
-        self._refused += is_refused
-        if started_s - self._window_began_s >= self._window_s:
-            is_contended = self._refused >= _REFUSED_SHARE_MIN * self._calls
-            self._contended_windows = self._contended_windows + 1 if is_contended else 0
-            self._window_began_s = started_s
-            self._calls = self._refused = 0
+        self._are_refused.append(is_refused)
+        calls = len(self._are_refused)
+        if calls < _CALLS_MIN or sum(self._are_refused) < _REFUSED_SHARE_MIN * calls:
+            self._contended_since_s = None
+        elif self._contended_since_s is None:
+            self._contended_since_s = started_s
 
     # --- fan-out ---
 
