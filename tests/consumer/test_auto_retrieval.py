@@ -180,7 +180,7 @@ def test_a_stream_without_a_free_consumer_is_polled_as_before_and_asked_again_la
     for number in range(20):
         name = f"c{number}"
         world.fan_out.consumers[name] = StreamConsumer(name, f"arn:{name}", "ACTIVE", 0)
-    worker = world.worker("w", **AUTO)
+    worker = world.worker("w", idle_time_between_reads_s=3.0, **AUTO)
     world.kinesis.contended = {FIRST, SECOND}
     sent = put_and_run(world, 60.0, "a")
     assert changes(world, "fan-out") == []
@@ -229,7 +229,7 @@ def test_a_policy_that_forbids_to_subscribe_leaves_the_shard_polled(world):
 
 def test_a_registration_that_fails_in_any_way_is_tried_again(world):
     world.fan_out.register_errors = [ValueError("a defect"), Throttled("slow")]
-    worker = world.worker("w", **AUTO)
+    worker = world.worker("w", idle_time_between_reads_s=3.0, **AUTO)
     world.kinesis.contended = {FIRST}
     sent = put_and_run(world, 400.0, "a")
     assert open_shards(world) == [FIRST]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from virtual_world import TinyKinesis, VirtualClock
 
 from penstock.errors import NotFound, ResourceBusy, Throttled, Unavailable
+from penstock.local.quotas import FAN_OUT_BYTES_PER_S, Bucket
 from penstock.ports.fan_out import Broken, Ended, Opened, Pushed, StreamConsumer
 from penstock.ports.kinesis import IteratorStart, RecordPage
 
@@ -28,6 +29,7 @@ class TinyStream:
     is_asked: bool = False
     is_open: bool = True
     is_silent: bool = False
+    held_until_s: float = 0.0
 
     def ask(self) -> None:
         assert not self.is_asked, "asked twice for one event"
@@ -55,6 +57,7 @@ class TinyFanOut:
     subscribe_errors: list[Exception] = field(default_factory=list)
     events_per_connection: int | None = None
     is_each_event_sent_twice: bool = False
+    rates: dict[str, Bucket] | None = None  # the bytes of each shard, where they are limited
     registrations: int = 0
     sent: int = 0
 
@@ -119,6 +122,8 @@ class TinyFanOut:
 
     def _due_s(self, stream: TinyStream) -> float:
         end_s = stream.opened_s + LIFE_S
+        if stream.held_until_s > self.clock.now_s:
+            return stream.held_until_s
         return min(end_s, stream.sent_s + HEARTBEAT_S) if stream.is_asked and not stream.is_silent else end_s
 
     def _step(self, stream: TinyStream) -> bool:
@@ -131,6 +136,14 @@ class TinyFanOut:
         shard = self.kinesis.shards[stream.shard_id]
         found = shard.records[stream.place : stream.place + 3]
         is_last = bool(shard.children) and stream.place + len(found) == len(shard.records)
+        size_bytes = sum(len(record.data) for record in found)
+        if self.rates is not None and size_bytes:
+            rate = self.rates.setdefault(stream.shard_id, Bucket(FAN_OUT_BYTES_PER_S))
+            due_ms = rate.due_ms(size_bytes, int(now_s * 1000))
+            if due_ms > now_s * 1000:
+                stream.held_until_s = due_ms / 1000
+                return False
+            rate.take(size_bytes)
         if not found and not is_last and now_s < stream.sent_s + HEARTBEAT_S:
             return False
         self._send(stream, found, is_last)

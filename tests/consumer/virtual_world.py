@@ -350,20 +350,26 @@ class World:
         for _ in range(200_000):
             if until is not None and until():
                 return
-            stepped = [worker.step() for worker in self.workers]  # every one of them, so no short cut
-            if self.fan_out is not None:
-                stepped.append(self.fan_out.step())
-            if any(stepped):
+            if self.step():
                 continue
-            wake_s = min((worker.wake_s() for worker in self.workers), default=float("inf"))
-            if self.fan_out is not None:
-                wake_s = min(wake_s, self.fan_out.wake_s())
+            wake_s = self.wake_s()
             if wake_s > end_s:
                 self.clock.now_s = end_s
                 assert until is None, "the condition never held"
                 return
             self.clock.now_s = max(self.clock.now_s, wake_s)
         raise AssertionError("the world does not come to rest")
+
+    def step(self) -> bool:
+        """Run what is due; whether anything was."""
+        stepped = [worker.step() for worker in self.workers]  # every one of them, so no short cut
+        if self.fan_out is not None:
+            stepped.append(self.fan_out.step())
+        return any(stepped)
+
+    def wake_s(self) -> float:
+        wake_s = min((worker.wake_s() for worker in self.workers), default=float("inf"))
+        return wake_s if self.fan_out is None else min(wake_s, self.fan_out.wake_s())
 
     def owners(self) -> dict[str, str | None]:
         return {lease.key: lease.owner for lease in self.table.scan().leases if not lease.is_ended}
