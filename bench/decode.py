@@ -24,7 +24,7 @@ from botocore.parsers import create_parser
 
 from penstock.aws.data_plane import decode_page
 from penstock.core.aggregation import AggregateBuilder
-from penstock.spark.arrow_records import SCHEMA, records_to_batch
+from penstock.spark.arrow_records import SCHEMA, records_to_slices
 
 ROUNDS = 15
 
@@ -71,7 +71,7 @@ def stock_reader() -> Callable[[bytes], pa.RecordBatch]:
 
 def our_reader(body: bytes) -> pa.RecordBatch:
     """Decode Penstock's way, as the Spark source does."""
-    return records_to_batch("stream", "shard", decode_page(body).records)
+    return next(records_to_slices("stream", "shard", decode_page(body).records, rows_max=sys.maxsize))[0]
 
 
 def aggregates(count: int, size: int) -> list[bytes]:

@@ -107,7 +107,6 @@ class DecodeCounts:
     Args:
         aggregates: Whole, valid aggregates.
         user_records: User records delivered out of aggregates.
-        plain_records: Records that do not look like an aggregate.
         undecodable: Records that do and are none, by reason; each was passed on untouched.
         misplaced_aggregates: Aggregates dropped because they landed in a shard that does not own all their records.
         misplaced_records: The user records in them.
@@ -115,7 +114,6 @@ class DecodeCounts:
 
     aggregates: int = 0
     user_records: int = 0
-    plain_records: int = 0
     undecodable: dict[Undecodable, int] = field(default_factory=dict)
     misplaced_aggregates: int = 0
     misplaced_records: int = 0
@@ -278,9 +276,7 @@ def take_apart(
     """
     found = decode(data)
     if not isinstance(found, Aggregate):
-        if found is None:
-            counts.plain_records += 1
-        else:
+        if found is not None:
             counts.note_undecodable(found)
         return Taken([UserRecord(partition_key, None, data, 0)], is_misplaced=False)
     counts.aggregates += 1

@@ -5,7 +5,6 @@ Imported only by those who want Arrow (the Spark source, the benches): `import p
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -39,41 +38,6 @@ ROWS_MAX: Final = 50_000
 """Where a slice of a page ends: about 20 MB of rows without data. A page of plain records has 10,000 at most."""
 
 
-def records_to_batch(
-    stream_name: str,
-    shard_id: str,
-    records: Sequence[RawRecord],
-    *,
-    after: Position | None = None,
-    deaggregate: bool = True,
-    counts: DecodeCounts | None = None,
-    rule: MisplacedRule | None = None,
-) -> pa.RecordBatch:
-    """Return one row per user record.
-
-    Args:
-        stream_name: For the column of that name.
-        shard_id: For the column of that name.
-        records: In sequence order.
-        after: Leave out everything up to and including it; None keeps all. It counts user records also where aggregates are
-            not taken apart: one of which a part is left is given whole.
-        deaggregate: Whether aggregates are taken apart.
-        counts: Added to.
-        rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
-    """
-    slices = records_to_slices(
-        stream_name,
-        shard_id,
-        records,
-        after=after,
-        deaggregate=deaggregate,
-        counts=counts,
-        rule=rule,
-        rows_max=sys.maxsize,
-    )
-    return next(slices)[0]
-
-
 def records_to_slices(
     stream_name: str,
     shard_id: str,
@@ -93,7 +57,8 @@ def records_to_slices(
         stream_name: For the column of that name.
         shard_id: For the column of that name.
         records: In sequence order.
-        after: Leave out everything up to and including it; None keeps all.
+        after: Leave out everything up to and including it; None keeps all. Where aggregates are not taken apart, one of
+            which a part is left is kept whole.
         deaggregate: Whether aggregates are taken apart.
         counts: Added to.
         rule: Which misplaced aggregates are not delivered: their rows are marked in the column `MISPLACED`.
@@ -108,7 +73,6 @@ def records_to_slices(
         slices = _mixed(stream_name, shard_id, records, counts, rule, rows_max)
     else:
         slices = iter([(_plain(stream_name, shard_id, records, data), len(records))])
-        counts.plain_records += len(records)
     for batch, count in slices:
         done = 0 if after is None else _count_done(batch, after)
         if after is not None and done > 0 and not deaggregate and _is_begun(batch, done - 1, after):

@@ -25,8 +25,6 @@ class IteratorCache:
     def __init__(self) -> None:
         self._entries: OrderedDict[tuple[object, str, str, str], tuple[str, float]] = OrderedDict()
         self._lock = threading.Lock()
-        self.hit_count = 0
-        self.miss_count = 0
 
     def take(
         self, service: object, stream: str, shard_id: str, position: Position, now_s: float
@@ -42,11 +40,7 @@ class IteratorCache:
         """
         with self._lock:
             entry = self._entries.pop((service, stream, shard_id, str(position)), None)
-            if entry is not None and now_s - entry[1] < _LIFE_S:
-                self.hit_count += 1
-                return entry[0]
-            self.miss_count += 1
-            return None
+            return entry[0] if entry is not None and now_s - entry[1] < _LIFE_S else None
 
     def put(  # noqa: PLR0917 - the key's parts, as for `take`, and the entry's
         self, service: object, stream: str, shard_id: str, position: Position, iterator: str, now_s: float

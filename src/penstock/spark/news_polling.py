@@ -104,7 +104,6 @@ class NewsPoller:
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
         self._service_clock = ServiceClock()
-        self.probe_count = 0
 
     def poll_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
         """Probe every shard that is not known to have news and whose time has come.
@@ -130,7 +129,6 @@ class NewsPoller:
             state.due_s = now_s + self._interval_s
             self._asked[key] = now_s
             self._submit(key, state)
-        self.probe_count += len(due)
         self._take_answers(current, {key for key, _ in due})
         self._raise_overdue(current)
 

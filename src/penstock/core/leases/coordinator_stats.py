@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from penstock.core.leases.fleet_view import FleetLease
-from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease_view import OwnerState
 
@@ -21,7 +20,6 @@ class CoordinatorStats:
         unclaimed_leases: Unfinished ones without a live owner.
         worker_count: Live owners, this worker included.
         held_leases: Held by this worker.
-        reading_leases: Held and being read.
         lost_leases: Lost since the start.
         takes: By reason, since the start.
     """
@@ -31,7 +29,6 @@ class CoordinatorStats:
     unclaimed_leases: int = 0
     worker_count: int = 1
     held_leases: int = 0
-    reading_leases: int = 0
     lost_leases: int = 0
     takes: tuple[tuple[str, int], ...] = ()
 
@@ -61,7 +58,6 @@ class CoordinatorStats:
         return replace(
             self,
             held_leases=len(held_leases),
-            reading_leases=sum(1 for held in held_leases if held.phase is LeasePhase.READING),
             lost_leases=held_leases.lost_count,
             takes=tuple(sorted(takes.items())),
         )
