@@ -1,0 +1,69 @@
+"""Every page: its programs are run by a test or say why not, its Python and JSON can be read, its commands exist."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+
+import pytest
+
+from docs_blocks import ROOT, blocks, run_blocks
+from penstock.cli.main import build_parser
+
+PAGES = sorted(
+    str(page.relative_to(ROOT))
+    for page in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"))
+    if page.name != "CHANGELOG.md"
+)
+RUN = {
+    "README.md": "tests/docs/test_readme.py",
+    "docs/consumer.md": "tests/docs/test_consumer_pages.py",
+    "docs/fan-out.md": "tests/docs/test_consumer_pages.py",
+    "docs/testing.md": "tests/docs/test_testing_page.py",
+}
+"""Pages whose programs are run, and by what."""
+_PLACEHOLDER = re.compile(r"^[A-Z][A-Z_]*$|[<>%…]|\\.\\.\\.")
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_program_is_run_by_a_test_or_says_why_not(page):
+    if page in RUN:
+        assert run_blocks(page)
+        assert page in (ROOT / RUN[page]).read_text()
+    else:
+        assert [block.text for block in blocks(page) if block.is_program and block.is_run] == []
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_python_and_json_can_be_read(page):
+    for block in blocks(page):
+        if block.language == "python" and not block.text.startswith("%pip"):
+            compile(block.text, page, "exec")
+        if block.language == "json":
+            json.loads(block.text)
+
+
+def commands(page):
+    """Give the calls of the command line that a page shows."""
+    lines = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
+    lines += re.findall(r"`([^`\n]+)`", (ROOT / page).read_text().replace("\\|", "|"))
+    for line in lines:
+        for part in re.split(r"[|;&]| > |\$\(", line.removeprefix("$ ")):
+            if part.strip().startswith("penstock "):
+                yield part.partition("#")[0].strip().rstrip(')"')
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_command_is_one_that_exists(page, capsys):
+    for command in commands(page):
+        words = shlex.split(command)[1:]
+        parser = build_parser()[0]
+        while words and parser.subcommands is not None:
+            known = parser.subcommands
+            assert words[0] in known or _PLACEHOLDER.search(words[0]) or words[0].startswith("-"), command
+            if words[0] not in known:
+                break
+            parser = known[words.pop(0)]
+        options = [word.partition("=")[0] for word in words if word.startswith("--")]
+        assert set(options) <= {*parser.option_names, "--help", "--version", "--verbose"}, command
