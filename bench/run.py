@@ -9,6 +9,7 @@ from pathlib import Path
 BENCHES = {
     "decode.py": "reading: response bytes to Arrow columns",
     "fan_out.py": "reading: enhanced fan-out",
+    "pushing.py": "enhanced fan-out end to end: from put to handler, and the server",
     "consumer_memory.py": "memory of the plain consumer: aggregates of empty records",
     "server.py": "the embedded Kinesis, one process",
     "producer.py": "writing: the producer",

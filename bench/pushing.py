@@ -1,0 +1,221 @@
+"""Measure enhanced fan-out end to end: from put to handler beside polling, and what pushing costs the embedded server.
+
+    python bench/pushing.py [--records 200] [--json]
+
+An embedded server runs in a process of its own. Latency: with its quotas on, two consumers read one stream of two shards, one by
+fan-out and one by polling as it comes. Records are put one by one at random moments, about five a second; each carries the moment
+before its put, and the time is taken when the handler has it. Server: twenty consumers subscribe to one shard; what is counted is
+the server's CPU time, less what it needs for the same puts without subscribers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import statistics
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from penstock import Consumer
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.fan_out import AwsFanOut
+from penstock.consumer import Batch
+from penstock.core.reading.resume import IteratorStart, IteratorType
+from penstock.local import LocalKinesisProcess
+from penstock.ports.fan_out import Broken, Opened, Pushed
+
+WARM_UP = 20
+PER_S = 5.0
+DEADLINE_S = 120.0
+SUBSCRIBERS = 20
+SMALL_PUTS, LARGE_PUTS = 500, 40
+SHARD = "shardId-000000000000"
+
+
+def wait_until(is_true: Callable[[], bool], what: str) -> None:
+    """Wait for a condition; end the program when it does not come."""
+    deadline_s = time.monotonic() + DEADLINE_S
+    while not is_true():
+        if time.monotonic() > deadline_s:
+            raise SystemExit(f"{what}: not within {DEADLINE_S:g} s")
+        time.sleep(0.01)
+
+
+# --- latency ------------------------------------------------------------------------------------------------------
+
+
+class Reader:
+    """A consumer that notes when its handler has each record."""
+
+    def __init__(self, endpoint_url: str, retrieval: str) -> None:
+        self.seen: dict[bytes, float] = {}
+        self.consumer = Consumer(
+            "latency",
+            f"latency-{retrieval}",
+            self._handle,
+            retrieval=retrieval,
+            starting_position="TRIM_HORIZON",
+            cold_start_jitter_s=0.0,
+            endpoint_url=endpoint_url,
+        )
+        self.consumer.start()
+
+    def _handle(self, batch: Batch) -> None:
+        now_s = time.time()
+        for record in batch:
+            self.seen.setdefault(record.data, now_s)
+
+
+def measure_latency(records: int) -> list[dict[str, Any]]:
+    """Return one row per way of reading."""
+    chance = random.Random(1)
+    with LocalKinesisProcess(limits=True) as server:
+        os.environ.update(server.environ())
+        server.create_stream("latency", shards=2)
+        client = server.client("kinesis")
+        readers = [Reader(server.endpoint_url, retrieval) for retrieval in ("fan-out", "polling")]
+        put: dict[bytes, float] = {}
+        for number in range(records + WARM_UP):
+            name = f"record-{number}".encode()
+            put[name] = time.time()
+            client.put_record(StreamName="latency", PartitionKey=name.decode(), Data=name)
+            if number == 0:
+                wait_until(lambda: all(reader.seen for reader in readers), "the first record")
+            time.sleep(chance.expovariate(PER_S))
+        wait_until(lambda: all(reader.seen.keys() == put.keys() for reader in readers), "all records")
+        for reader in readers:
+            reader.consumer.stop()
+    rows = []
+    for reader in readers:
+        times = sorted(reader.seen[name] - put[name] for name in list(put)[WARM_UP:])
+        rows.append(
+            {
+                "name": f"put to handler, {reader.consumer.options.retrieval}",
+                "records": len(times),
+                "median_ms": round(statistics.median(times) * 1000, 1),
+                "p99_ms": round(times[min(len(times) - 1, int(0.99 * len(times)))] * 1000, 1),
+            }
+        )
+    return rows
+
+
+# --- the server ---------------------------------------------------------------------------------------------------
+
+
+def cpu_s_of(pid: int) -> float:
+    """Return the CPU time of a process."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class Drain:
+    """Asks for one event after the other, and counts the records."""
+
+    def __init__(self) -> None:
+        self.records = self.events = 0
+        self.is_open = threading.Event()
+        self.failure: object = None
+        self.stream: Any = None
+
+    def tell(self, news: object) -> None:
+        """Take what comes."""
+        if isinstance(news, Pushed):
+            self.records += len(news.page.records)
+            self.events += bool(news.page.records)
+            self.stream.ask()
+        elif isinstance(news, Opened):
+            self.is_open.set()
+        elif isinstance(news, Broken):
+            self.failure = news.error
+            self.is_open.set()
+
+
+def measure_server() -> list[dict[str, Any]]:
+    """Return one row per size of event."""
+    rows = []
+    shapes = {"2 KB events": (SMALL_PUTS, 1), "100 KB events": (LARGE_PUTS, 70)}
+    with LocalKinesisProcess(limits=False) as server:
+        os.environ.update(server.environ())
+        client = server.client("kinesis")
+        fan_out = AwsFanOut(AwsOptions(endpoint_url=server.endpoint_url))
+        for place, (name, (puts, record_count)) in enumerate(shapes.items()):
+            stream = f"pushed-{place}"
+            server.create_stream(stream, shards=1)
+            arn = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+            drains = [Drain() for _ in range(SUBSCRIBERS)]
+
+            def put_all(stream: str = stream, puts: int = puts, record_count: int = record_count) -> float:
+                began_s = cpu_s_of(server.pid)
+                records = [{"Data": os.urandom(1024), "PartitionKey": "k"} for _ in range(record_count)]
+                for _ in range(puts):
+                    client.put_records(StreamName=stream, Records=records)
+                return cpu_s_of(server.pid) - began_s
+
+            alone_s = put_all()
+            start = IteratorStart(IteratorType.LATEST)
+            for number in range(SUBSCRIBERS):
+                fan_out.register_consumer(arn, f"c{number}")
+            for number, drain in enumerate(drains):
+                consumer = f"c{number}"
+                wait_until(
+                    lambda consumer=consumer, arn=arn: (
+                        fan_out.fetch_consumer(arn, consumer).status == "ACTIVE"
+                    ),
+                    consumer,
+                )
+                drain.stream = fan_out.subscribe(
+                    fan_out.fetch_consumer(arn, consumer).arn, SHARD, start, drain.tell
+                )
+                wait_until(drain.is_open.is_set, consumer)
+                if drain.failure is not None:
+                    raise SystemExit(f"{consumer}: {drain.failure}")
+                drain.stream.ask()
+            began_s = cpu_s_of(server.pid)
+            put_all()
+            wait_until(
+                lambda drains=drains, count=puts * record_count: all(
+                    each.records == count for each in drains
+                ),
+                name,
+            )
+            cpu_s = max(cpu_s_of(server.pid) - began_s - alone_s, 0.01)
+            for drain in drains:
+                drain.stream.close()
+            events = sum(drain.events for drain in drains)
+            pushed_mb = sum(drain.records for drain in drains) * 1024 / 1e6
+            rows.append(
+                {
+                    "name": f"embedded server, {name}",
+                    "events_per_cpu_s": round(events / cpu_s),
+                    "mb_per_cpu_s": round(pushed_mb / cpu_s, 1),
+                    "records_per_event": round(sum(drain.records for drain in drains) / events, 1),
+                }
+            )
+    return rows
+
+
+def main() -> int:
+    """Print the rows, and how busy the machine was."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--records", type=int, default=200)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    arguments = parser.parse_args()
+    rows = [*measure_latency(arguments.records), *measure_server()]
+    load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
+    if arguments.json:
+        print(json.dumps({"load": load, "rows": rows}, indent=2))
+        return 0
+    print(f"  load of the machine: {load}")
+    for row in rows:
+        print(", ".join(f"{key} {value}" if key != "name" else f"  {value:34}" for key, value in row.items()))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
