@@ -215,6 +215,38 @@ def test_a_consumer_that_was_deregistered_is_registered_again_and_no_shard_count
     assert world.fan_out.registrations == 2
 
 
+@pytest.fixture
+def crowded(world) -> World:
+    """The worker's consumer was deleted, and 20 others have the stream's places."""
+    worker = world.worker("w", **FAN_OUT)
+    world.put(20)
+    world.run(60, until=lambda: len(worker.data()) == 20)
+    world.fan_out.deregister_consumer("arn:orders", "app")
+    for number in range(20):
+        name = f"c{number}"
+        world.fan_out.consumers[name] = StreamConsumer(name, f"arn:{name}", "ACTIVE", 0)
+    world.fan_out.break_all()
+    world.put(20, "s")
+    world.run(20)
+    assert len(worker.data()) == 20
+    return world
+
+
+def test_a_consumer_whose_place_others_took_goes_on_when_there_is_one_again(crowded):
+    (worker,) = crowded.workers
+    del crowded.fan_out.consumers["c7"]
+    crowded.run(60, until=lambda: len(worker.data()) == 40)
+    assert len(set(worker.data())) == 40
+    assert counted(crowded, "shard_stops") == 0
+
+
+def test_a_consumer_whose_place_others_keep_stops_its_shards_and_says_why(crowded):
+    (worker,) = crowded.workers
+    crowded.run(600, until=worker.runtime.has_ended.is_set)
+    assert "arn:orders has 20 consumers (c0, c1," in str(worker.runtime.failure)
+    assert "refuses position" not in str(worker.runtime.failure)
+
+
 def test_a_worker_that_stops_leaves_no_connection_open(world):
     worker = world.worker("w", **FAN_OUT)
     world.put(20)

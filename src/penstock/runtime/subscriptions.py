@@ -29,7 +29,7 @@ from penstock.core.reading.subscription import (
     SubscriptionOptions,
     TakenOver,
 )
-from penstock.errors import NotFound, PenstockError, ServiceError, Unavailable
+from penstock.errors import NotFound, PenstockError, Rejected, ServiceError, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import Broken, Ended, EventStream, Opened, Pushed, StreamNews
 from penstock.ports.kinesis import RecordPage
@@ -277,13 +277,19 @@ class Subscriptions(Loop[_Event]):
             effect.error,
         )
 
+    def _fetch_arn(self) -> str:
+        try:
+            return self._registration.fetch_arn()
+        except Rejected as error:  # a reader takes this kind for its position's fault: the stream would count as another one
+            raise ServiceError(
+                str(error), operation=error.operation, code=error.code, resource=error.resource
+            ) from error
+
     def _connect(self, key: Hashable, entry: _Entry, number: int, start: IteratorStart) -> None:
         shard_id = entry.shard_id
         tell: Callable[[StreamNews], None] = lambda news: self.post(_News(key, entry, number, news))  # noqa: E731
         try:
-            stream = self._registration.fan_out.subscribe(
-                self._registration.fetch_arn(), shard_id, start, tell
-            )
+            stream = self._registration.fan_out.subscribe(self._fetch_arn(), shard_id, start, tell)
         except ServiceError as error:
             tell(Broken(error))
         except Exception as error:
