@@ -9,7 +9,8 @@ time. So the fleet's reads grow with the leases, and no more with workers x leas
 | at the part | every round, and when a lease in it expires | leases that nobody reads |
 | at the whole table | one after the other, as the budget allows | the balance, holes, finished leases |
 
-Workers choose their parts by their places on a ring, so that each part has as many watchers as any other.
+Workers choose their parts by their places on a ring, so that each part has as many watchers as any other. Each zone that
+the workers' ids name is a ring of its own: when a zone is lost, no part loses all of its watchers.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.leases.fleet_view import tie
+from penstock.core.leases.fleet_view import tie, zone_of
 from penstock.core.leases.table_part import TablePart
 
 _EVERY_ROUND_SHARE: Final = (
@@ -73,9 +74,10 @@ def plan_looks(options: CoordinatorOptions, me: str, row_count: int, workers: Co
         row_count: Rows of the lease table.
         workers: Live workers, this one included.
     """
-    place = tie(me)
-    rank = sum(tie(worker) < place for worker in workers)
-    return _plan(options, row_count, len(workers), (rank + 0.5) / len(workers))
+    place, zone = tie(me), zone_of(me)
+    neighbours = [worker for worker in workers if zone_of(worker) == zone]
+    rank = sum(tie(worker) < place for worker in neighbours)
+    return _plan(options, row_count, len(workers), (rank + 0.5) / len(neighbours))
 
 
 def plan_first_looks(options: CoordinatorOptions, me: str, row_count: int) -> LookPlan:
