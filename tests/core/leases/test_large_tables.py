@@ -1,6 +1,7 @@
 """Workers of a large fleet: each watches a part of the lease table, and reads what lies elsewhere by its key."""
 
 from dataclasses import replace
+from math import inf
 
 import pytest
 
@@ -8,10 +9,13 @@ from core.leases.coordinator_bench import WHOLE, Bench
 from penstock.core.leases.coordinator_effects import FetchLease, ScanTable, WriteLease
 from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.fleet_view import fleet_of, zone_of
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take
 from penstock.core.leases.look_plan import estimate_workers, plan_first_looks, plan_looks
+from penstock.core.leases.look_schedule import LookSchedule
 from penstock.core.leases.table_part import WHOLE_TABLE, TablePart
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
@@ -49,6 +53,17 @@ def test_each_part_of_the_table_has_as_many_watchers_as_any_other(workers, lease
     assert len(watchers) == count
     assert max(watchers.values()) - min(watchers.values()) <= 1
     assert min(watchers.values()) >= OPTIONS.part_watchers_min
+
+
+@pytest.mark.parametrize(("workers", "leases"), [(60, 600), (100, 1000), (1000, 10_000)])
+def test_a_zone_that_is_lost_leaves_every_part_most_of_its_watchers(workers, leases):
+    fleet = [f"{'abc'[number % 3]}/w{number}" for number in range(workers)]
+    watchers = {}
+    for worker in fleet:
+        part = plan_looks(OPTIONS, worker, leases, fleet).part
+        watchers.setdefault(part, []).append(zone_of(worker))
+    for zones in watchers.values():
+        assert all(zones.count(zone) <= len(zones) / 2 for zone in "abc")
 
 
 @pytest.mark.parametrize(("workers", "leases"), [(100, 1000), (700, 10_000), (1000, 10_000), (500, 20_000)])
@@ -120,6 +135,54 @@ def test_a_doubt_asks_for_a_look_within_a_round():
     begun(turn, scans, scans.next_wake_s)
     scans.on_scan_done()
     assert scans.is_quiet
+
+
+class Watcher:
+    """The schedule of one worker of a hundred that has seen the whole table of a thousand leases."""
+
+    def __init__(self):
+        self.leases = [Lease(f"s{number}", counter=1, owner=f"w{number % 100}") for number in range(1000)]
+        self.turn, self.view = Turn(), LeaseView(OPTIONS.lease_duration_s)
+        self.scans = TableScans(OPTIONS, self.turn)
+        self.scans.on_table_ready(0.0)
+        self.schedule = LookSchedule("w0", OPTIONS, self.view, self.turn, self.scans)
+        self.look_at_table(0.0, names(100))
+        self.home = self.schedule.part
+        self.mine = [lease for lease in self.leases if self.home.holds(lease.key)]
+
+    def look_at_table(self, now_s, live):
+        self.turn.begin(0.5)
+        self.view.observe_scan(self.leases, now_s)
+        self.schedule.on_whole_table(fleet_of(self.view, now_s, "w0"), live)
+        self.schedule.schedule(now_s, inf, is_whole=True, is_moving=False)
+
+    def look_at_part(self, now_s, rows):
+        self.turn.begin(0.5)
+        self.view.observe_scan(rows, now_s, part=self.home)
+        self.schedule.on_part(fleet_of(self.view, now_s, "w0", self.view.watched), now_s)
+
+    def renewed(self):
+        return [replace(lease, counter=2) for lease in self.mine]
+
+
+def test_who_divides_the_table_anew_leaves_its_part_when_nothing_is_free_in_it():
+    watcher = Watcher()
+    watcher.look_at_part(1.0, watcher.mine)
+    watcher.look_at_table(11.0, names(60))  # nobody has renewed
+    assert watcher.schedule.part == watcher.home
+    assert watcher.scans.next_wake_s <= 11.0 + 0.2 * watcher.schedule.plan.round_s, "it looks again soon"
+    watcher.look_at_part(12.0, watcher.mine)
+    assert watcher.schedule.part == watcher.home
+    watcher.look_at_part(13.0, watcher.renewed())
+    assert watcher.schedule.part == plan_looks(OPTIONS, "w0", 1000, names(60)).part != watcher.home
+
+
+def test_a_part_in_which_leases_stay_free_is_left_after_a_second_look_at_the_whole_table():
+    watcher = Watcher()
+    watcher.look_at_part(1.0, watcher.mine)
+    watcher.look_at_table(11.0, names(60))
+    watcher.look_at_table(40.0, names(60))
+    assert watcher.schedule.part == plan_looks(OPTIONS, "w0", 1000, names(60)).part != watcher.home
 
 
 # --- what it does -----------------------------------------------------------------------------------------

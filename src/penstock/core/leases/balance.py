@@ -87,19 +87,18 @@ def plan_balance(
         if entry.owner_state is OwnerState.ALIVE and owner is not None:
             counts[owner] += 1
     caps = dict.fromkeys(counts, limits.max_leases)
-    assigned = _assign(fleet, counts, policy, caps)
+    free = [entry for entry in fleet if entry.is_takable]
+    assigned = _assign(fleet, free, counts, policy, caps)
     left_to = {
         entry.lease.key: assigned[entry.lease.key]
-        for entry in fleet
-        if _is_takable(entry)
-        and entry.free_s >= limits.left_over_s
-        and assigned.get(entry.lease.key, me) != me
+        for entry in free
+        if entry.free_s >= limits.left_over_s and assigned.get(entry.lease.key, me) != me
     }
     if left_to:
         # They have had their round and left it: full, dead, or going by another rule. What they have is their share.
         caps |= {worker: counts[worker] for worker in left_to.values()}
-        assigned = _assign(fleet, counts, policy, caps)
-    moves = _own_moves(fleet, me, assigned, left_to, limits)
+        assigned = _assign(fleet, free, counts, policy, caps)
+    moves = _own_moves(fleet, free, me, assigned, left_to, limits)
     return [*_within(moves, counts[me], limits), *_surplus(fleet, me, counts, limits)]
 
 
@@ -175,14 +174,15 @@ def _share(counts: Mapping[str, int], total: int, caps: Mapping[str, int | None]
 
 def _assign(
     fleet: Sequence[FleetLease],
+    free: Sequence[FleetLease],
     counts: Mapping[str, int],
     policy: BalancePolicy,
     caps: Mapping[str, int | None],
 ) -> dict[str, str]:
     """Return the new owner of every lease that moves."""
     if policy is BalancePolicy.BY_THROUGHPUT:
-        return _assign_by_throughput(fleet, counts, caps)
-    offered = [entry.lease.key for entry in fleet if _is_takable(entry)]
+        return _assign_by_throughput(fleet, free, counts, caps)
+    offered = [entry.lease.key for entry in free]
     # What waits for its parents counts from when somebody holds it.
     targets = plan_targets(counts, sum(counts.values()) + len(offered), policy, caps)
     surplus = {worker: counts[worker] - target for worker, target in targets.items()}
@@ -190,16 +190,14 @@ def _assign(
     return _deal([*sorted(offered, key=tie), *_given_up_by_donors(fleet, surplus)], wanting)
 
 
-def _is_takable(entry: FleetLease) -> bool:
-    return entry.owner_state is not OwnerState.ALIVE and not entry.waits
-
-
 def _given_up_by_donors(fleet: Sequence[FleetLease], surplus: dict[str, int]) -> list[str]:
-    by_donor: dict[str, list[FleetLease]] = {}
+    by_donor: dict[str, list[FleetLease]] = {worker: [] for worker, over in surplus.items() if over > 0}
+    if not by_donor:
+        return []
     for entry in fleet:
         owner = entry.lease.owner
-        if owner is not None and surplus.get(owner, 0) > 0 and _may_be_asked_for(entry):
-            by_donor.setdefault(owner, []).append(entry)
+        if owner in by_donor and _may_be_asked_for(entry):
+            by_donor[owner].append(entry)
     given = []
     for donor, entries in by_donor.items():
         # What nobody reads yet moves for nothing.
@@ -234,16 +232,18 @@ def _deal(offered: Sequence[str], wanting: dict[str, int]) -> dict[str, str]:
     return assigned
 
 
-def _own_moves(
+def _own_moves(  # noqa: PLR0917 - what a plan is made of
     fleet: Sequence[FleetLease],
+    free: Sequence[FleetLease],
     me: str,
     assigned: Mapping[str, str],
     left_over: Container[str],
     limits: BalanceLimits,
 ) -> list[Gain]:
     """Plan this worker's gains: free leases first, and last of all those that nobody with a claim to them takes."""
-    entries = {entry.lease.key: entry for entry in fleet}
-    mine = [entries[key] for key, worker in assigned.items() if worker == me]
+    dealt = dict.fromkeys(key for key, worker in assigned.items() if worker == me)
+    entries = {entry.lease.key: entry for entry in fleet if entry.lease.key in dealt} if dealt else {}
+    mine = [entries[key] for key in dealt]
     mine = [entry for entry in mine if entry.owner_state is not OwnerState.ALIVE or entry.lease.owner != me]
     mine.sort(key=lambda entry: entry.owner_state is OwnerState.ALIVE)  # stable: free leases first
     moves = [
@@ -251,10 +251,8 @@ def _own_moves(
     ]
     rest = [
         entry
-        for entry in fleet
-        if _is_takable(entry)
-        and entry.free_s >= 2 * limits.left_over_s
-        and assigned.get(entry.lease.key) != me
+        for entry in free
+        if entry.free_s >= 2 * limits.left_over_s and assigned.get(entry.lease.key) != me
     ]
     rest.sort(key=lambda entry: tie(me, entry.lease.key))
     return [*moves, *(_gain(entry, me, limits, Reason.LEFT_OVER) for entry in rest)]
@@ -290,7 +288,10 @@ def _surplus(
 
 
 def _assign_by_throughput(
-    fleet: Sequence[FleetLease], counts: Mapping[str, int], caps: Mapping[str, int | None]
+    fleet: Sequence[FleetLease],
+    free: Sequence[FleetLease],
+    counts: Mapping[str, int],
+    caps: Mapping[str, int | None],
 ) -> dict[str, str]:
     weights = _weights(fleet)
     loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
@@ -306,8 +307,8 @@ def _assign_by_throughput(
     assigned: dict[str, str] = {}
     idle_first = [(load, tie(worker), worker) for worker, load in loads.items()]
     heapq.heapify(idle_first)
-    free = [entry.lease.key for entry in fleet if _is_takable(entry)]
-    for key in sorted(free, key=lambda key: (-weights[key], tie(key))):
+    offered = [entry.lease.key for entry in free]
+    for key in sorted(offered, key=lambda key: (-weights[key], tie(key))):
         while idle_first and _is_full(idle_first[0][2], numbers, caps):
             heapq.heappop(idle_first)
         if not idle_first:

@@ -388,7 +388,7 @@ class Coordinator:
         self._count_held()
         self._live = frozenset(live)
         self._membership.see_workers(live)
-        self._looks.on_whole_table(live)
+        self._looks.on_whole_table(fleet, live)
         workers = sorted(live)
         if self._syncer.on_round(workers, self.held_leases.lacking_parents()):
             self._cleanup.on_round(now_s, workers)

@@ -54,6 +54,11 @@ class FleetLease(NamedTuple):
     free_s: float = 0.0
     is_deaf: bool = False
 
+    @property
+    def is_takable(self) -> bool:
+        """Whether nobody reads the shard though it may be read."""
+        return self.owner_state is not OwnerState.ALIVE and not self.waits
+
 
 @dataclass(frozen=True, slots=True)
 class Gain:
@@ -154,8 +159,9 @@ def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
     workers: set[str | None] = {me}
     for entry in fleet:
         if entry.owner_state is OwnerState.ALIVE:
-            workers.add(entry.lease.owner)
-            workers.add(entry.lease.checkpoint_owner)
+            lease = entry.lease
+            workers.add(lease.owner)
+            workers.add(lease.checkpoint_owner)
     return {worker for worker in workers if worker is not None}
 
 

@@ -42,6 +42,8 @@ class LookSchedule:
         self._scans = scans
         self._owners: set[str] | None = None  # others that the first look at a part showed
         self._is_visiting = False  # the last look was at a part that others watch
+        self._is_needed = False  # the last look at the whole table showed free leases in the part
+        self._next: LookPlan | None = None  # followed as soon as nothing is free in the part that is watched
 
     @property
     def part(self) -> TablePart | None:
@@ -53,18 +55,37 @@ class LookSchedule:
         if not self.has_seen_whole:
             self._follow(plan_first_looks(self.options, self.me, row_count))
 
-    def on_whole_table(self, live: Collection[str]) -> None:
+    def on_whole_table(self, fleet: Sequence[FleetLease], live: Collection[str]) -> None:
         """Observe the whole fleet: the whole table is in the view.
 
+        After a loss of many workers the others divide the table anew. Whoever then left a part with free leases for a part
+        that it did not watch would find the free leases of neither: it has to see its new rows for a lease duration first.
+
         Args:
+            fleet: Every unfinished lease as judged from here.
             live: Live workers, this one included.
         """
+        plan = plan_looks(self.options, self.me, len(self.view), live)
+        watched = self.view.watched or frozenset()
+        self._is_needed = self.has_seen_whole and any(
+            entry.is_takable and entry.lease.key in watched for entry in fleet
+        )
+        stays = (
+            self._is_needed
+            and self._next is None  # a second look at the whole table ends the wait
+            and None not in (plan.part, self.plan.part)
+            and plan.part != self.plan.part
+        )
         self.has_seen_whole = True
         self._is_visiting = False
-        self._follow(plan_looks(self.options, self.me, len(self.view), live))
+        if stays:
+            self._next = plan
+        else:
+            self._follow(plan)
 
     def _follow(self, plan: LookPlan) -> None:
         self.plan = plan
+        self._next = None
         self._scans.part = plan.part
         if plan.part is None:
             self.view.watch_whole_table()
@@ -72,10 +93,14 @@ class LookSchedule:
     def on_part(self, part: Sequence[FleetLease], now_s: float) -> None:
         """Observe the part that is watched, and schedule the first look at the whole table by how many may do the same.
 
+        Whoever waited for the free leases of the part to be taken watches its new part from now on.
+
         Args:
             part: Every unfinished lease of the part as judged from here.
             now_s: Monotonic seconds.
         """
+        if self._next is not None and not any(entry.is_takable for entry in part):
+            self._follow(self._next)
         home = self.plan.part
         if self.has_seen_whole or home is None:
             return
@@ -123,7 +148,7 @@ class LookSchedule:
         if plan.part is not None and is_whole:
             whole_s = now_s + self._jittered(plan.moving_s if is_moving else plan.whole_s)
             self._scans.schedule_whole(min(whole_s, max(look_s, now_s + plan.settling_s)))
-            look_s = math.inf
+            look_s = now_s if self._is_needed else math.inf
         if plan.part is not None and not self._scans.is_whole_scheduled:
             look_s = min(look_s, now_s + _GATHERING_ROUNDS * plan.round_s)
         due_s = min(due_s, max(look_s, now_s + _LOOK_ROUNDS * plan.round_s))

@@ -123,7 +123,7 @@ class MovePlanner:
             held_count: Leases in this worker's hands.
         """
         options = self.options
-        free = [entry for entry in part if entry.owner_state is not OwnerState.ALIVE and not entry.waits]
+        free = [entry for entry in part if entry.is_takable]
         if not free or not share:
             return NOTHING_TO_MOVE
         soon_s = _PART_LOOK_ROUNDS * round_s
@@ -173,9 +173,6 @@ def _present_share(part: Sequence[FleetLease]) -> float:
 def _left_over_look_s(fleet: Sequence[FleetLease], left_over_s: float, now_s: float) -> float:
     """Return when a free lease will have been left for long enough to be anybody's; infinity for never."""
     moments = (
-        now_s + step * left_over_s - entry.free_s
-        for entry in fleet
-        if entry.owner_state is not OwnerState.ALIVE and not entry.waits
-        for step in (1, 2)
+        now_s + step * left_over_s - entry.free_s for entry in fleet if entry.is_takable for step in (1, 2)
     )
     return min((moment_s for moment_s in moments if moment_s > now_s), default=math.inf)
