@@ -1,5 +1,8 @@
 """Measure what balancing costs: processor time per worker and round, and leases that move when workers join.
 
+Two aims are checked: a round of the policy `even` in a fleet of 1,000 workers and 10,000 leases is planned within 25 ms of
+processor time, and at most 100 leases move when nine workers join one that reads 100. The exit code is 1 when one is missed.
+
     python bench/balance.py [--repeats 5] [--json]
 
 A new worker plans in a fleet in which nine of ten workers hold leases at random. The peer of the same run is the codec: a
@@ -32,15 +35,17 @@ from penstock.sim.world import World
 
 FLEETS = ((100, 10), (1_000, 100), (10_000, 1_000))
 """Leases and workers."""
+PLAN_S_MAX = 0.025
+MOVES_MAX = 100
 
 
 def shortest_s(repeats: int, work: Callable[[], object]) -> float:
-    """Return the shortest of several runs: the time of the work when nothing disturbs it."""
+    """Return the shortest processor time of several runs: other work on the machine shows as little as it can."""
     times_s = []
     for _ in range(repeats):
-        began_s = time.perf_counter()
+        began_s = time.process_time()
         work()
-        times_s.append(time.perf_counter() - began_s)
+        times_s.append(time.process_time() - began_s)
     return min(times_s)
 
 
@@ -112,9 +117,14 @@ def main() -> int:
     args = parser.parse_args()
     found = [measure(leases, workers, args.repeats) for leases, workers in FLEETS]
     joined = [join(100, 9, 1.0, seed) for seed in range(args.repeats)]
+    aims = [
+        ("round planned, ms", PLAN_S_MAX * 1e3, found[-1]["plan_s"][BalancePolicy.EVEN.value] * 1e3),
+        ("leases moved", MOVES_MAX, max(row["moves"] for row in joined)),
+    ]
+    is_met = all(reached <= aim for _, aim, reached in aims)
     if args.json:
-        print(json.dumps({"rounds": found, "joining": joined}))
-        return 0
+        print(json.dumps({"rounds": found, "joining": joined, "is_met": is_met}))
+        return 0 if is_met else 1
     for row in found:
         plans = ", ".join(
             f"{policy} {plan_s * 1e3:.1f} ms ({plan_s / row['read_rows_s']:.2f}x)"
@@ -127,7 +137,9 @@ def main() -> int:
         print(
             f"nine workers join one on 100 leases: {row['moves']} leases moved, even after {row['even_after_s']:.1f} s"
         )
-    return 0
+    for what, aim, reached in aims:
+        print(f"{what}: {reached:.1f}, at most {aim:.0f} ({'met' if reached <= aim else 'NOT MET'})")
+    return 0 if is_met else 1
 
 
 if __name__ == "__main__":
