@@ -26,6 +26,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "sim/test_large_fleet.py": ("slow",),
     "sim/test_many_seeds.py": ("slow",),
     "spark/queries": ("slow",),
+    "spark/test_pushed_tasks.py": ("slow",),
     "spark/session": ("spark", "slow"),
     "spark/session/test_smoke.py": ("spark",),
     "spark_batches": ("spark", "slow"),

@@ -61,6 +61,8 @@ class Plan:
 
     queries: tuple[str, ...] = ("parquet", "copy")
     """What the program starts."""
+    consumer_type: str = "polling"
+    """The source's option."""
 
 
 @dataclass
@@ -72,6 +74,7 @@ class Run:
     killed: Counter = field(default_factory=Counter)
     restarts: int = 0
     history: History = field(default_factory=History)
+    subscription_count: int = 0
     program: subprocess.Popen | None = None
     listener: threading.Thread | None = None
 
@@ -93,6 +96,7 @@ class Run:
             try:
                 self.disturb(client, chance, server)
                 self.finish(server)
+                self.subscription_count = server.calls().count("SubscribeToShard")
             finally:
                 self.bury()
                 self.dismiss()
@@ -126,6 +130,7 @@ class Run:
             [
                 *(sys.executable, str(PROGRAM), str(self.folder), server.endpoint_url, self.plan.master),
                 ",".join(self.plan.queries),
+                self.plan.consumer_type,
             ],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

@@ -1,6 +1,6 @@
 """The program that is killed: two queries on one stream, each started again whenever it dies.
 
-`python program.py FOLDER ENDPOINT MASTER QUERIES` reads the stream `numbers` with the named queries (separated by
+`python program.py FOLDER ENDPOINT MASTER QUERIES CONSUMER_TYPE` reads the stream `numbers` with the named queries (separated by
 commas). `parquet` writes each batch to its own folder, after an action that hashes the same rows, and records each
 execution. `copy` writes to the stream `copy` with the Kinesis sink. Each of the two has its own application. `first` and
 `second` work like `parquet`, and share one application with each other and with any workers that join it.
@@ -24,6 +24,7 @@ SHARED = "shared"
 """The application of several queries and workers."""
 
 folder, endpoint, master, chosen = Path(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4].split(",")
+consumer_type = sys.argv[5]
 
 
 def end_with_parent():
@@ -64,6 +65,8 @@ def read(spark, application, worker, lease_duration="5s"):
         .option("region", "us-east-1")
         .option("applicationName", application)
         .option("workerId", worker)
+        .option("consumerType", consumer_type)
+        .option("consumerName", worker)
         .option("leaseDuration", lease_duration)
         .option("startingPosition", "TRIM_HORIZON")
         .option("maxRecordsPerTrigger", str(BATCH_RECORDS))

@@ -31,6 +31,11 @@ CLUSTER = Plan(
     "plan",
     [
         pytest.param(SHORT, id="ten kills", marks=pytest.mark.timeout(900)),
+        pytest.param(
+            replace(SHORT, seed=7, consumer_type="fan-out"),
+            id="ten kills with fan-out",
+            marks=[pytest.mark.soak, pytest.mark.timeout(1800)],
+        ),
         pytest.param(DEFAULT, id="twenty-one kills", marks=pytest.mark.timeout(2400)),
         pytest.param(
             Plan(seed=3, records=500_000, kills=200, reshards=20, finish_s=900.0),
@@ -48,6 +53,7 @@ def test_no_kill_loses_repeats_or_reorders_a_record(tmp_path, plan):
     assert len(history.executions) >= plan.kills * 0.4
     assert any(len(told) > 1 for told in history.executions.values())  # repeated, and the same
     assert any(history.parents.values())
+    assert (run.subscription_count > 0) == (plan.consumer_type != "polling")
 
 
 @pytest.mark.timeout(1200)

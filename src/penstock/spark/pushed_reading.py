@@ -128,7 +128,6 @@ class PushedReading:
             position: The end that was claimed.
             is_cut: The reading ended within the event that was fetched last.
         """
-        self._let_go_if_over()
         subscription, self._subscription = self._subscription, None
         if subscription is None:
             return
@@ -137,7 +136,9 @@ class PushedReading:
             subscription.needed_s = now_s
         is_sure = position.is_record or position == TRIM_HORIZON
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S
-        if is_sure and is_needed and subscription.may_continue(position.sequence_number, is_cut=is_cut):
+        may_continue = is_needed and subscription.may_continue(position.sequence_number, is_cut=is_cut)
+        # One that is over by now is left too: this batch is told already, and the next one counts it.
+        if is_sure and (may_continue or subscription.end is not None):
             self._kept.keep(self._key, position, subscription, now_s)
         else:
             subscription.close()
