@@ -1,6 +1,7 @@
 """The seeds behind the first ones, of workers and of queries, and what they met."""
 
 from collections import Counter
+from functools import partial
 
 import pytest
 
@@ -9,6 +10,7 @@ from penstock.sim.situations import never_met
 
 BLOCK = 5
 WORKERS = range(60, 350, BLOCK)
+PUSHED = range(10, 50, BLOCK)
 QUERIES = range(20, 240, BLOCK)
 
 
@@ -34,6 +36,13 @@ def test_no_invariant_is_broken_in_any_of_many_seeds(begin):
 @pytest.mark.parametrize("begin", QUERIES)
 def test_no_guarantee_of_a_query_is_broken_in_any_of_many_seeds(begin, met_by_queries):
     met_by_queries[begin] = check(run_query_seed, begin)
+
+
+@pytest.mark.parametrize("consumer_type", ["fan-out", "auto"])
+@pytest.mark.parametrize("begin", PUSHED)
+def test_no_guarantee_of_a_query_is_broken_where_subscriptions_bring_the_pages(begin, consumer_type):
+    met = check(partial(run_query_seed, options={"consumerType": consumer_type}), begin)
+    assert met["fan-out: events"] > 0
 
 
 def test_everything_that_is_expected_of_queries_came_up_in_them(met_by_queries):

@@ -25,8 +25,15 @@ from penstock.sim.query_checkers import QUERIES
 from penstock.sim.query_loss_checkers import QueryLossesTold
 from penstock.sim.run import run_query_seed
 from penstock.sim.situations import never_met
+from penstock.spark.task_subscription import TaskSubscription
 
 SEEDS = 20  # test_many_seeds.py runs the following ones
+FAN_OUT = {"consumerType": "fan-out"}
+PUSHED_SEEDS = {
+    0: "a planted bug is found here",
+    9: "closing the subscriptions that nobody uses was due again and again at the same moment",
+}
+"""Seeds that are run with subscriptions too; test_many_seeds.py has more."""
 FAILED_BEFORE = {
     0: "the claim of a shard that went quiet never became the checkpoint while other shards were read",
     68: "one listing that left a shard out was taken for a loss",
@@ -50,6 +57,22 @@ def test_no_guarantee_of_a_query_is_broken():
             1 for entry in result.history if entry[1] == "committed" and any(rows for _, rows in entry[4])
         )
     assert committed > 5 * SEEDS
+
+
+@pytest.mark.parametrize("seed", PUSHED_SEEDS)
+def test_no_guarantee_of_a_query_is_broken_where_subscriptions_bring_the_pages(seed):
+    result = run_query_seed(seed, FAN_OUT)
+    assert result.violation is None, show(result)
+    assert result.met["fan-out: events"] > 0
+
+
+def test_subscriptions_that_leave_the_rest_of_an_event_behind_are_found(monkeypatch):
+    def goes_on(self, _sequence_number, *, is_cut):
+        del is_cut
+        return self.end is None
+
+    monkeypatch.setattr(TaskSubscription, "may_continue", goes_on)
+    assert any(run_query_seed(seed, FAN_OUT).violation for seed in PUSHED_SEEDS)
 
 
 @pytest.mark.parametrize("seed", FAILED_BEFORE)

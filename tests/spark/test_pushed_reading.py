@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from itertools import pairwise
 
 import pytest
@@ -13,8 +14,9 @@ from penstock.ports.fan_out import Broken, Ended
 from penstock.spark.kept_subscriptions import KEPT_MAX, UNUSED_S, KeptSubscriptions
 from penstock.spark.pushed_reading import PATIENCE_S
 from penstock.spark.task_subscription import TaskSubscription
-from pushed_shard import SHARD, Process, Query
+from pushed_shard import CONSUMER, SHARD, Process, Query
 
+KEY = ("service", CONSUMER, SHARD)
 BEGINNING = IteratorStart(IteratorType.TRIM_HORIZON)
 
 
@@ -270,6 +272,17 @@ def test_auto_lets_a_subscription_go_when_the_shard_has_kept_up_for_a_while():
     assert len(query.service.subscribed) == 1
 
 
+def test_the_rest_of_an_event_outlives_its_subscription():
+    query = subscribed_query()
+    query.service.put(10)
+    assert query.process.read(record_count_max=4) == [100, 101, 102, 103]
+    query.service.take_over()
+    assert query.process.read() == list(range(104, 110))
+    assert query.note.pushed_count == 6
+    query.service.put(10)
+    assert query.process.read() == list(range(110, 120))
+
+
 # --- what a process keeps --------------------------------------------------------------------------------------
 
 
@@ -280,6 +293,20 @@ def test_what_nobody_uses_is_closed_after_a_minute():
     assert (len(query.process.kept), query.service.open_count) == (0, 0)
     query.service.put(10)
     assert query.process.read() == list(range(100, 110))
+
+
+def test_the_last_one_is_closed_by_one_call_whatever_the_moment_is_rounded_to():
+    chance = random.Random(1)
+    for _ in range(200):
+        query = Query()
+        query.time.now_s = chance.uniform(0.0, 1e5)
+        calls = []
+        kept = KeptSubscriptions(query.time, lambda delay_s, function, calls=calls: calls.append(function))
+        subscription = TaskSubscription(query.time.condition(), BEGINNING)
+        kept.keep(KEY, TRIM_HORIZON, subscription, query.time.now_s)
+        (close_unused,) = calls
+        close_unused()
+        assert (len(kept), len(calls)) == (0, 1)
 
 
 def test_a_process_keeps_a_bounded_number_of_subscriptions():

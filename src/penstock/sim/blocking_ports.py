@@ -264,7 +264,7 @@ class SimKinesis:
         del stream
         iterator: str = self._caller.call(
             "iterator",
-            lambda: self._world.serve_iterator(shard_id, self._position_of(shard_id, start)),
+            lambda: self._world.serve_iterator(shard_id, self.position_of(shard_id, start)),
             shard_id,
         )
         return iterator
@@ -283,18 +283,19 @@ class SimKinesis:
         ):
             self._world.note("probed", self.process.who, key, page.service_ms)
         return RecordPage(
-            [self._raw(key, record) for record in page.records],
+            [self.raw(key, record) for record in page.records],
             page.next_iterator,
             page.millis_behind_latest,
             page.children,
             page.service_ms,
         )
 
-    def _raw(self, key: str, record: SimRecord) -> SimBlob:
+    def raw(self, key: str, record: SimRecord) -> SimBlob:
+        """Return a record as GetRecords and subscriptions give it."""
         blob = self._stream.blob(self._stream.shards[key], record.sequence_number)
         return blob if blob.data else blob._replace(data=record.sequence_number.encode())
 
-    def _position_of(self, key: str, start: IteratorStart) -> Position:
+    def position_of(self, key: str, start: IteratorStart) -> Position:
         """Return the position at which an iterator begins, as `SimStream.seek` has it."""
         if start.sequence_number is not None:
             number = int(start.sequence_number)

@@ -12,7 +12,7 @@ import random
 from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import replace
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.aggregation import DecodeCounts
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem, WriteOutcome
@@ -30,6 +30,9 @@ from penstock.sim.fibers import Fibers
 from penstock.sim.history import HistoryEntry
 from penstock.sim.stream import SimRecord, SimStream
 from penstock.sim.table import SimTable
+
+if TYPE_CHECKING:
+    from penstock.sim.fan_out import SimSubscription
 
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
@@ -62,11 +65,13 @@ class Environment:
         self._listener = listener
         self.decoded = DecodeCounts()
         # Much shorter than the retention, as the service's five minutes are.
-        self._iterator_life_s = 300.0 if scenario.retention_s is None else 8.0
+        self.iterator_life_s = 300.0 if scenario.retention_s is None else 8.0
         self._mistaken_s: dict[str, float] = {}
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self.fibers = Fibers()
+        self.subscriptions: dict[tuple[str, str], SimSubscription] = {}
+        """The one that was accepted last, by registered consumer and shard."""
         self.met: Counter[str] = Counter()
         """How often each fault, refusal and decision came up."""
         self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
@@ -348,7 +353,7 @@ class Environment:
         if error is not None:
             return error
         key, index_text, born_text = iterator.split(":")
-        if self.now - float(born_text) > self._iterator_life_s or self.luck("expired_iterator"):
+        if self.now - float(born_text) > self.iterator_life_s or self.luck("expired_iterator"):
             return ExpiredIterator("expired")
         error = self._mistaken_denial(key)
         if error is not None:

@@ -15,11 +15,14 @@ from penstock.core.position import Position
 from penstock.errors import PenstockError
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
+from penstock.sim.fan_out import SimFanOut
 from penstock.sim.faults import STREAM
 from penstock.sim.fibers import VirtualThreads
 from penstock.sim.process import SimProcess
 from penstock.spark.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.kept_subscriptions import KeptSubscriptions
+from penstock.spark.pushed_reading import PushedReading
 from penstock.spark.shard_opening import ReadingProcess
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_options import SourceOptions
@@ -78,6 +81,7 @@ class SimExecutor(SimProcess):
         self.attempts: dict[Attempt, None] = {}
         self._kinesis = SimKinesis(self, "task ", world.stream, STREAM)
         self._iterators = IteratorCache()
+        self._subscriptions = KeptSubscriptions(VirtualThreads(self), self.later)
 
     def run(self, attempt: Attempt) -> None:
         """Begin an attempt."""
@@ -117,7 +121,10 @@ class SimExecutor(SimProcess):
 
         def read(task: ShardTask, hold_page: HoldPage) -> Generator[Any, None, None]:
             kinesis, iterators, options = self._kinesis, self._iterators, attempt.options
-            return read_task(kinesis, iterators, options, task, attempt.query, hold_page=hold_page)
+            pushes = self._pushes(task, options)
+            return read_task(
+                kinesis, iterators, options, task, attempt.query, hold_page=hold_page, pushes=pushes
+            )
 
         with closing(read_concurrently(attempt.tasks, read, VirtualThreads(self))) as rows:
             for page in rows:
@@ -131,6 +138,19 @@ class SimExecutor(SimProcess):
         for key, given in numbers.items():
             world.note("executed" if is_whole else "partly", attempt.driver.who, batch, key, tuple(given))
         return {key: ShardRows(tuple(given), is_whole) for key, given in numbers.items()}
+
+    def _pushes(self, task: ShardTask, options: SourceOptions) -> PushedReading | None:
+        if task.consumer_arn is None:
+            return None
+        return PushedReading(
+            self._subscriptions,
+            SimFanOut(self._kinesis, self.world.stream),
+            (STREAM_NAME, task.consumer_arn, task.shard_id),
+            is_eager=options.consumer_type == "fan-out",
+            clock=SimClock(self),
+            chance=self.world.chance,
+            threads=VirtualThreads(self),
+        )
 
     def _numbers_of(self, key: str, page: pa.RecordBatch, options: SourceOptions) -> Iterator[int]:
         """Return the number of each user record, also of those that lie in an aggregate which is given out whole."""
@@ -149,6 +169,7 @@ def read_task(
     query: str,
     *,
     hold_page: HoldPage = nullcontext,
+    pushes: PushedReading | None = None,
 ) -> Generator[Any, None, None]:
     """Read one shard of a batch as the production does, in any process."""
     process = kinesis.process
@@ -157,7 +178,14 @@ def read_task(
     reading = ReadingProcess(kinesis, ranges, clock, process.world.chance, process.who)
     table = _TaskTable(process, task.execution)
     return read_shard(
-        task, options, reading, table=table, iterators=iterators, query=query, hold_page=hold_page
+        task,
+        options,
+        reading,
+        table=table,
+        iterators=iterators,
+        query=query,
+        hold_page=hold_page,
+        pushes=pushes,
     )
 
 

@@ -27,6 +27,7 @@ from penstock.runtime.loop import Loop
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
 from penstock.sim.environment import Environment
 from penstock.sim.executor import Attempt, ShardRows, SimExecutor, TaskFailed, read_task
+from penstock.sim.fan_out import SimFanOut
 from penstock.sim.faults import STREAM, Scenario
 from penstock.sim.fibers import Fiber, VirtualThreads
 from penstock.sim.process import SimProcess
@@ -209,6 +210,7 @@ class SimQuery(SimProcess):
             threads=self._threads,
             open_metrics=lambda _options, _worker: NoMetrics(),
             read=self._fix,
+            fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
         )
         how = "done"
         try:

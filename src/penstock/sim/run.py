@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.sim.checker import Violation
@@ -141,9 +141,16 @@ def run_seed(seed: int) -> SeedResult:
     return run_scenario(draw_scenario(seed))
 
 
-def run_query_seed(seed: int) -> SeedResult:
-    """Run the scenario with Spark queries that a seed draws."""
-    return run_scenario(draw_query_scenario(seed))
+def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:
+    """Run the scenario with Spark queries that a seed draws.
+
+    Args:
+        seed: The seed.
+        options: Further options of their sources.
+    """
+    scenario = draw_query_scenario(seed)
+    plan = replace(scenario.query_plan, options={**scenario.query_plan.options, **(options or {})})
+    return run_scenario(replace(scenario, query_plan=plan))
 
 
 def run_seeds(seeds: Iterable[int], *, queries: bool = False) -> Iterator[SeedResult]:

@@ -91,7 +91,8 @@ class KeptSubscriptions:
 
     def _close_unused(self, now_s: float) -> None:
         with self._lock:
-            unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s <= now_s - UNUSED_S]
+            # As it was computed when this was scheduled: rounded otherwise, it could be due for ever.
+            unused = [(key, kept) for key, kept in self._kept.items() if kept.since_s + UNUSED_S <= now_s]
             for key, _ in unused:
                 del self._kept[key]
             next_s = min((kept.since_s for kept in self._kept.values()), default=None)

@@ -50,7 +50,7 @@ class TaskSubscription:
     @property
     def is_open(self) -> bool:
         """Whether an event may be asked for."""
-        return self._is_open and self._end is None
+        return self._is_open and self.end is None
 
     @property
     def end(self) -> SubscriptionEnd | None:
