@@ -16,6 +16,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "contract/ports/test_every_write.py": ("slow",),
     "demo/test_demo.py": ("spark", "slow"),
     "docs": ("slow",),
+    "docs/test_alerts.py": (),
     "docs/test_pages.py": (),
     "examples": ("spark", "slow"),
     "interop": ("interop",),
