@@ -14,9 +14,9 @@ import argparse
 import asyncio
 import base64
 import json
+import logging
 import multiprocessing
 import os
-import resource
 import statistics
 import struct
 import sys
@@ -24,7 +24,10 @@ import tempfile
 import threading
 import time
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any
 
 import botocore.session
@@ -196,6 +199,7 @@ class Sender(asyncio.Protocol):
 
 def serve(event: bytes, certificate_file: str, ports: Connection) -> None:
     """Serve until the process is ended."""
+    logging.disable(logging.WARNING)  # asyncio's, when the reader has gone
 
     async def run() -> None:
         import ssl
@@ -231,10 +235,10 @@ class Drain:
         self.is_open.set()
 
 
-def measure_subscriptions(name: str, record_count: int, count: int, seconds: float) -> dict[str, Any]:
-    """Return the row of some subscriptions at once."""
+@contextmanager
+def subscribed(event: bytes, count: int) -> Iterator[list[Drain]]:
+    """Yield subscriptions over TLS that are open and ask for nothing yet."""
     authority = trustme.CA()
-    event = frame_of(record_count)
     with tempfile.TemporaryDirectory() as folder:
         certificate_file, ca_file = f"{folder}/server.pem", f"{folder}/ca.pem"
         authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem.write_to_path(certificate_file)
@@ -260,23 +264,54 @@ def measure_subscriptions(name: str, record_count: int, count: int, seconds: flo
             drain.stream = fan_out.subscribe(ARN, f"shardId-{place}", start, drain.tell)
         for drain in drains:
             if not drain.is_open.wait(60) or drain.failure is not None:
-                raise SystemExit(f"{name}, {count} subscriptions: {drain.failure}")
+                raise SystemExit(f"{count} subscriptions: {drain.failure}")
+        yield drains
+        for drain in drains:
+            drain.stream.close()
+        sender.terminate()
+        sender.join()
+
+
+def measure_subscriptions(name: str, record_count: int, count: int, seconds: float) -> dict[str, Any]:
+    """Return the row of some subscriptions at once."""
+    event = frame_of(record_count)
+    with subscribed(event, count) as drains:
+        for drain in drains:
             drain.stream.ask()
         time.sleep(0.5)
         began, began_s = sum(drain.count for drain in drains), time.process_time()
         time.sleep(seconds)
         event_count, cpu_s = sum(drain.count for drain in drains) - began, time.process_time() - began_s
-        for drain in drains:
-            drain.stream.close()
-        sender.terminate()
-        sender.join()
     mb_per_cpu_s = event_count * len(event) / cpu_s / 1e6
     return {
         "name": f"{count} subscriptions over TLS, {name}",
         "mb_per_cpu_s": round(mb_per_cpu_s, 1),
         "events_per_cpu_s": round(event_count / cpu_s),
         "full_shards_per_core": round(mb_per_cpu_s / SHARD_WIRE_MB_PER_S),
-        "rss_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024),
+    }
+
+
+def rss_mb() -> float:
+    """Return what the process holds now."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def measure_memory(name: str, record_count: int, count: int) -> dict[str, Any]:
+    """Return the row of subscriptions whose events nobody asks for: what their windows hold."""
+    event = frame_of(record_count)
+    with subscribed(event, 1):
+        before_mb = rss_mb()
+        with subscribed(event, count):
+            grown_mb = last_mb = 0.0
+            while grown_mb == 0.0 or rss_mb() > last_mb + 0.5:  # until nothing comes any more
+                last_mb = rss_mb()
+                time.sleep(2.0)
+                grown_mb = rss_mb() - before_mb
+    return {
+        "name": f"{count} subscriptions that wait, {name}",
+        "rss_grown_mb": round(grown_mb, 1),
+        "kib_per_subscription": round(grown_mb * 1e6 / 1024 / count),
     }
 
 
@@ -286,7 +321,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--seconds", type=float, default=3.0, help="of each row of subscriptions")
     arguments = parser.parse_args()
-    rows = measure_decoding()
+    rows = [measure_memory(name, record_count, 100) for name, record_count in SHAPES.items()]
+    rows += measure_decoding()
     for name, record_count in SHAPES.items():
         rows += [
             measure_subscriptions(name, record_count, count, arguments.seconds) for count in (1, 20, 100)
@@ -294,6 +330,7 @@ def main() -> int:
     if arguments.json:
         print(json.dumps(rows, indent=2))
         return 0
+    print(f"  load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for row in rows:
         print(", ".join(f"{key} {value}" if key != "name" else f"  {value:45}" for key, value in row.items()))
     return 0
