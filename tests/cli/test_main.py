@@ -1,6 +1,8 @@
 """The command line as a whole: its commands, and how it fails."""
 
 import argparse
+import json
+import logging
 import subprocess
 import sys
 
@@ -93,6 +95,31 @@ def test_verbose_shows_the_traceback(failing, capsys):
     assert "Traceback" in capsys.readouterr().err
     assert cli.main(["tail", "orders", "-v"]) == 1
     assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["--log-json", "tail", "orders"], ["tail", "orders", "--log-json"]])
+def test_logs_are_json_where_it_is_asked_for(failing, monkeypatch, words):
+    set_up = {}
+    monkeypatch.setattr("logging.basicConfig", set_up.update)
+    failing(Throttled("slow down"))
+    cli.main(words)
+    error = ValueError("bell \a")
+    record = logging.LogRecord(
+        "penstock.leases", logging.WARNING, __file__, 1, "of %s", ("ümlaut",), (ValueError, error, None)
+    )
+    record.created = 1767312000.25
+    line = set_up["handlers"][0].format(record)
+    assert line.isascii()
+    assert line.isprintable()
+    found = json.loads(line)
+    assert found.pop("exception").endswith("ValueError: bell \a")
+    assert found == {
+        "time": "2026-01-02T00:00:00.250Z",
+        "level": "WARNING",
+        "logger": "penstock.leases",
+        "thread": "MainThread",
+        "message": "of ümlaut",
+    }
 
 
 def test_a_defect_is_not_dressed_up_as_an_error_of_the_user(failing):

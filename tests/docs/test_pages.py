@@ -66,4 +66,6 @@ def test_a_command_is_one_that_exists(page, capsys):
                 break
             parser = known[words.pop(0)]
         options = [word.partition("=")[0] for word in words if word.startswith("--")]
-        assert set(options) <= {*parser.option_names, "--help", "--version", "--verbose"}, command
+        assert set(options) <= {*parser.option_names, "--help", "--version", "--verbose", "--log-json"}, (
+            command
+        )

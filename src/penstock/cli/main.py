@@ -60,6 +60,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="log more, and show the traceback of an error"
     )
+    parser.add_argument("--log-json", action="store_true", help="log one JSON document to a line")
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     modules: dict[str, ModuleType] = {}
     for name, path in _COMMANDS.items():
@@ -69,7 +70,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
     for name in modules:  # `penstock consume -v` is what people type
         command = subparsers.choices[name]
         for each in (command, *(command.subcommands or {}).values()):
-            _add_verbose(each)
+            _add_logging(each)
     return parser, modules
 
 
@@ -78,11 +79,10 @@ def command_names() -> tuple[str, ...]:
     return tuple(_COMMANDS)
 
 
-def _add_verbose(parser: Any) -> None:
+def _add_logging(parser: Any) -> None:
     # SUPPRESS: a missing flag here must not undo the one before the command.
-    parser.add_argument(
-        "-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS
-    )
+    for names in (("-v", "--verbose"), ("--log-json",)):
+        parser.add_argument(*names, action="store_true", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,7 +100,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.exit(EXIT_USAGE, parser.format_help())
     args = parser.parse_args(words)
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    if args.log_json:
+        from penstock.runtime.json_log import JsonFormatter
+
+        handler.setFormatter(JsonFormatter())
+    else:
+        handler.setFormatter(SafeFormatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     logging.basicConfig(level=logging.INFO if args.verbose else logging.WARNING, handlers=[handler])
     try:
         return int(modules[args.command].run(args))

@@ -1,0 +1,28 @@
+"""Log records as JSON, one document to a line, for whatever collects the logs."""
+
+from __future__ import annotations
+
+import json
+import logging
+from datetime import UTC, datetime
+
+
+class JsonFormatter(logging.Formatter):
+    """Formats a log record as one line of JSON: `time` (UTC), `level`, `logger`, `thread`, `message` and perhaps `exception`.
+
+    Control characters are escaped, so whatever a record contains, it gives a terminal no command.
+    """
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        moment = datetime.fromtimestamp(record.created, UTC)
+        document = {
+            "time": moment.isoformat(timespec="milliseconds").replace("+00:00", "Z"),
+            "level": record.levelname,
+            "logger": record.name,
+            "thread": record.threadName,
+            "message": record.getMessage(),
+        }
+        if record.exc_info:
+            document["exception"] = self.formatException(record.exc_info)
+        return json.dumps(document)
