@@ -6,44 +6,16 @@ import pytest
 
 from penstock.cli.lease_backup import apply_reset, read_backup, write_backup
 from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
-from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
 from penstock.core.leases.lease_view import OwnerState
 from penstock.core.leases.lease_writes import Create, Renew
 from penstock.core.position import (
     LATEST,
     SHARD_END,
-    TRIM_HORIZON,
-    Position,
-    Sentinel,
-    at_record,
 )
-from penstock.core.shard import Shard
 from penstock.errors import OptionError, PenstockError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
-
-NOW = Position(sentinel=Sentinel.LATEST, timestamp_ms=99)
-
-# p is finished and split into a and b; a was split again, into c and d.
-LINEAGE = (
-    Shard("s0-p", HashRange(0, 99), (), "0", "9"),
-    Shard("s1-a", HashRange(0, 49), ("s0-p",), "0", "9"),
-    Shard("s2-b", HashRange(50, 99), ("s0-p",)),
-    Shard("s3-c", HashRange(0, 24), ("s1-a",)),
-    Shard("s4-d", HashRange(25, 49), ("s1-a",)),
-)
-
-
-def lease(key, checkpoint=TRIM_HORIZON, parents=(), **rest):
-    return Lease(key, checkpoint=checkpoint, parents=frozenset(parents), hash_range=FULL_RANGE, **rest)
-
-
-TABLE = (
-    lease("s0-p", SHARD_END),
-    lease("s1-a", at_record("5"), ["s0-p"]),
-    lease("s2-b", at_record("7"), ["s0-p"]),
-)
+from reset_lineage import LINEAGE, NOW, TABLE, lease
 
 
 def table_of(leases):

@@ -2,35 +2,14 @@
 
 import pytest
 
-from penstock.core.hash_key import FULL_RANGE, HashRange
+from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
-from penstock.core.position import SHARD_END, TRIM_HORIZON, Position, Sentinel, at_record, at_timestamp
-from penstock.core.shard import Shard
+from penstock.core.position import TRIM_HORIZON, at_record, at_timestamp
 from penstock.errors import OptionError
+from reset_lineage import LINEAGE, NOW, TABLE, lease
 
-NOW = Position(sentinel=Sentinel.LATEST, timestamp_ms=99)
 MOMENT = at_timestamp(50)
-
-# p is finished and split into a and b; a was split again, into c and d.
-LINEAGE = (
-    Shard("s0-p", HashRange(0, 99), (), "0", "9"),
-    Shard("s1-a", HashRange(0, 49), ("s0-p",), "0", "9"),
-    Shard("s2-b", HashRange(50, 99), ("s0-p",)),
-    Shard("s3-c", HashRange(0, 24), ("s1-a",)),
-    Shard("s4-d", HashRange(25, 49), ("s1-a",)),
-)
-
-
-def lease(key, checkpoint=TRIM_HORIZON, parents=(), **rest):
-    return Lease(key, checkpoint=checkpoint, parents=frozenset(parents), hash_range=FULL_RANGE, **rest)
-
-
-TABLE = (
-    lease("s0-p", SHARD_END),
-    lease("s1-a", at_record("5"), ["s0-p"]),
-    lease("s2-b", at_record("7"), ["s0-p"]),
-)
 
 
 @pytest.mark.parametrize(
