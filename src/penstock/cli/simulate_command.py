@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from penstock.cli.progress_bar import ProgressBar
-from penstock.cli.simulate_fleet import POLICIES, SCENARIOS, run_fleet_command
+from penstock.cli.simulate_fleet import LEASES_PER_WORKER, POLICIES, SCENARIOS, run_fleet_command
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
@@ -27,7 +27,6 @@ DESCRIPTION = (
     "With --fleet: count what a large fleet costs."
 )
 _TAIL_LINES = 30
-_LEASES_PER_WORKER = 10
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -60,7 +59,7 @@ def add_parser(subparsers: Subparsers) -> None:
         "--leases",
         type=int,
         metavar="N",
-        help=f"with --fleet: leases in the table (default: {_LEASES_PER_WORKER} for each worker)",
+        help=f"with --fleet: leases in the table (default: {LEASES_PER_WORKER} for each worker)",
     )
     parser.add_argument(
         "--scenario",

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SCENARIOS: Final = ("start", "calm", "throttled", "zone", "rolling", "doubled")
 POLICIES: Final = ("even", "by_throughput", "by_zone", "kcl2")
-_LEASES_PER_WORKER: Final = 10
+LEASES_PER_WORKER: Final = 10
 
 
 def run_fleet_command(args: argparse.Namespace) -> int:
@@ -26,7 +26,7 @@ def run_fleet_command(args: argparse.Namespace) -> int:
     from penstock.sim.fleet_scenarios import FleetScenario, length_s, run_fleet
 
     scenarios = [FleetScenario(name) for name in args.scenario or SCENARIOS]
-    lease_count = args.leases or _LEASES_PER_WORKER * args.fleet
+    lease_count = args.leases or LEASES_PER_WORKER * args.fleet
     bar = ProgressBar(length_s(scenarios), sys.stderr) if sys.stderr.isatty() and not args.json else None
     passed_s = 0.0
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from penstock.core.backoff import Backoff
-from penstock.core.limits import SUBSCRIPTIONS_APART_S
+from penstock.core.limits import SUBSCRIBE_AGAIN_S
 from penstock.core.position import Position
 from penstock.runtime.threads import Threads
 from penstock.spark.task_subscription import TaskSubscription
@@ -22,7 +22,6 @@ from penstock.spark.task_subscription import TaskSubscription
 KEPT_MAX: Final = 64
 UNUSED_S: Final = 60.0
 _PAUSES_MAX: Final = 10_000
-_APART_SLACK_S: Final = 0.2  # calls are timed here and counted there
 _REFUSED: Final = Backoff(2.0, 60.0)
 _REFUSED_S_MIN: Final = 1.0
 
@@ -111,7 +110,7 @@ class KeptSubscriptions:
             pause = self._pauses.setdefault(key, _Pause(now_s))
             if now_s < pause.until_s:
                 return False
-            pause.until_s = now_s + SUBSCRIPTIONS_APART_S + _APART_SLACK_S
+            pause.until_s = now_s + SUBSCRIBE_AGAIN_S
             self._pauses.move_to_end(key)
             while len(self._pauses) > _PAUSES_MAX:
                 self._pauses.popitem(last=False)

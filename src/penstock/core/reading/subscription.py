@@ -26,13 +26,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from penstock.core.limits import SUBSCRIPTIONS_APART_S
+from penstock.core.limits import SUBSCRIBE_AGAIN_S, SUBSCRIPTIONS_APART_S
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
-
-_APART_SLACK_S: Final = 0.2  # calls are timed here and counted there
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +205,7 @@ class Subscription(Generic[P]):
             return []
         self._phase = _Phase.OPEN
         self._refusals = 0
-        self._not_before_s = now_s + SUBSCRIPTIONS_APART_S + _APART_SLACK_S
+        self._not_before_s = now_s + SUBSCRIBE_AGAIN_S
         self._silent_since_s = now_s
         if self._wanted is _Wanted.ITERATOR:
             self._wanted = _Wanted.NOTHING
