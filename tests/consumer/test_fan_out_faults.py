@@ -32,14 +32,13 @@ def environ(kinesis, monkeypatch):
 class Reader:
     """A consumer, and what it delivered."""
 
-    def __init__(self, kinesis, stream: str, name: str) -> None:
+    def __init__(self, kinesis, stream: str, name: str, **options) -> None:
         self.delivered: list[tuple[str, int]] = []
         self.metrics = MetricsTally()
         self.consumer = Consumer(
             stream,
             f"of-{stream}",
             self._handle,
-            retrieval="fan-out",
             consumer_name="reader",
             starting_position="TRIM_HORIZON",
             worker_id=name,
@@ -48,6 +47,7 @@ class Reader:
             round_interval_s=0.5,
             endpoint_url=kinesis.endpoint_url,
             metrics=self.metrics,
+            **({"retrieval": "fan-out"} | options),
         )
         self.consumer.start()
 
@@ -56,6 +56,13 @@ class Reader:
         """Whether the machine was too slow to keep them: then records come again, as they may."""
         return any(
             value for (name, _), value in self.metrics.snapshot().counters.items() if name == "lost_leases"
+        )
+
+    def changes(self, to: str) -> int:
+        """How often a shard changed to another way of reading."""
+        counters = self.metrics.snapshot().counters.items()
+        return int(
+            sum(n for (name, labels), n in counters if name == "retrieval_changes" and ("to", to) in labels)
         )
 
     def _handle(self, batch) -> None:
@@ -153,3 +160,26 @@ def test_splits_merges_and_a_second_worker_lose_repeat_and_reorder_nothing(kines
     delivered = [each for reader in readers for each in reader.delivered]
     is_calm = not any(reader.has_lost_leases for reader in readers)
     assert len(delivered) == len(set(delivered)) or not is_calm  # every move was graceful
+
+
+def test_a_shard_whose_reads_are_refused_is_pushed_and_polled_again_when_they_are_not(kinesis):
+    kinesis.create_stream("refused", 1)
+    client = kinesis.client("kinesis")
+    keys = Keys(client, "refused")
+    reader = Reader(kinesis, "refused", "w1", retrieval="auto", fan_out_after_s=1.0, polling_after_s=1.0)
+    try:
+        keys.put(BATCH)
+        wait_until(lambda: keys.are_in(reader))
+        kinesis.faults.throttle("GetRecords", stream="refused", count=None, rate=0.6)
+        wait_until(lambda: reader.changes("fan-out"))
+        kinesis.faults.throttle("GetRecords", stream="refused", count=None)  # nothing can be polled
+        keys.put(BATCH)
+        wait_until(lambda: keys.are_in(reader))
+        kinesis.faults.clear()
+        wait_until(lambda: reader.changes("polling"))
+        keys.put(BATCH)
+        wait_until(lambda: keys.are_in(reader))
+    finally:
+        reader.consumer.stop()
+    keys.check_order(reader)
+    assert reader.consumer.failures == {}
