@@ -108,14 +108,14 @@ bench: setup ## measure speed and memory, beside peers in the same run
 docs: $(STAMP) ## write the generated parts of the documentation
 	@$(PY) tools/check_docs.py --write
 
-# In an environment of its own: nothing else needs these packages.
+# In an environment of its own: nothing else needs these packages. With --quiet no warning would count as an error.
 SITE := .venv-site
 SITE_PACKAGES := 'mkdocs-material>=9.6' 'mkdocstrings[python]>=0.30'
 
 site: ## build the documentation as a site into build/site; every link and anchor must lead somewhere
 	@test -x $(SITE)/bin/python || $(PYTHON) -m venv $(SITE)
 	@$(SITE)/bin/python -m pip install --quiet --disable-pip-version-check $(SITE_PACKAGES)
-	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(SITE)/bin/mkdocs build --strict
 	@echo "build/site/index.html"
 
 format: $(STAMP) ## format the code

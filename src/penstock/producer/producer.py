@@ -204,8 +204,7 @@ class Producer:
     ) -> list[Future[Acknowledgement]]:
         """Put records in order: (data, partition key) or (data, partition key, explicit hash key) each.
 
-        Raises:
-            As `put`, for the first record that cannot be put; those before it were put.
+        For the first record that cannot be put it raises what `put` raises; those before it were put.
         """
         return [self.put(*record) for record in records]
 
