@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest bench coverage soak format docs site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest bench bench-quick bench-others coverage soak format docs site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -102,8 +102,15 @@ coverage: setup ## branches of the core that no test takes: there are none
 	@$(PY) -m pytest -q -r N --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 \
 		tests/core tests/sim tests/consumer tests/producer tests/contract/ports
 
-bench: setup ## measure speed and memory, beside peers in the same run
+# Fifteen minutes on two cores at most. awslabs' connector takes part if PENSTOCK_BENCH_AWSLABS_JARS names its jars.
+bench: setup ## measure speed, CPU and memory beside peers, and write docs/performance.md and README's table
 	@$(PY) bench/run.py
+
+bench-quick: setup ## a few rows of it, one turn each, into build/bench
+	@$(PY) bench/run.py --quick
+
+bench-others: setup ## what has no peer or takes longer: fan-out, flow control, memory of dense aggregates, the simulator's speed
+	@for name in fan_out pushing flow consumer_memory simulator; do echo "bench/$$name.py"; $(PY) bench/$$name.py || exit 1; done
 
 docs: $(STAMP) ## write the generated parts of the documentation
 	@$(PY) tools/check_docs.py --write

@@ -3,7 +3,8 @@
     python tools/check_docs.py            report what is out of step, exit 1
     python tools/check_docs.py --write    write the generated parts
 
-Generated: docs/options.md from the option table. Checked: the README names every `make` target that users need and
+Generated: docs/options.md from the option table; docs/performance.md and README's table of performance from
+docs/performance.json, which `make bench` writes. Checked: the README names every `make` target that users need and
 every command that the command line has; links between the project's own documents lead somewhere; the changelog has an
 entry for the version; docs/internals-used.md names every module of botocore and moto that the code imports beyond their
 public interface, and the tests that it names exist; every page of docs/ stands in the site's navigation; docs/metrics.md has exactly the metrics that the code sends;
@@ -29,7 +30,10 @@ def generated() -> dict[Path, str]:
     """Return each generated document with the text that it must have."""
     from penstock.spark.option_docs import render_markdown
 
-    return {ROOT / "docs" / "options.md": render_markdown()}
+    sys.path.append(str(ROOT / "bench"))
+    import report
+
+    return {ROOT / "docs" / "options.md": render_markdown(), **report.documents(ROOT)}
 
 
 def stale_documents() -> list[str]:

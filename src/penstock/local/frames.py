@@ -10,7 +10,7 @@ frame before, so that a frame missing in the middle is noticed too.
 
 sqlite3 (WAL, `synchronous=OFF`, which promises as much) was measured in its place, by the CPU time that the server
 spends on a call with a state folder (medians of 8 runs in turn): batches of 500 records of 1 KiB reach 0.77 of the
-rate with frames, single records 0.63. `bench/server.py` shows what the state folder costs.
+rate with frames, single records 0.63. `bench/contenders/server.py` shows what the state folder costs.
 """
 
 from __future__ import annotations

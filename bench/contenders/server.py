@@ -1,31 +1,25 @@
-"""Measure how fast the embedded Kinesis serves from one process, beside moto's server in the same run.
+"""Measure how fast a Kinesis on this machine serves from one process: Penstock's embedded one, moto's and kinesis-local.
 
-    python bench/server.py [--seconds 3] [--json] [--no-peer]
-
-The client is this process. It sends requests that were built beforehand and drops the answers, so that only
-the server is measured. An MB is 10^6 bytes of user data (before base64). `ratio` is Penstock's figure over
-the peer's, each measured the same way; the peer gets smaller answers because it would take minutes otherwise. For writes
-with a state folder, `ratio` is the rate with the folder over the rate without it; for HTTP/2, the rate over that of HTTP/1.1.
+The client is this process. It sends requests that were built beforehand and drops the answers, so that only the server is
+measured. An MB is 10^6 bytes of user data (before base64). moto and kinesis-local get smaller answers, because larger ones
+would take minutes.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
 import http.client
 import json
 import os
 import socket
 import struct
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlsplit
 
-from penstock.local import LocalKinesisProcess
+from program import Figures, Meter, run
 
 RECORD_BYTES = 1024
 BATCH_RECORDS = 500
@@ -199,13 +193,6 @@ def rate(client: RawClient, request: bytes, payload_bytes: int, seconds: float) 
     return calls * payload_bytes / spent / 1e6
 
 
-def measure(url: str, *, records: int, seconds: float) -> dict[str, float]:
-    """Fill a shard with records, read them over and over, then write to another stream."""
-    client = RawClient(url)
-    fill(client, records)
-    return measure_calls(client, records=records, seconds=seconds)
-
-
 def fill(client: RawClient, records: int) -> None:
     create_streams(client, ("read", "write"))
     batch = put_request(client, "read")
@@ -236,17 +223,6 @@ def measure_writes(client: RawClient, stream: str, *, seconds: float) -> dict[st
     }
 
 
-def measure_kept_writes(*, seconds: float) -> dict[str, float]:
-    """Write to a server that keeps its streams in a state folder."""
-    with (
-        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
-        LocalKinesisProcess(limits=False, state_dir=folder) as server,
-    ):
-        client = RawClient(server.endpoint_url)
-        create_streams(client, ("write",))
-        return measure_writes(client, "write", seconds=seconds)
-
-
 def create_streams(client: RawClient, streams: tuple[str, ...]) -> None:
     for stream in streams:
         client.call("CreateStream", {"StreamName": stream, "ShardCount": 1})
@@ -265,67 +241,47 @@ def described_active(client: RawClient, streams: tuple[str, ...]) -> bool:
     return True
 
 
-@contextmanager
-def moto_server() -> Iterator[str]:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    command = [sys.executable, "-W", "ignore", "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 30
-        while True:
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-                break
-            except OSError:
-                if process.poll() is not None or time.monotonic() > deadline:
-                    raise SystemExit("moto's server did not start; it needs flask and flask-cors") from None
-                time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        process.terminate()
-        process.wait(10)
+def figures(client: RawClient, seconds: float, records: int) -> Figures:
+    meter = Meter()
+    fill(client, records)
+    rates = measure_calls(client, records=records, seconds=seconds)
+    return {
+        "get_records_mb_per_s": rates["GetRecords"],
+        "put_records_mb_per_s": rates["PutRecords"],
+        "put_record_per_s": rates["PutRecord"] * 1e6 / RECORD_BYTES,
+        **meter.read(),
+    }
 
 
-def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="duration of each measurement")
-    parser.add_argument("--json", action="store_true", help="print one JSON object instead of rows")
-    parser.add_argument("--no-peer", action="store_true", help="do not measure moto's server")
-    args = parser.parse_args()
-    with LocalKinesisProcess(limits=False) as server:
-        ours = measure(server.endpoint_url, records=10_000, seconds=args.seconds)
-        http2 = measure_calls(RawHttp2Client(server.endpoint_url), records=10_000, seconds=args.seconds)
-    kept = measure_kept_writes(seconds=args.seconds)
-    peer: dict[str, float] = {}
-    if not args.no_peer:
-        with moto_server() as url:
-            peer = measure(url, records=1_000, seconds=args.seconds)
-    rows = []
-    for operation, rate_mb in ours.items():
-        base = peer.get(operation)
-        rows.append((f"server {operation} 1 KiB, penstock local", rate_mb, rate_mb / base if base else None))
-        if base:
-            rows.append((f"server {operation} 1 KiB, moto server", base, 1.0))
-    rows += [
-        (f"server {operation} 1 KiB, penstock local, HTTP/2", rate_mb, rate_mb / ours[operation])
-        for operation, rate_mb in http2.items()
-    ]
-    rows += [
-        (f"server {operation} 1 KiB, penstock local, state folder", rate_mb, rate_mb / ours[operation])
-        for operation, rate_mb in kept.items()
-    ]
-    if args.json:
-        print(
-            json.dumps([{"name": n, "mb_per_s": round(r, 1), "ratio": q and round(q, 2)} for n, r, q in rows])
-        )
-        return 0
-    print(f"{'name':<56}{'MB/s':>10}{'ratio':>9}")
-    for name, rate_mb, ratio in rows:
-        print(f"{name:<56}{rate_mb:>10.1f}{'' if ratio is None else f'{ratio:.2f}x':>9}")
-    return 0
+def penstock(seconds: float, *, http2: bool = False, keeps: bool = False) -> Figures:
+    from penstock.local import LocalKinesisProcess
+
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        LocalKinesisProcess(limits=False, state_dir=folder if keeps else None) as server,
+    ):
+        client = RawHttp2Client if http2 else RawClient
+        return figures(client(server.endpoint_url), seconds, 10_000)
+
+
+def peer(name: str, seconds: float) -> Figures:
+    sys.path.append(str(Path(__file__).resolve().parents[2] / "tools"))
+    import peers
+
+    with (
+        tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder,
+        peers.running(name, Path(folder) / "log") as url,
+    ):
+        return figures(RawClient(url), seconds, 1_000)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    run(
+        {
+            "penstock": penstock,
+            "penstock-http2": lambda seconds: penstock(seconds, http2=True),
+            "penstock-state": lambda seconds: penstock(seconds, keeps=True),
+            "moto": lambda seconds: peer("moto", seconds),
+            "kinesis-local": lambda seconds: peer("kinesis-local", seconds),
+        }
+    )

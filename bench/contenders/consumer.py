@@ -1,0 +1,128 @@
+"""Consume a backlog in one process and count its records: Penstock's consumer, a loop with boto3, and async-kinesis."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from typing import Any
+
+from program import DEADLINE_S, Figures, Meter, run, since_process_start_s
+
+
+def figures_of(meter: Meter, record_count: int) -> Figures:
+    found = meter.read()
+    return {
+        **found,
+        "cpu_s_per_million": found["cpu_s"] / record_count * 1e6,
+        "records_per_s": record_count / found["wall_s"],
+    }
+
+
+def consume(stream: str, application: str, record_count: int) -> None:
+    """Run a consumer until it has handled so many records, or more."""
+    from penstock import Consumer
+
+    counted, lock, is_done = 0, threading.Lock(), threading.Event()
+
+    def handle(batch: Any) -> None:
+        nonlocal counted
+        with lock:
+            counted += len(batch)
+            if counted >= record_count:
+                is_done.set()
+
+    consumer = Consumer(
+        stream, application, handle, starting_position="TRIM_HORIZON", cold_start_jitter_s=0.0
+    )
+    with consumer:
+        if not is_done.wait(DEADLINE_S):
+            raise SystemExit(f"{counted} of {record_count} records came within {DEADLINE_S:g} s")
+
+
+def penstock(stream: str, turn: int, record_count: int) -> Figures:
+    import penstock.wiring  # noqa: F401 - loaded before the clock runs, as boto3 is
+
+    meter = Meter()
+    consume(stream, f"{stream}-{turn}", record_count)
+    return figures_of(meter, record_count)
+
+
+def penstock_first(stream: str, turn: int) -> Figures:
+    consume(stream, f"{stream}-{turn}", 1)
+    return {"first_record_s": since_process_start_s()}
+
+
+def boto3_loop(stream: str, record_count: int) -> None:
+    import boto3
+
+    client = boto3.client("kinesis")
+    pages = client.get_paginator("list_shards").paginate(StreamName=stream)
+    shards = [shard["ShardId"] for page in pages for shard in page["Shards"]]
+    iterators = {
+        shard: client.get_shard_iterator(StreamName=stream, ShardId=shard, ShardIteratorType="TRIM_HORIZON")[
+            "ShardIterator"
+        ]
+        for shard in shards
+    }
+    counted = 0
+    while counted < record_count:
+        for shard, iterator in iterators.items():
+            page = client.get_records(ShardIterator=iterator)
+            counted += len(page["Records"])
+            iterators[shard] = page["NextShardIterator"]
+
+
+def boto3(stream: str, turn: int, record_count: int) -> Figures:
+    del turn
+    import boto3  # noqa: F401 - loaded before the clock runs
+
+    meter = Meter()
+    boto3_loop(stream, record_count)
+    return figures_of(meter, record_count)
+
+
+def boto3_first(stream: str, turn: int) -> Figures:
+    del turn
+    boto3_loop(stream, 1)
+    return {"first_record_s": since_process_start_s()}
+
+
+def async_kinesis(stream: str, turn: int, record_count: int) -> Figures:
+    del turn
+    from kinesis import Consumer
+    from kinesis.processors import StringProcessor
+
+    async def consume() -> int:
+        counted = 0
+        async with Consumer(
+            stream_name=stream,
+            endpoint_url=os.environ["AWS_ENDPOINT_URL"],
+            region_name=os.environ["AWS_REGION"],
+            iterator_type="TRIM_HORIZON",
+            processor=StringProcessor(),
+            record_limit=10_000,
+            shard_fetch_rate=10**6,
+        ) as consumer:
+            while counted < record_count:
+                async for _ in consumer:
+                    counted += 1
+                    if counted == record_count:
+                        break
+        return counted
+
+    meter = Meter()
+    asyncio.run(asyncio.wait_for(consume(), DEADLINE_S))
+    return figures_of(meter, record_count)
+
+
+if __name__ == "__main__":
+    run(
+        {
+            "penstock": penstock,
+            "penstock-first": penstock_first,
+            "boto3": boto3,
+            "boto3-first": boto3_first,
+            "async-kinesis": async_kinesis,
+        }
+    )

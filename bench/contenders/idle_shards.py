@@ -1,0 +1,68 @@
+"""Measure how long one record on a stream of idle shards takes to reach `foreachBatch`, with default options.
+
+Records are put one at a time on one shard, the next one when the one before has arrived and the query is idle again.
+boto3 asks every shard for records, one after the other, which is what a reader without leases and batches has to do to
+find one.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from typing import Any
+
+from program import Figures, run
+from spark_session import kinesis, running, session, wait_until
+
+RECORDS = 5
+
+
+def boto3(stream: str, turn: int) -> Figures:
+    del turn
+    import boto3
+
+    client = boto3.client("kinesis")
+    iterators = [
+        client.get_shard_iterator(StreamName=stream, ShardId=shard["ShardId"], ShardIteratorType="LATEST")[
+            "ShardIterator"
+        ]
+        for page in client.get_paginator("list_shards").paginate(StreamName=stream)
+        for shard in page["Shards"]
+    ]
+    times = []
+    for _ in range(2):
+        began_s = time.monotonic()
+        for iterator in iterators:
+            client.get_records(ShardIterator=iterator)
+        times.append(time.monotonic() - began_s)
+    return {"median_s": statistics.median(times)}
+
+
+def penstock(stream: str, turn: int) -> Figures:
+    import boto3
+
+    client = boto3.client("kinesis")
+    arrived: dict[bytes, float] = {}
+
+    def note(batch: Any, _: int) -> None:
+        rows = batch.select("data").collect()
+        now_s = time.monotonic()
+        arrived.update({bytes(row.data): now_s for row in rows})
+
+    def put(query: Any, data: bytes) -> float:
+        began_s = time.monotonic()
+        client.put_record(StreamName=stream, PartitionKey="k", Data=data)
+        wait_until(query, lambda: data in arrived, f"record {data!r}")
+        return arrived[data] - began_s
+
+    with session() as spark, running(kinesis(spark, stream, f"{stream}-{turn}"), note) as query:
+        first_s = put(query, b"first %d" % turn)
+        times = []
+        for number in range(RECORDS):
+            time.sleep(1.0)
+            times.append(put(query, b"%d %d" % (turn, number)))
+    return {"median_s": statistics.median(times), "longest_s": max(times), "first_s": first_s}
+
+
+if __name__ == "__main__":
+    run({"penstock": penstock, "boto3": boto3})

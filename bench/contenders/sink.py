@@ -1,0 +1,96 @@
+"""Write a frame with Spark: Penstock's sink, plain and aggregated, and boto3 in `foreachPartition`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from program import Figures, Meter, run
+from spark_session import session
+
+DATA_BYTES = 1024
+
+
+def frame(spark: Any, record_count: int) -> Any:
+    """Return rows that Spark makes itself."""
+    return spark.range(0, record_count, numPartitions=2).selectExpr(
+        "cast(id % 10000 as string) as partitionKey", f"rpad(cast(id as string), {DATA_BYTES}, 'x') as data"
+    )
+
+
+def figures_of(meter: Meter, record_count: int) -> Figures:
+    found = meter.read()
+    return {
+        **found,
+        "cpu_s_per_million": found["cpu_s"] / record_count * 1e6,
+        "records_per_s": record_count / found["wall_s"],
+    }
+
+
+def penstock(stream: str, turn: int, record_count: int, aggregation: bool = False) -> Figures:
+    del turn
+    with session() as spark:
+        rows = frame(spark, record_count)
+        rows.count()
+        meter = Meter()
+        writer = rows.write.format("kinesis").option("streamName", stream)
+        writer.option("aggregation", str(aggregation).lower()).mode("append").save()
+        return figures_of(meter, record_count)
+
+
+def boto3(stream: str, turn: int, record_count: int) -> Figures:
+    del turn
+
+    def write(rows: Iterator[Any]) -> None:
+        import boto3
+
+        client = boto3.client("kinesis")
+
+        def send(batch: list[dict[str, Any]]) -> None:
+            while batch:
+                answer = client.put_records(StreamName=stream, Records=batch)
+                batch = [
+                    entry for entry, word in zip(batch, answer["Records"], strict=True) if "ErrorCode" in word
+                ]
+
+        batch = []
+        for row in rows:
+            batch.append({"Data": row.data.encode(), "PartitionKey": row.partitionKey})
+            if len(batch) == 500:
+                send(batch)
+                batch = []
+        send(batch)
+
+    with session(daemon="pyspark.daemon") as spark:
+        rows = frame(spark, record_count)
+        rows.count()
+        meter = Meter()
+        rows.foreachPartition(write)
+        return figures_of(meter, record_count)
+
+
+def nothing(stream: str, turn: int, record_count: int) -> Figures:
+    """Let Spark make the rows and hand them to Python, where nothing becomes of them."""
+    del stream, turn
+
+    def drop(batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            yield batch.slice(0, 0)
+
+    with session(daemon="pyspark.daemon") as spark:
+        rows = frame(spark, record_count)
+        rows.count()
+        meter = Meter()
+        rows.mapInArrow(drop, "partitionKey string, data string").count()
+        return figures_of(meter, record_count)
+
+
+if __name__ == "__main__":
+    run(
+        {
+            "penstock": penstock,
+            "penstock-aggregated": lambda **options: penstock(aggregation=True, **options),
+            "boto3": boto3,
+            "nothing": nothing,
+        }
+    )

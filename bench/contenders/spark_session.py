@@ -1,0 +1,73 @@
+"""The Spark session of every contender that needs one, warm: the JVM has run a job and forked its Python workers."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from program import DEADLINE_S
+
+
+@contextmanager
+def session(jars: str = "", daemon: str = "penstock.spark.daemon") -> Iterator[Any]:
+    """Start Spark with two task slots."""
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    from pyspark.sql import SparkSession
+
+    builder = (
+        SparkSession.builder.master("local[2,4]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.python.daemon.module", daemon)
+        .config("spark.sql.shuffle.partitions", "2")
+    )
+    if jars:
+        builder = builder.config("spark.jars", jars)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    spark.range(1000).mapInArrow(lambda batches: batches, "id long").count()
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+@contextmanager
+def running(frame: Any, action: Callable[[Any, int], None]) -> Iterator[Any]:
+    """Run a query that gives its batches to an action, with a checkpoint of its own."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        query = frame.writeStream.foreachBatch(action).option("checkpointLocation", folder).start()
+        try:
+            yield query
+        finally:
+            query.stop()
+
+
+def wait_until(query: Any, is_done: Callable[[], bool], what: str) -> None:
+    """Wait for a condition while a query runs; fail with the query, or at the deadline."""
+    end_s = time.monotonic() + DEADLINE_S
+    while not is_done():
+        if query.exception() is not None:
+            raise SystemExit(str(query.exception()))
+        if time.monotonic() > end_s:
+            raise SystemExit(f"{what} took longer than {DEADLINE_S:g} s")
+        time.sleep(0.002)
+
+
+def kinesis(spark: Any, stream: str, application: str, **options: str) -> Any:
+    """Return Penstock's source over a stream from its beginning."""
+    return (
+        spark.readStream.format("kinesis")
+        .option("streamName", stream)
+        .option("applicationName", application)
+        .option("startingPosition", "TRIM_HORIZON")
+        .options(**options)
+        .load()
+    )

@@ -1,0 +1,431 @@
+"""The rows of the table."""
+
+from __future__ import annotations
+
+from table import Aim, Contender, Row, Streams
+
+AWSLABS_JARS = "PENSTOCK_BENCH_AWSLABS_JARS"
+MIB = 2**20
+
+# --- reading ----------------------------------------------------------------------------------------------------
+
+
+def _decode(key: str, title: str, streams: Streams, aim: Aim, text: str) -> Row:
+    peers = ("boto3", "pyarrow")
+    last = (
+        Contender(
+            "boto3 + aws-kinesis-agg", ("decode", "aws-kinesis-agg"), {}, "boto3", (*peers, "aws-kinesis-agg")
+        )
+        if streams.per_aggregate
+        else Contender("boto3", ("decode", "boto3"), {}, "boto3", peers)
+    )
+    cbor = Contender("cbor2", ("decode", "cbor2"), {}, "boto3", ("cbor2", "pyarrow"))
+    return Row(
+        key=key,
+        title=title,
+        figure="cpu_s_per_gb",
+        contenders=(
+            Contender("Penstock", ("decode", "penstock"), packages=("penstock", "pyarrow")),
+            last,
+            *(() if streams.per_aggregate else (cbor,)),
+            Contender("one copy of the bytes", ("decode", "copy"), is_bound=True, packages=()),
+        ),
+        aims=(aim,),
+        streams=streams,
+        budget_s=22,
+        is_quick=key == "decode-1k",
+        has_input=True,
+        takes_turn=False,
+        text=text,
+    )
+
+
+DECODING = (
+    _decode(
+        "decode-100",
+        "a GetRecords answer to Arrow columns, 100 B",
+        Streams(1, 10_000, 100),
+        Aim("cpu_s_per_gb", 20, "boto3", is_floor=True, inverse=True),
+        "The JSON is parsed into structs by msgspec, and columns are made of their fields; at this size it is the work per record "
+        "that counts, not the bytes. A parser that writes Arrow columns directly, in C or Rust, would be next.",
+    ),
+    _decode(
+        "decode-1k",
+        "a GetRecords answer to Arrow columns, 1 KiB",
+        Streams(1, 10_000, 1024),
+        Aim("cpu_s_per_gb", 8, "boto3", is_floor=True, inverse=True),
+        "About half is base64, the rest the JSON's scan and the copies into Arrow's buffers.",
+    ),
+    _decode(
+        "decode-25k",
+        "a GetRecords answer to Arrow columns, 25 KiB",
+        Streams(1, 400, 25 * 1024),
+        Aim("cpu_s_per_gb", 3, "boto3", is_floor=True, inverse=True),
+        "Base64 and one copy: both sides come near to memory bandwidth, so little can be won.",
+    ),
+    _decode(
+        "decode-aggregated",
+        "a GetRecords answer to Arrow columns, aggregates of 100 x 100 B",
+        Streams(1, 20_000, 100, per_aggregate=100),
+        Aim("cpu_s_per_gb", 2.5, "boto3 + aws-kinesis-agg", is_floor=True, inverse=True),
+        "The checksum and protobuf's parser are C; the rest makes a Python tuple per user record.",
+    ),
+)
+
+
+def _backlog(key: str, title: str, streams: Streams, budget_s: float, *, is_quick: bool = False) -> Row:
+    data_bytes = streams.record_count * streams.data_bytes
+    return Row(
+        key=key,
+        title=title,
+        figure="wall_s",
+        contenders=(
+            Contender("Penstock", ("source", "penstock"), packages=("penstock", "pyspark", "pyarrow")),
+            Contender("awslabs' connector", ("source", "awslabs"), needs=(AWSLABS_JARS, "jars")),
+            Contender(
+                "boto3 in tasks",
+                ("source", "boto3"),
+                {"aggregated": bool(streams.per_aggregate)},
+                packages=("boto3", "pyspark"),
+            ),
+            *(
+                ()
+                if streams.per_aggregate
+                else (Contender("the bytes alone", ("source", "wire"), is_bound=True, packages=()),)
+            ),
+        ),
+        aims=(
+            Aim("wall_s", 4, "awslabs' connector", is_floor=True, inverse=True),
+            Aim("cpu_s_per_gb", 20),
+            Aim("cpu_s_per_gb", 1, "awslabs' connector"),
+            Aim("peak_mb", 1, "awslabs' connector"),
+        ),
+        options={"record_count": streams.record_count, "data_bytes": data_bytes},
+        streams=streams,
+        turns=2,
+        budget_s=budget_s,
+        is_quick=is_quick,
+        text=(
+            "What a query costs before its first record and per batch is the same at any size, so small backlogs cost more per "
+            "GB. Per record it is decoding, the copy from the Python worker to the JVM through a socket, and Spark's copy from "
+            "Arrow to rows. Compare with the row *bytes to Arrow*, and with the bytes alone: those are fetched over one "
+            "connection by one process, and nothing looks into them."
+        ),
+    )
+
+
+BACKLOG = (
+    _backlog(
+        "backlog-100mb", "Spark: a backlog of 100 MB, 4 shards, 1 KiB", Streams(4, 100_000), 70, is_quick=True
+    ),
+    _backlog("backlog-400mb", "Spark: a backlog of 400 MB, 16 shards, 1 KiB", Streams(16, 400_000), 60),
+    _backlog("backlog-270b", "Spark: a backlog of 54 MB, 4 shards, 270 B", Streams(4, 200_000, 270), 45),
+    _backlog(
+        "backlog-aggregated",
+        "Spark: a backlog of 54 MB, 4 shards, aggregates of 100 x 270 B",
+        Streams(4, 200_000, 270, per_aggregate=100),
+        40,
+    ),
+    Row(
+        key="quotas",
+        title="Spark: 80 MB with the service's quotas on, 4 shards, `local[2]`",
+        figure="quota_percent",
+        contenders=(Contender("Penstock", ("source", "penstock"), packages=("penstock", "pyspark")),),
+        aims=(Aim("quota_percent", 90, is_floor=True),),
+        options={
+            "record_count": 80_000,
+            "data_bytes": 80_000 * 1024,
+            "quota_bytes_per_s": 4 * 2 * MIB,
+        },
+        streams=Streams(4, 80_000, has_limits=True),
+        turns=2,
+        budget_s=35,
+        text="The bound is the quota itself, 2 MiB/s for each shard; what is missing is the start of the query. A shard may give "
+        "up to 10 MB in a call and then refuses reads until the quota allows for them, so a short run may be above 100 %.",
+    ),
+)
+
+
+def _latency(key: str, title: str, load: tuple[float, float, int], aims: tuple[Aim, ...]) -> Row:
+    return Row(
+        key=key,
+        title=title,
+        figure="median_s",
+        contenders=(
+            Contender("Penstock", ("latency", "penstock"), packages=("penstock", "pyspark")),
+            Contender("boto3, polling", ("latency", "boto3"), packages=("boto3",)),
+        ),
+        aims=aims,
+        options={"load": list(load)},
+        streams=Streams(2, has_limits=True, is_fresh=True),
+        turns=2,
+        budget_s=50,
+        text="The floor is Spark's own micro-batch: it writes its offsets and commits to the checkpoint before and after each "
+        "batch, plans the query and starts a task (see the row *empty query*). A record that comes while a batch runs waits "
+        "for its end. Each batch also claims its ends in the lease table.",
+    )
+
+
+LATENCY = (
+    _latency(
+        "latency-20",
+        "PutRecord to foreachBatch, 20 records/s",
+        (20.0, 8.0, 2),
+        (Aim("median_s", 0.35), Aim("p99_s", 1.0), Aim("after_idling_s", 1.0)),
+    ),
+    _latency(
+        "latency-500",
+        "PutRecord to foreachBatch, 500 records/s",
+        (500.0, 8.0, 0),
+        (Aim("median_s", 0.35), Aim("p99_s", 1.0)),
+    ),
+)
+
+
+def _idle(shards: int, limit_s: float) -> Row:
+    return Row(
+        key=f"idle-{shards}",
+        title=f"one record on {shards:,} idle shards",
+        figure="median_s",
+        contenders=(
+            Contender("Penstock", ("idle_shards", "penstock"), packages=("penstock", "pyspark")),
+            Contender("boto3, one after the other", ("idle_shards", "boto3"), packages=("boto3",)),
+        ),
+        aims=(Aim("median_s", limit_s),),
+        streams=Streams(shards, has_limits=True),
+        turns=1,
+        budget_s=25,
+        text="The driver asks every idle shard at most once a second, so half a second of waiting is built in; the rest is a "
+        "batch. Only shards with news have a task. Probing is bounded by the calls that the driver makes at once.",
+    )
+
+
+IDLE = (_idle(20, 0.4), _idle(100, 0.6), _idle(500, 1.0), _idle(1000, 1.5))
+
+
+def _planning(shards: int, limit_s: float | None, turns: int) -> Row:
+    return Row(
+        key=f"planning-{shards}",
+        title=f"planning a batch over {shards:,} shards that are behind",
+        figure="plan_s",
+        contenders=(
+            Contender("Penstock", ("planning", "penstock")),
+            Contender("boto3, one scan", ("planning", "boto3"), packages=("boto3",), is_bound=True),
+        ),
+        aims=() if limit_s is None else (Aim("plan_s", limit_s),),
+        streams=Streams(shards, 2 * shards, 100),
+        turns=turns,
+        budget_s=20,
+        is_quick=shards == 100,
+        text="One look at the lease table, of which the scan with boto3 is the measure; then each shard's claim is settled and "
+        "the offset is written as JSON.",
+    )
+
+
+PLANNING = (_planning(10, None, 1), _planning(100, None, 2), _planning(1000, 0.3, 2))
+
+# --- plain Python -----------------------------------------------------------------------------------------------
+
+
+def _consumer(shards: int, record_count: int, *, is_quick: bool = False) -> Row:
+    return Row(
+        key=f"consumer-{shards}",
+        title=f"consumer: {record_count:,} records of 200 B from {shards} shards",
+        figure="cpu_s_per_million",
+        contenders=(
+            Contender("Penstock", ("consumer", "penstock")),
+            Contender("boto3 in a loop", ("consumer", "boto3"), packages=("boto3",)),
+            Contender(
+                "async-kinesis",
+                ("consumer", "async-kinesis"),
+                environment="async-kinesis",
+                packages=("async-kinesis",),
+            ),
+        ),
+        aims=(Aim("cpu_s_per_million", 5, "boto3 in a loop", is_floor=True, inverse=True),),
+        options={"record_count": record_count},
+        streams=Streams(shards, record_count, 200),
+        budget_s=45,
+        is_quick=is_quick,
+        text="Start, the first leases and the shard listing cost the same at any size. Per record it is decoding and one "
+        "`Record` for the handler, made when it is looked at. The KCL in Java is not in the table: it is no single package, "
+        "and `make test-interop` builds it for the tests of interoperation.",
+    )
+
+
+def _producer(record_count: int) -> Row:
+    return Row(
+        key="producer",
+        title=f"producer: {record_count:,} records of 100 B to 4 shards",
+        figure="cpu_s_per_million",
+        contenders=(
+            Contender("Penstock", ("producer", "penstock")),
+            Contender("Penstock, aggregated", ("producer", "penstock-aggregated")),
+            Contender("Penstock, unordered", ("producer", "penstock-unordered")),
+            Contender("a Spark task's writer", ("producer", "task")),
+            Contender("a Spark task's writer, aggregated", ("producer", "task-aggregated")),
+            Contender("boto3 put_records", ("producer", "boto3"), packages=("boto3",)),
+            Contender(
+                "async-kinesis",
+                ("producer", "async-kinesis"),
+                environment="async-kinesis",
+                packages=("async-kinesis",),
+            ),
+        ),
+        aims=(Aim("cpu_s_per_million", 1, "boto3 put_records"), Aim("wall_s", 1, "boto3 put_records")),
+        options={"record_count": record_count},
+        streams=Streams(4, is_fresh=True),
+        budget_s=45,
+        is_quick=True,
+        text="boto3's loop does not keep the order of a key when an entry is refused, gives no receipt and never waits for "
+        "quotas. The difference is a receipt, a queue entry and a lock per record.",
+    )
+
+
+PYTHON = (
+    _consumer(8, 200_000, is_quick=True),
+    _consumer(100, 200_000),
+    _producer(40_000),
+    Row(
+        key="sink",
+        title="Spark sink: 40,000 records of 1 KiB to 4 shards",
+        figure="wall_s",
+        contenders=(
+            Contender("Penstock", ("sink", "penstock"), packages=("penstock", "pyspark")),
+            Contender(
+                "Penstock, aggregated", ("sink", "penstock-aggregated"), packages=("penstock", "pyspark")
+            ),
+            Contender("boto3 in foreachPartition", ("sink", "boto3"), packages=("boto3", "pyspark")),
+            Contender("rows to Python, no more", ("sink", "nothing"), packages=("pyspark",), is_bound=True),
+        ),
+        aims=(
+            Aim("wall_s", 1, "boto3 in foreachPartition"),
+            Aim("cpu_s", 1, "boto3 in foreachPartition"),
+        ),
+        options={"record_count": 40_000},
+        streams=Streams(4, is_fresh=True),
+        budget_s=80,
+        text="Spark makes the rows and hands them to Python, which the last contender does alone; the rest is PutRecords. The "
+        "writers and the commit run in Python processes of their own.",
+    ),
+    Row(
+        key="start-consumer",
+        title="start: from a new process to the first record",
+        figure="first_record_s",
+        contenders=(
+            Contender("Penstock", ("consumer", "penstock-first")),
+            Contender("boto3", ("consumer", "boto3-first"), packages=("boto3",)),
+        ),
+        aims=(Aim("first_record_s", 1.3, "boto3"),),
+        streams=Streams(4, 4_000, 200),
+        turns=5,
+        budget_s=15,
+        is_quick=True,
+        text="Imports, most of them botocore's, and its models of two services. Penstock also creates a lease table and takes its "
+        "leases.",
+    ),
+    Row(
+        key="start-query",
+        title="start: from `start()` of a query to its first record",
+        figure="first_record_s",
+        contenders=(
+            Contender("Penstock", ("start", "penstock"), packages=("penstock", "pyspark")),
+            Contender("an empty query", ("start", "python-source"), packages=("pyspark",), is_bound=True),
+        ),
+        aims=(),
+        streams=Streams(4, 4_000, 200),
+        budget_s=45,
+        text="An empty query is a source in Python with one row in memory: what Spark costs by itself. Beyond it, the source "
+        "creates a lease table, lists the shards and takes their leases. The aim of 1.3 times awslabs' start needs its jars.",
+    ),
+)
+
+# --- servers and fleets -----------------------------------------------------------------------------------------
+
+SERVERS = (
+    Row(
+        key="server",
+        title="embedded server, records of 1 KiB",
+        figure="get_records_mb_per_s",
+        contenders=(
+            Contender("Penstock", ("server", "penstock")),
+            Contender("Penstock, HTTP/2", ("server", "penstock-http2")),
+            Contender("Penstock, state folder", ("server", "penstock-state")),
+            Contender("moto", ("server", "moto"), packages=("moto",)),
+            Contender("kinesis-local 0.6.2", ("server", "kinesis-local"), packages=()),
+        ),
+        aims=(
+            Aim("get_records_mb_per_s", 10, "moto", is_floor=True),
+            Aim("put_records_mb_per_s", 10, "moto", is_floor=True),
+            Aim("get_records_mb_per_s", 10, "kinesis-local 0.6.2", is_floor=True),
+            Aim("put_records_mb_per_s", 10, "kinesis-local 0.6.2", is_floor=True),
+        ),
+        options={"seconds": 1.0},
+        turns=2,
+        budget_s=50,
+        takes_turn=False,
+        text="GetRecords sends text that was made when the record came, so a page costs a join and a write to the socket: the "
+        "client and the loopback take as much. PutRecords decodes base64 once, hashes the key and keeps both forms.",
+    ),
+)
+
+
+def _joining(before: int, after: int, shards: int) -> Row:
+    options = {"before": before, "after": after, "shard_count": shards}
+    return Row(
+        key=f"balance-{before}-{after}",
+        title=f"balance: {before} to {after} workers on {shards} leases",
+        figure="moves",
+        contenders=(
+            Contender("Penstock", ("balance", "join"), {**options, "policy": "even"}),
+            Contender("the KCL 2.x's rule", ("balance", "join"), {**options, "policy": "kcl2"}),
+        ),
+        aims=(Aim("moves", shards - -(-shards * before // after)), Aim("rounds", 2)),
+        turns=2,
+        budget_s=12,
+        is_quick=after == 10,
+        text="Each lease moves at most once, to a worker below its share. A worker that joins looks at the table once, asks for "
+        "its share, and is given each lease by its owner.",
+    )
+
+
+FLEETS = (
+    _joining(1, 2, 100),
+    _joining(1, 10, 100),
+    Row(
+        key="fleet-units",
+        title="DynamoDB units per hour, 100 workers and 1,000 leases at rest",
+        figure="units_per_hour",
+        contenders=(
+            Contender("Penstock", ("balance", "fleet"), {"policy": "even"}),
+            Contender("the KCL 2.x's rule", ("balance", "fleet"), {"policy": "kcl2"}),
+        ),
+        aims=(Aim("units_per_hour", 0.5, "the KCL 2.x's rule"),),
+        options={"workers": 100, "leases": 1000, "scenario": "calm"},
+        turns=1,
+        budget_s=20,
+        text="A lease is renewed every 3 s by one write, whatever the rule; the difference is in the reads. "
+        "[Fleets at size](fleet.md) has more scenarios.",
+    ),
+    Row(
+        key="balance-plan",
+        title="planning a round: 10,000 leases, 1,000 workers",
+        figure="even_ms",
+        contenders=(Contender("Penstock", ("balance", "plan")),),
+        aims=(Aim("even_ms", 25), Aim("by_throughput_ms", 25), Aim("by_zone_ms", 25)),
+        options={"leases": 10_000, "workers": 1_000},
+        budget_s=12,
+        text="Linear in the leases: one pass counts them, one chooses.",
+    ),
+)
+
+ROWS = (*DECODING, *BACKLOG, *LATENCY, *IDLE, *PLANNING, *PYTHON, *SERVERS, *FLEETS)
+
+NOT_MEASURED = {
+    "consumer beside the KCL 3 in Java": "the KCL is no single package; `make test-interop` builds it, for its own tests",
+    "producer beside the KPL": "its native process is in a Java package; `make test-interop` runs it",
+    "balance beside Disney's Rust KCL": "its rules are no policy of the simulator",
+    "balance 10 to 9 and 100 to 200 workers": "in [Fleets at size](fleet.md), with zones and rolling deployments",
+    "planning over 10,000 shards": "moto's table takes minutes to make so many leases",
+}
+"""What one would look for in the table, and why it is not there."""
