@@ -63,7 +63,7 @@ SUBSCRIPTIONS_APART_S: Final = 5.0
 """A consumer's call for a shard is refused for so long after its last one succeeded (API reference, SubscribeToShard)."""
 
 SUBSCRIBE_AGAIN_S: Final = SUBSCRIPTIONS_APART_S + 0.2
-"""How long after a subscription the next to the same shard is begun: calls are timed here and counted there."""
+"""How long after a subscription the next is begun: calls are timed here and counted there (API reference, SubscribeToShard)."""
 
 STREAM_CONSUMER_COUNT_MAX: Final = 20
 """Registered consumers of one stream; 50 with On-demand Advantage (API reference, RegisterStreamConsumer)."""
