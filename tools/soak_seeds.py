@@ -2,7 +2,7 @@
 
 `python tools/soak_seeds.py --seeds 2000 [--state .soak-seeds.json]` runs so many seeds of consumers and as many of Spark queries, and
 notes in the state file how far it came: ended at any moment, it goes on there. A seed that breaks an invariant is told in plain words,
-and printed as a test with as few faults as still break it. The exit code is 1 when there was one.
+and printed as a test with as few faults as still break it. The exit code is 1 when there was one, and 130 after Ctrl-C.
 """
 
 from __future__ import annotations
@@ -11,9 +11,13 @@ import argparse
 import json
 import multiprocessing
 import os
+import signal
 import sys
 import time
+import traceback
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import TypeAlias
 
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.run import SeedResult, run_scenario
@@ -22,16 +26,22 @@ from penstock.sim.shrinking import as_test, shrink
 KINDS = {"consumers": draw_scenario, "queries": draw_query_scenario}
 BEGIN = {"consumers": 350, "queries": 240}
 """The seeds before are run by the tests."""
-CHUNK = 50
+CHUNK = 20
 STORY_LINES = 60
 
+Seed: TypeAlias = tuple[str, int]
+"""A kind and a number."""
 
-def run(task: tuple[str, int]) -> tuple[str, int, str | None]:
+
+def run(seed: Seed) -> str | None:
     """Run one seed in a process of the pool; return what is to be told of it."""
-    kind, seed = task
-    scenario = KINDS[kind](seed)
-    result = run_scenario(scenario)
-    return kind, seed, None if result.violation is None else _describe(kind, scenario, result)
+    kind, number = seed
+    try:
+        scenario = KINDS[kind](number)
+        result = run_scenario(scenario)
+        return None if result.violation is None else _describe(kind, scenario, result)
+    except Exception:  # noqa: BLE001 - an assert of the machines is a find like any other, and the other seeds go on
+        return f"seed {number} of {kind} ends with an error:\n{traceback.format_exc()}"
 
 
 def _describe(kind: str, scenario: Scenario, result: SeedResult) -> str:
@@ -48,6 +58,38 @@ def _describe(kind: str, scenario: Scenario, result: SeedResult) -> str:
     return f"seed {scenario.seed} of {kind}: {result.violation}\n{story}\n\n{test}\n"
 
 
+def read_state(state: Path) -> dict[str, int]:
+    """Return the next seed of each kind."""
+    return {**BEGIN, **(json.loads(state.read_text()) if state.exists() else {})}
+
+
+def write_state(state: Path, reached: Mapping[str, int]) -> None:
+    """Keep the next seed of each kind; whoever is ended here leaves the state of before or this one."""
+    beside = state.with_name(f"{state.name}.new")
+    beside.write_text(json.dumps(reached))
+    beside.replace(state)
+
+
+def soak(seed_count: int, state: Path, run_all: Callable[[list[Seed]], Iterable[str | None]]) -> int:
+    """Run the next seeds of each kind and note how far they came; return how many of them failed.
+
+    Args:
+        seed_count: Of each kind.
+        state: The file that knows the next seeds.
+        run_all: Runs seeds, in any order, and gives what is to be told of each.
+    """
+    failures = 0
+    for begin in range(0, seed_count, CHUNK):
+        count = min(CHUNK, seed_count - begin)
+        reached = read_state(state)
+        for told in run_all([(kind, reached[kind] + place) for place in range(count) for kind in KINDS]):
+            if told is not None:
+                failures += 1
+                print(told, flush=True)
+        write_state(state, {kind: seed + count for kind, seed in reached.items()})
+    return failures
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", type=int, default=2_000, help="of each kind (default: 2000)")
@@ -55,21 +97,19 @@ def main() -> int:
         "--state", type=Path, default=Path(".soak-seeds.json"), help="how far the runs before came"
     )
     args = parser.parse_args()
-    reached = {**BEGIN, **(json.loads(args.state.read_text()) if args.state.exists() else {})}
-    failures, began_s = 0, time.monotonic()
-    # Forked processes would share the locks of logging and of pyarrow.
+    began_s = time.monotonic()
+    # Forked processes would share the locks of logging and of pyarrow. Ctrl-C reaches the whole group: the pool's processes
+    # are begun with it ignored, and end with the pool.
+    on_interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     with multiprocessing.get_context("spawn").Pool(os.cpu_count()) as pool:
-        for begin in range(0, args.seeds, CHUNK):
-            count = min(CHUNK, args.seeds - begin)
-            tasks = [(kind, reached[kind] + place) for place in range(count) for kind in KINDS]
-            for _, _, told in pool.imap_unordered(run, tasks):
-                if told is not None:
-                    failures += 1
-                    print(told, flush=True)
-            reached = {kind: seed + count for kind, seed in reached.items()}
-            args.state.write_text(json.dumps(reached))
+        signal.signal(signal.SIGINT, on_interrupt)
+        try:
+            failures = soak(args.seeds, args.state, lambda seeds: pool.imap_unordered(run, seeds))
+        except KeyboardInterrupt:
+            print(f"stopped; the next run goes on with {read_state(args.state)}")
+            return 130
     per_s = 2 * args.seeds / (time.monotonic() - began_s)
-    print(f"{2 * args.seeds} seeds, {failures} violations, {per_s:.1f} seeds/s; next: {reached}")
+    print(f"{2 * args.seeds} seeds, {failures} failed, {per_s:.1f} seeds/s; next: {read_state(args.state)}")
     return 1 if failures else 0
 
 
