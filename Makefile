@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest bench bench-quick bench-others coverage soak format docs site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-pythons bench bench-quick bench-others coverage soak format docs site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,21 @@ test-spark-35: java ## micro-batches driven by the program, on Spark 3.5
 test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark that is served
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
 	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
+
+# The Pythons that are served beside the oldest one, which `make test` runs with; each with the oldest Spark and the newest.
+PYTHONS := 3.12 3.13
+PYTHON_TESTS := tests/spark/test_imports.py tests/spark/session/test_smoke.py
+
+test-pythons: java ## import, batch and stream with every Python that is served, where this machine has it
+	@for version in $(PYTHONS); do \
+		python=$$($(PYTHON) tools/find_python.py $$version) || continue; \
+		for line in $(SPARK_OLDEST) $(lastword $(SPARK_LINES)); do \
+			folder=".venv-spark-$${line%.\*}-python-$$version"; \
+			"$$python" tools/spark_lines.py "$$folder" "$$line" && \
+			"$$folder/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) $(PYTHON_TESTS) \
+				|| exit 1; \
+		done; \
+	done
 
 soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_seeds.py

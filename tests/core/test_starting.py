@@ -77,15 +77,17 @@ def test_the_saved_positions_of_another_connector():
         ' "c": {"iteratorType": "AT_TIMESTAMP", "iteratorPosition": "1769860800000"},'
         ' "d": {"iteratorType": "TRIM_HORIZON", "iteratorPosition": ""},'
         ' "e": {"iteratorType": "AT_TIMESTAMP", "iteratorPosition": "2026-01-31T12:00:00Z"},'
-        ' "f": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "56", "subSequenceNumber": -1}}'
+        ' "f": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "56", "subSequenceNumber": -1},'
+        ' "g": {"iteratorType": "AFTER_SEQUENCE_NUMBER", "iteratorPosition": "57", "subSequenceNumber": "-1"}}'
     )
-    assert [start.of(shard) for shard in "abcdef"] == [
+    assert [start.of(shard) for shard in "abcdefg"] == [
         at_record("55", 2),
         SHARD_END,
         at_timestamp(NOON_MS),
         TRIM_HORIZON,
         at_timestamp(NOON_MS),
         at_record("56"),
+        at_record("57"),
     ]
 
 

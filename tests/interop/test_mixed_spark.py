@@ -74,6 +74,6 @@ def test_a_query_and_kcl_workers_lose_nothing_and_repeat_only_at_takeovers(
     report_repeats(history, run.workers.keys() - {run.worker.name}, record_property)
     assert everything_wrong(history) == {}
     assert run.killed["kcl2"] > 0
-    assert sum(run.killed.values()) >= plan.kills * 0.9
+    assert sum(run.killed.values()) >= plan.kills - 1  # a process may be gone before it is killed
     assert history.queries["first"].rows
     assert any(isinstance(each, Processed) for did in history.workers.values() for each in did)

@@ -112,7 +112,9 @@ def _parse_iterator(value: Mapping[str, Any], option: str) -> Position:
         return SHARD_END
     if kind == "AFTER_SEQUENCE_NUMBER":
         given = value.get("subSequenceNumber")
-        is_text = isinstance(given, str) and given.isdecimal() and len(given) < _SUB_DIGITS_MAX
+        is_text = (
+            isinstance(given, str) and len(given) < _SUB_DIGITS_MAX and given.removeprefix("-").isdecimal()
+        )
         sub = 0 if given is None else int(given) if is_text else given
         if not _is_whole(sub):
             raise PositionError(f"option {option}: subSequenceNumber {sub!r:.100} is no whole number")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
+    from penstock.spark.awslabs_checkpoint import saved_positions
     from penstock.spark.lag_listener import LagListener
     from penstock.spark.micro_batch_loop import MicroBatches, micro_batches
     from penstock.spark.micro_batch_write import write_kinesis
@@ -28,6 +29,7 @@ __all__ = [
     "align_to_shards",
     "lag",
     "micro_batches",
+    "saved_positions",
     "sink_report",
     "write_kinesis",
 ]
@@ -41,6 +43,7 @@ _HOMES: Final = {
     "align_to_shards": "align",
     "lag": "progress",
     "micro_batches": "micro_batch_loop",
+    "saved_positions": "awslabs_checkpoint",
     "sink_report": "sink_metrics",
     "write_kinesis": "micro_batch_write",
 }

@@ -1,0 +1,133 @@
+"""Going on where a query of awslabs' connector (`format("aws-kinesis")`) has stopped.
+
+Its checkpoint location has Spark's log, whose offsets say where a batch starts, and beside it a folder for each batch with a
+file for each shard, which says where the shard was read to. The files are read by Spark, from wherever it can read.
+
+Source:
+    awslabs/spark-sql-kinesis-connector 2.1: KinesisV2SourceOffset, HDFSMetadataCommitter.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_ENDS: Final = "shard-source"
+_HEAD: Final = 2
+"""Lines of an offset file before those of the sources: the format's version and the batch's metadata."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedBatch:
+    """What the log says about one source's part of a batch.
+
+    Args:
+        source: Place of the source in its query.
+        number: The batch's number, as the connector counts.
+        starts: Where each shard starts, as the connector writes it.
+    """
+
+    source: int
+    number: int
+    starts: Mapping[str, Mapping[str, Any]]
+
+
+def saved_positions(
+    spark: SparkSession,
+    checkpoint: str,
+    *,
+    stream: str | None = None,
+    metadata_path: str | None = None,
+    repeat_last_batch: bool = False,
+) -> str:
+    """Return the positions at which a stopped query of awslabs' connector would go on, for option `startingPosition`.
+
+    Args:
+        spark: A session that can read the checkpoint location.
+        checkpoint: The old query's checkpoint location. It is only read.
+        stream: Which stream's positions, where the query read several.
+        metadata_path: The old query's option `kinesis.metadataPath`, where it had one.
+        repeat_last_batch: Return where the last batch starts, though it is done. For queries that kept their positions in
+            DynamoDB (`kinesis.metadataCommitterType`).
+
+    Returns:
+        JSON. If the last batch was not committed, it is the place where that one starts.
+
+    Raises:
+        UsageError: There are no such positions; the message says where they were looked for.
+    """
+    offsets = _read(spark, f"{checkpoint}/offsets")
+    if not offsets:
+        raise UsageError(
+            f"{checkpoint} is no checkpoint location of a query that has run: it has no folder offsets"
+        )
+    last = max(offsets, key=int)
+    batch = parse_batch(offsets[last], stream, f"{checkpoint}/offsets/{last}")
+    is_repeated = repeat_last_batch or last not in _read(spark, f"{checkpoint}/commits")
+    if is_repeated or not batch.starts:
+        return join_positions(batch, {})
+    folder = f"{metadata_path or f'{checkpoint}/sources/{batch.source}'}/{_ENDS}/{batch.number}"
+    ends = _read(spark, folder, "*")
+    if not ends:
+        raise UsageError(
+            f"batch {last} of {checkpoint} is done, and {folder} does not say where it ended: name the query's "
+            "kinesis.metadataPath with metadata_path, or, where it kept its positions in DynamoDB, read the last batch again "
+            "with repeat_last_batch=True"
+        )
+    return join_positions(batch, {shard: json.loads(text) for shard, text in ends.items()})
+
+
+def parse_batch(text: str, stream: str | None, place: str) -> LoggedBatch:
+    """Return what an offset file says about a stream.
+
+    Args:
+        text: The file's content.
+        stream: The stream's name, or None where the query read only one.
+        place: The file, for messages.
+
+    Raises:
+        UsageError: There is no such stream, or several and none was named.
+    """
+    found: dict[str, LoggedBatch] = {}
+    for source, line in enumerate(text.splitlines()[_HEAD:]):
+        try:
+            document = json.loads(line)
+            metadata = document.pop("metadata")
+            found[metadata["streamName"]] = LoggedBatch(source, int(metadata["batchId"]), document)
+        except (ValueError, TypeError, KeyError, AttributeError):
+            continue  # a source of another kind
+    if stream is None and len(found) == 1:
+        return next(iter(found.values()))
+    if stream is None or stream not in found:
+        wanted = "a stream; name one with stream" if stream is None else f"stream {stream}"
+        raise UsageError(
+            f"{place} has no positions of {wanted} (streams that awslabs' connector read there: "
+            f"{', '.join(sorted(found)) or 'none'})"
+        )
+    return found[stream]
+
+
+def join_positions(batch: LoggedBatch, ends: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return where each shard of a batch goes on: where it was read to, or where it started."""
+    return json.dumps({**batch.starts, **ends}, sort_keys=True)
+
+
+def _read(spark: SparkSession, folder: str, pattern: str = "[0-9]*") -> dict[str, str]:
+    """Return the files of a folder by name; none where there is no such folder."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        files = spark.read.format("binaryFile").option("pathGlobFilter", pattern).load(folder)
+        rows = files.select("path", "content").collect()
+    except AnalysisException as error:
+        if "PATH_NOT_FOUND" not in str(error):
+            raise
+        return {}
+    return {row.path.rpartition("/")[2]: bytes(row.content).decode() for row in rows}
