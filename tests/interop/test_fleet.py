@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from company import TABLE, create_table, lease_log
 from company_checks import Began, CompanyHistory, Processed
 from fleet import (
     HANDED_OVER,
@@ -16,6 +17,7 @@ from fleet import (
 
 from penstock.core.leases.lease import Lease
 from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.local import LocalKinesis
 
 PUT = [("k", f"k/{number}") for number in range(4)]
 
@@ -69,3 +71,20 @@ def test_a_checkpoint_that_moved_back_is_found_unless_the_lease_was_created_agai
     assert list(everything_wrong(history)) == ["moved_back"]
     history.log[3:3] = [("shard", None)]
     assert moved_back(history) == []
+
+
+def test_the_log_of_a_table_holds_the_leases_of_kcl_3_and_leaves_out_its_other_rows():
+    lease = {"entityType": {"S": "LEASE"}, "checkpoint": {"S": "TRIM_HORIZON"}, "leaseCounter": {"N": "4"}}
+    leader = {"entityType": {"S": "LEADER"}, "ownerName": {"S": "kcl-1"}}
+    with LocalKinesis() as server:
+        create_table(server)
+        for key, row in (("shardId-000000000000", lease), ("Leader", leader)):
+            server.client("dynamodb").put_item(TableName=TABLE, Item={"leaseKey": {"S": key}, **row})
+        server.client("dynamodb").delete_item(
+            TableName=TABLE, Key={"leaseKey": {"S": "shardId-000000000000"}}
+        )
+        log = lease_log(server)
+    assert [(key, row and (row.counter, row.checkpoint)) for key, row in log] == [
+        ("shardId-000000000000", (4, TRIM_HORIZON)),
+        ("shardId-000000000000", None),
+    ]
