@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -19,6 +19,7 @@ from counterparts import PENSTOCK, Counterpart
 from harness import put_numbers
 from worker_process import WorkerProcess
 
+from penstock.core.position import Position
 from penstock.local import Handle, LocalKinesis
 
 WAIT_S = 240.0
@@ -177,22 +178,28 @@ def causes_of_repeats(history: CompanyHistory, gone: set[str]) -> Counter[str]:
         history: What queries and workers did.
         gone: Those that were killed or stopped for good; what they left had to be taken.
     """
-    by_record: dict[tuple[str, object], set[str]] = {}
+    by_record: defaultdict[tuple[str, Position], Counter[str]] = defaultdict(Counter)
     read = {name: query.rows for name, query in history.queries.items()}
     read |= {
         name: [each for each in did if isinstance(each, Processed)] for name, did in history.workers.items()
     }
     for name, records in read.items():
         for each in records:
-            by_record.setdefault((each.shard, place(each)), set()).add(name)
+            by_record[each.shard, place(each)][name] += 1
     readers = {
         shard: [(checkpoint, reader) for _, checkpoint, reader in takeovers(history, shard)]
         for shard in {shard for shard, _ in by_record}
     }
     causes: Counter[str] = Counter()
     for (shard, position), names in by_record.items():
-        in_order = [name for start, name in readers[shard] if name in names and start < position]
-        causes.update(cause(one, other, gone) for one, other in pairwise(in_order))
+        in_order = []
+        for start, name in reversed(readers[shard]):
+            if (
+                start < position and names[name] > 0
+            ):  # who had the lease more than once need not have read it each time
+                names[name] -= 1
+                in_order.append(name)
+        causes.update(cause(one, other, gone) for other, one in pairwise(in_order))
     return causes
 
 

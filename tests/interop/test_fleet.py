@@ -60,6 +60,16 @@ def test_a_repeat_has_the_cause_of_its_change_of_reader(one, other, gone, cause)
     assert causes_of_repeats(history, gone) == {cause: 1}
 
 
+def test_a_record_that_came_once_is_no_repeat_though_its_reader_had_the_lease_before():
+    history = taken("penstock-1", "kcl-2")
+    back = Lease("shard", counter=4, owner="penstock-1", checkpoint=at_record("2"))
+    history.log.append(("shard", back))
+    three = history.workers["kcl-2"].pop()
+    history.workers["penstock-1"] += [Began("shard", at_record("2")), three]
+    assert everything_wrong(history) == {}
+    assert causes_of_repeats(history, set()) == {TAKEN_BY_THE_KCL: 1}
+
+
 def test_a_repeat_without_a_begin_before_it_is_found():
     history = taken("kcl-1", "penstock-2", told=2)
     assert list(everything_wrong(history)) == ["too_often"]
