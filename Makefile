@@ -96,7 +96,7 @@ test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark
 
 # The Pythons that are served beside the oldest one, which `make test` runs with; each with the oldest Spark and the newest.
 PYTHONS := 3.12 3.13
-PYTHON_TESTS := tests/spark/test_imports.py tests/spark/session/test_smoke.py
+PYTHON_TESTS := tests/test_public_names.py tests/spark/session/test_smoke.py
 
 test-pythons: java ## import, batch and stream with every Python that is served, where this machine has it
 	@for version in $(PYTHONS); do \
