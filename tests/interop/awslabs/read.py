@@ -25,6 +25,7 @@ if connector == "awslabs":
     options = {
         "kinesis.streamName": "numbers",
         "kinesis.region": "us-east-1",
+        "kinesis.kinesisRegion": "us-east-1",
         "kinesis.endpointUrl": endpoint,
         "kinesis.consumerType": "GetRecords",
         "kinesis.startingPosition": "TRIM_HORIZON",
