@@ -13,7 +13,10 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
 from penstock.core.batches.query_shards import ShardState
+from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
+from penstock.core.reading.resume import IteratorType
+from penstock.core.shard import ChildShard
 from penstock.errors import AccessDenied, NotFound, Unavailable
 from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
@@ -57,6 +60,76 @@ def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
         )
     finally:
         poller.close()
+
+
+HOUR_MS = 3_600_000
+
+
+class OneShard:
+    """A shard whose records before a number have left the stream; it is at its tip, or closed and read to its end."""
+
+    def __init__(self, now_ms, *records, is_closed=False):
+        self.now_ms = now_ms
+        self.records = [Record(str(number)) for number in records]
+        self.is_closed = is_closed
+
+    def without_retries(self):
+        return self
+
+    def fetch_iterator(self, _stream, _key, start):
+        is_after = start.type is IteratorType.AFTER_SEQUENCE_NUMBER
+        return str(int(start.sequence_number) + is_after)
+
+    def fetch_records(self, _stream, iterator, _count):
+        left = [each for each in self.records if int(each.sequence_number) >= int(iterator)][:1]
+        after = str(int(left[0].sequence_number) + 1) if left else iterator
+        is_end = self.is_closed and not left
+        children = (ChildShard("c", ("s",), HashRange(0, 1)),) if is_end else ()
+        return RecordPage(left, None if is_end else after, 0, children, self.now_ms)
+
+
+@dataclass
+class Record:
+    """A record of one byte."""
+
+    sequence_number: str
+    data: bytes = b"x"
+    partition_key: str = "k"
+    arrival_s: float = 0.0
+
+
+@pytest.mark.parametrize("is_closed", [False, True], ids=["open", "closed"])
+@pytest.mark.parametrize("is_whole", [False, True], ids=["from a checkpoint", "from a claim"])
+@pytest.mark.parametrize(
+    ("left", "tip_age_h", "is_for_a_task"),
+    [
+        pytest.param((), None, True, id="gone, and nobody knows whether it was the last"),
+        pytest.param((), 30, True, id="gone, and others may have come and gone since the tip was seen"),
+        pytest.param((), 10, False, id="gone, and it was the last one within the retention"),
+        pytest.param((5,), None, False, id="there"),
+        pytest.param((5,), 30, False, id="there, and the tip was seen long ago"),
+    ],
+)
+def test_where_a_record_is_gone_the_tip_is_believed_only_if_nothing_can_have_gone_with_it(
+    left, tip_age_h, is_for_a_task, is_whole, is_closed
+):
+    now_ms = 100 * HOUR_MS
+    tip_ms = None if tip_age_h is None else now_ms - tip_age_h * HOUR_MS
+    state = ShardState(at_record("5"), is_whole=is_whole, tip_seen_ms=tip_ms)
+    clock = MovedClock(0.0)
+    clock.wall_ms = lambda: now_ms
+    poller = NewsPoller(OneShard(now_ms, *left, is_closed=is_closed), "s", 1.0, clock)
+
+    def is_decided():
+        poller.poll_due([("s", state)])
+        return state.has_news or state.is_finished or state.tip_seen_ms == now_ms
+
+    try:
+        wait_until(is_decided, "an answer")
+    finally:
+        poller.close()
+    assert state.has_news is is_for_a_task
+    assert state.is_finished is (is_closed and not is_for_a_task)
 
 
 ONE, TWO = "shardId-000000000000", "shardId-000000000001"

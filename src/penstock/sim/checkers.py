@@ -121,7 +121,7 @@ class OneOwner(Checker):
             return
         if not self.options.handover or self.options.policy is BalancePolicy.KCL2:
             return
-        if before.reader in self._unanswering:
+        if before.reader in self._unanswering or name_of(who) in self.history.foreign:
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         if unchanged_s < self.options.lease_duration_s * (1 - _CLOCK_TOLERANCE):

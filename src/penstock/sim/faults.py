@@ -78,7 +78,8 @@ class Scenario:
     Args:
         queries: The workers that are Spark queries.
         query_plan: What happens to them.
-        foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing.
+        foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing. Unless it is the rule
+            of all, they neither ask nor answer.
         limits: The workers that hold at most so many leases.
         delivery: How handlers of consumers are called, and what follows when they fail.
         on_data_loss: What readers of consumers do where records are gone.
@@ -138,6 +139,10 @@ def draw_scenario(seed: int) -> Scenario:
         options = replace(options, policy=BalancePolicy.KCL2, leases_to_acquire=None)
     elif mixture and options.policy is BalancePolicy.EVEN:
         limits = tuple((name, chance.randint(1, 3)) for name in drawn.workers[1:])
+    on_data_loss: Literal["warn", "fail"] = chance.choice(("warn", "warn", "fail"))
+    is_asked_in_vain = not mixture and options.handover and options.policy is BalancePolicy.EVEN
+    if is_asked_in_vain and len(drawn.workers) > 1 and chance.random() < 0.25:
+        foreign = frozenset(drawn.workers[:1])
     return replace(
         drawn,
         faults=faults,
@@ -145,7 +150,7 @@ def draw_scenario(seed: int) -> Scenario:
         foreign=foreign,
         limits=limits,
         delivery=delivery,
-        on_data_loss=chance.choice(("warn", "warn", "fail")),
+        on_data_loss=on_data_loss,
         retention_s=retention_s,
     )
 
@@ -260,7 +265,7 @@ def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
     faults = replace(
         drawn.faults,
         # A worker may leave off inside an aggregate, which a query that does not take it apart gives out whole again.
-        aggregate=aggregate if takes_apart or drawn.workers == tuple(drawn.queries) else 0.0,
+        aggregate=aggregate if takes_apart or len(drawn.workers) == len(drawn.queries) else 0.0,
         malformed_aggregate=chance.uniform(0.0, 0.1) if chance.random() < 0.2 else 0.0,
     )
     if retention_s is None:

@@ -15,7 +15,7 @@ from penstock.sim.loss_checkers import SLACK_MS, LossesTold
 from penstock.sim.query_checkers import Results
 
 _SHARD: Final = re.compile(r"shardId-\d+")
-_GOES_ON: Final = ("failOnDataLoss=false", "going on with the shards that are left")
+_GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")
 _ITERATOR_S: Final = 10.0
 """So long an iterator that was kept may go on behind records that have left the stream: it does not look back."""
 

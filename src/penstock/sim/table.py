@@ -11,10 +11,13 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import (
     Applied,
+    Checkpoint,
+    LateCheckpoint,
     LeaseWrite,
     Outcome,
     Refusal,
     Refused,
+    Renew,
 )
 
 WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None], None]
@@ -33,6 +36,8 @@ class SimTable:
         self.exists = False
         self.foreign: set[str] = set()
         """Workers that know nothing of Penstock's own attributes, as Java KCL workers."""
+        self.deaf: set[str] = set()
+        """Workers that neither ask for leases nor answer who asks, as Java KCL 2.x workers."""
         self._listener = listener
         self._met = met
         self._snapshots: list[tuple[float, tuple[Lease, ...]]] = []
@@ -40,10 +45,14 @@ class SimTable:
     def write(self, who: str, write: LeaseWrite) -> Outcome:
         """Do one conditional write."""
         before = self.rows.get(write.key)
-        outcome = self.decide(before, write)
+        name = who.partition("#")[0]
+        if before is not None and name in self.deaf:
+            outcome = _with_ask(before, write, self.decide(unasked(before), write))
+        else:
+            outcome = self.decide(before, write)
         if isinstance(outcome, Refused):
             self._met[f"refusal: {outcome.reason.name} of {type(write).__name__}"] += 1
-        elif who.partition("#")[0] in self.foreign:
+        elif name in self.foreign:
             outcome = _without_our_attributes(before, outcome)
         if isinstance(outcome, Applied):
             if outcome.lease is None:
@@ -76,6 +85,22 @@ class SimTable:
         self.rows.clear()
         self._snapshots.clear()
         self.exists = False
+
+
+def unasked(lease: Lease) -> Lease:
+    """Return a row as it looks to a worker that knows no asks: its reader is its owner."""
+    if lease.checkpoint_owner is None:
+        return lease
+    return replace(lease, owner=lease.checkpoint_owner, checkpoint_owner=None)
+
+
+def _with_ask(before: Lease, write: LeaseWrite, outcome: Outcome) -> Outcome:
+    """Return what a write leaves that does not touch who has asked for the lease."""
+    if not isinstance(outcome, Applied) or outcome.lease is None or before.checkpoint_owner is None:
+        return outcome
+    if not isinstance(write, Renew | Checkpoint | LateCheckpoint):
+        return outcome
+    return Applied(replace(outcome.lease, owner=before.owner, checkpoint_owner=before.checkpoint_owner))
 
 
 def _without_our_attributes(before: Lease | None, outcome: Applied) -> Applied:

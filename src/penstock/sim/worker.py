@@ -41,12 +41,16 @@ from penstock.core.leases.coordinator_events import (
     TableReady,
     Tick,
     WriteDone,
+    WriteOutcome,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.starting import with_moment
 from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
 from penstock.sim.reader import SimReader
+from penstock.sim.table import unasked
 
 
 class SimWorker(SimProcess):
@@ -69,6 +73,7 @@ class SimWorker(SimProcess):
         self._current: dict[str, SimReader] = {}
         self._waiting: dict[str, list[SimReader]] = {}
         self._wake = math.inf
+        self._hears_asks = name not in world.table.deaf
         self._handlers: dict[type, Callable[[Any], None]] = {
             WriteLease: self._write,
             ScanTable: self._scan,
@@ -88,7 +93,7 @@ class SimWorker(SimProcess):
         scenario = self.world.scenario
         limit = dict(scenario.limits).get(self.name)
         if self.name in scenario.foreign:
-            return replace(scenario.options, stream=None)
+            return replace(scenario.options, stream=None, policy=BalancePolicy.KCL2, leases_to_acquire=None)
         return scenario.options if limit is None else replace(scenario.options, max_leases=limit)
 
     # --- the clock of the consumer's parts ------------------------------------------------------------
@@ -152,10 +157,19 @@ class SimWorker(SimProcess):
     def _write(self, effect: WriteLease) -> None:
         self.call(
             f"write {type(effect.write).__name__}",
-            lambda: self.world.serve_write(self.who, effect.write),
+            lambda: self._as_seen(self.world.serve_write(self.who, effect.write)),
             lambda outcome: self.feed(WriteDone(effect.write_id, effect.write, outcome)),
             effect.write.key,
         )
+
+    def _as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
+        if self._hears_asks:
+            return outcome
+        if isinstance(outcome, Applied) and outcome.lease is not None:
+            return Applied(unasked(outcome.lease))
+        if isinstance(outcome, Refused) and outcome.row is not None:
+            return replace(outcome, row=unasked(outcome.row))
+        return outcome
 
     def _scan(self, effect: ScanTable) -> None:
         began_s, part = self.local_s(), effect.part
@@ -164,7 +178,8 @@ class SimWorker(SimProcess):
             if isinstance(result, Problem):
                 self.feed(ScanFailed(result))
             else:
-                self.feed(ScanDone(result[0], result[1], began_s, part))
+                rows = result[0] if self._hears_asks else tuple(map(unasked, result[0]))
+                self.feed(ScanDone(rows, result[1], began_s, part))
 
         name = "scan" if part is None or part.is_whole else "scan part"
         self.call(name, lambda: self.world.serve_scan(part), answer)
@@ -174,7 +189,10 @@ class SimWorker(SimProcess):
             if isinstance(result, Problem):
                 self.feed(FetchFailed(effect.key, result))
             else:
-                self.feed(LeaseFetched(effect.key, result[0]))
+                lease: Lease | None = result[0]
+                self.feed(
+                    LeaseFetched(effect.key, lease if lease is None or self._hears_asks else unasked(lease))
+                )
 
         self.call("fetch", lambda: self.world.serve_fetch(effect.key), answer, effect.key)
 

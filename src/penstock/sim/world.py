@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
+from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Create
 from penstock.core.position import TRIM_HORIZON
@@ -31,6 +32,8 @@ class World(Environment):
         self._incarnations: dict[str, int] = {}
         self._quiet_until = 0.0
         self.table.foreign = set(scenario.foreign)
+        if scenario.options.policy is not BalancePolicy.KCL2:
+            self.table.deaf = set(scenario.foreign)
 
     # --- the course of things -------------------------------------------------------------------------
 

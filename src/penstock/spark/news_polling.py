@@ -5,7 +5,8 @@ A shard whose last batch ended before the tip is known to have more and is never
 
 A probe is sent once. One that fails postpones its shard and no other; a shard that stays without an answer for longer than
 the deadline ends the query, with an error that names it. What only a task can find out (a shard that is gone, a position
-that the service refuses) counts as news: the task that is planned for it says what it means.
+that the service refuses, a record that has left the stream and may have taken others along) counts as news: the task that
+is planned for it says what it means.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from penstock.core.backoff import Backoff
 from penstock.core.batches.query_shards import ShardState
 from penstock.core.reading.lag import age_ms
 from penstock.core.reading.read_failures import FailureMeaning, judge_failure
-from penstock.core.reading.resume import plan_iterator
+from penstock.core.reading.resume import MissingRecord, judge_missing_record, plan_iterator
 from penstock.core.reading.service_clock import ServiceClock
 from penstock.errors import PenstockError, ServiceError, Unavailable
 from penstock.ports.clock import Chance, Clock
@@ -29,6 +30,7 @@ from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordP
 from penstock.runtime.threads import SYSTEM_THREADS, Threads
 
 _THREADS_MAX: Final = 16
+_RETENTION_MS: Final = 24 * 3_600_000
 _CHANCE: Final = random.SystemRandom()
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
@@ -104,6 +106,8 @@ class NewsPoller:
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
         self._service_clock = ServiceClock()
+        self.retention_ms = _RETENTION_MS
+        """How long the stream keeps a record; known when the stream is."""
 
     def poll_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
         """Probe every shard that is not known to have news and whose time has come.
@@ -147,7 +151,8 @@ class NewsPoller:
     # --- asking, on the pool's threads --------------------------------------------------------------------
 
     def _submit(self, key: str, state: ShardState) -> None:
-        iterator, start = state.iterator, _start_of(state)
+        iterator, start = state.iterator, self._start_of(state)
+        state.is_there &= iterator is not None
         self._pool.submit(lambda: self._put_answer(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
@@ -159,6 +164,24 @@ class NewsPoller:
         except Exception as error:  # noqa: BLE001 - raised again, or judged, by the thread that asked
             return _Answer(key, state, iterator, error=error)
         return _Answer(key, state, iterator, page=page)
+
+    def _start_of(self, state: ShardState) -> IteratorStart:
+        """Return where a probe begins: behind the position, unless records may have left the stream behind it since."""
+        number = state.position.sequence_number
+        if state.is_whole and number is not None and self._was_at_tip(state, self.service_now_ms()):
+            return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
+        return plan_iterator(state.position)
+
+    def _was_at_tip(self, state: ShardState, now_ms: int) -> bool:
+        meaning = judge_missing_record(
+            state.position,
+            tip_ms=state.tip_seen_ms,
+            is_foreign=False,
+            now_ms=now_ms,
+            retention_ms=self.retention_ms,
+            is_open_and_empty=True,
+        )
+        return meaning is MissingRecord.HARMLESS
 
     def _put_answer(self, answer: _Answer) -> None:
         with self._answered:
@@ -250,8 +273,9 @@ class NewsPoller:
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
             first = page.records[0]
-            if not state.is_whole and first.sequence_number == state.position.sequence_number:
-                inner = deaggregate(first.data)
+            if first.sequence_number == state.position.sequence_number:
+                state.is_there = True
+                inner = None if state.is_whole else deaggregate(first.data)
                 if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
                     # It is the record of the position itself, with nothing behind: look behind it next time.
                     state.is_whole = True
@@ -265,7 +289,13 @@ class NewsPoller:
             state.millis_behind_latest = age_ms(first.arrival_s, now_ms)
             return
         state.iterator = page.next_iterator
-        if page.next_iterator is None:
+        is_last = page.next_iterator is None
+        if (is_last or not page.millis_behind_latest) and not (
+            state.is_there or self._was_at_tip(state, now_ms)
+        ):
+            # The record of the position has left the stream, and may have taken others along: a task says what that means.
+            state.iterator, state.has_news = None, True
+        elif is_last:
             _end(state, page)
         elif page.millis_behind_latest > 0:
             # Empty pages on the way to records: a task goes through them at full speed.
@@ -279,11 +309,3 @@ def _end(state: ShardState, page: RecordPage) -> None:
     state.is_finished = bool(page.child_shards)
     state.has_news = not state.is_finished
     state.children = page.child_shards
-
-
-def _start_of(state: ShardState) -> IteratorStart:
-    if state.is_whole and state.position.sequence_number is not None:
-        return IteratorStart(
-            IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=state.position.sequence_number
-        )
-    return plan_iterator(state.position)

@@ -293,7 +293,7 @@ class Planner:
         summary = self._kinesis.fetch_summary(options.stream)
         check_stream(options.stream, summary, known)
         self._stream = StreamIdentity(summary.arn, summary.created_ms)
-        self._retention_ms = summary.retention_ms
+        self._retention_ms = self._poller.retention_ms = summary.retention_ms
         self._table.ensure_exists()
         worker = self._worker_id(known)
         refuse_hidden_sharing(self._table, worker, options, self._clock)

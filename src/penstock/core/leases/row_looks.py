@@ -38,7 +38,7 @@ class RowLooks:
 
     def look(self, now_s: float) -> None:
         """Begin the looks that are due."""
-        for key in [key for key, due_s in self._due_s.items() if due_s <= now_s]:
+        for key in sorted(key for key, due_s in self._due_s.items() if due_s <= now_s):
             if len(self._under_way) >= _UNDER_WAY_MAX:
                 return
             del self._due_s[key]
