@@ -121,7 +121,9 @@ class OneOwner(Checker):
             return
         if not self.options.handover or self.options.policy is BalancePolicy.KCL2:
             return
-        if before.reader in self._unanswering or name_of(who) in self.history.foreign:
+        if before.reader in self._unanswering or {before.reader, name_of(who)} & self.history.foreign:
+            return
+        if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         if unchanged_s < self.options.lease_duration_s * (1 - _CLOCK_TOLERANCE):
@@ -290,6 +292,7 @@ class FewDuplicates(Checker):
         found = self._found.setdefault(write.key, deque(maxlen=5))
         if isinstance(write, Reset):
             found.clear()
+            self._released.pop(write.key, None)
         found.append((who, self.history.now, after.checkpoint))
         if not isinstance(write, Release):
             return

@@ -117,7 +117,9 @@ class LossesTold(Checker):
         reader = self.history.readers.get((who, key, epoch))
         if reader is None or not (reader.deliveries or reader.position.is_record):
             return
-        shard = self.history.shards[key]
+        shard, row = self.history.shards[key], self.history.rows.get(key)
+        if self.history.foreign and row is not None and row.has_foreign_checkpoint:
+            return  # nobody noted whether more was behind it: where nothing is left, that is a doubt and no loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
             return
         gap = [

@@ -48,8 +48,11 @@ class QueryLossesTold(LossesTold):
         self._copied.add(name)
 
     def on_probed(self, who: str, key: str, server_ms: int) -> None:
-        """Remember when a driver was at the tip."""
-        self._probed[who, key] = server_ms
+        """Remember when a driver was at the tip; where the last record is gone, only who was there before knows that it is."""
+        shard, retention_ms = self.history.shards[key], self.history.retention_ms or 0
+        was_there = self._probed.get((who, key), 0) >= server_ms - retention_ms + SLACK_MS
+        if was_there or shard.trimmed < len(shard.sequences):
+            self._probed[who, key] = server_ms
 
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
