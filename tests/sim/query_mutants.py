@@ -270,7 +270,7 @@ SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
     Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 6, SimTable, "decide", take_clears_claims),
+    Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
     Mutant("a promotion is not fenced by its batch", CLAIMS, 103, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 3, SimTable, "decide", claims_without_the_lease),
     Mutant(
@@ -285,7 +285,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a refused claim is taken for one's own",
         CLAIMS,
-        1,
+        9,
         claimed_read,
         "judge_refused_claim",
         agrees_with_everything,
