@@ -283,8 +283,8 @@ def _producer(record_count: int) -> Row:
 
 
 PYTHON = (
-    _consumer(8, 200_000, is_quick=True),
-    _consumer(100, 200_000),
+    _consumer(8, 100_000, is_quick=True),
+    _consumer(100, 100_000),
     _producer(40_000),
     Row(
         key="sink",
