@@ -11,7 +11,7 @@ from virtual_world import TinyKinesis
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.core.position import SHARD_END, at_record
 from penstock.core.starting import StartingPosition
-from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, UsageError
+from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, PositionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.system_clock import SystemClock
 
@@ -213,6 +213,16 @@ def test_a_consumer_shows_what_it_reads_and_whether_it_runs(stream, table):
 def test_a_place_in_one_shard_is_no_start_for_all(start):
     with pytest.raises(OptionError, match=r"starting_position=.* is a place in one shard; give"):
         ConsumerOptions(starting_position=start)
+
+
+def test_a_start_at_a_moment_to_come_is_refused_before_a_lease_is_made(stream):
+    table = MemoryLeaseTable("app")
+    ports = ConsumerPorts(stream, table)
+    start = "AT_TIMESTAMP 2999-01-01T00:00:00Z"
+    consumer = Consumer("orders", "billing", print, ports=ports, starting_position=start)
+    with pytest.raises(PositionError, match=r"starting_position='AT_TIMESTAMP 2999.*has not come yet"):
+        consumer.start()
+    assert not table.scan().leases
 
 
 def test_where_the_service_is_does_not_go_with_ports(stream, table):

@@ -19,7 +19,7 @@ from penstock.core.position import (
     at_timestamp,
 )
 from penstock.core.reading.resume import plan_iterator
-from penstock.core.starting import StartingPosition, parse_starting, pin_latest
+from penstock.core.starting import StartingPosition, check_has_come, parse_starting, pin_latest
 from penstock.errors import PositionError
 
 NOON_MS = 1_769_860_800_000  # 2026-01-31T12:00:00Z
@@ -192,3 +192,21 @@ def expect_position_or_refusal(text):
             start = plan_iterator(position)
             if start.timestamp_ms is not None:
                 datetime.fromtimestamp(start.timestamp_ms / 1000, UTC)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AT_TIMESTAMP 2026-02-01T00:05:01Z",
+        '{"shardId-0": "AT_TIMESTAMP 2026-02-01T01:00:00Z", "*": "LATEST"}',
+    ],
+)
+def test_a_moment_to_come_is_refused(text):
+    now_ms = 1_769_904_000_000  # 2026-02-01T00:00:00Z
+    with pytest.raises(PositionError, match=r"--from x: this moment has not come yet; .* LATEST"):
+        check_has_come(parse_starting(text), now_ms, "--from x")
+
+
+@pytest.mark.parametrize("text", ["LATEST", "TRIM_HORIZON", "AT_TIMESTAMP 2026-02-01T00:05:00Z"])
+def test_a_moment_that_another_clock_may_show_already_is_not_refused(text):
+    check_has_come(parse_starting(text), 1_769_904_000_000, "--from x")

@@ -113,39 +113,32 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _start_of(args: argparse.Namespace) -> StartingPosition:
-    from penstock.core.position import at_timestamp
-    from penstock.core.starting import StartingPosition, parse_starting
+    from penstock.core.starting import StartingPosition, check_has_come, parse_starting
 
+    now_ms = int(time.time() * 1000)
     if args.since is None:
+        given = f"--from {args.start}"
         start = parse_starting(args.start or ("TRIM_HORIZON" if args.until_end else "LATEST"), "--from")
-        _check_has_come(start.default, f"--from {args.start}")
-        return start
-    age = _AGE.fullmatch(args.since.strip())
-    if age is None:
-        return StartingPosition(_moment(args.since))
-    age_s = int(age[1]) * _UNITS_S[age[2]]
-    return StartingPosition(at_timestamp(max(0, int((time.time() - age_s) * 1000))))
+    else:
+        given = f"--since {args.since}"
+        start = StartingPosition(_since(args.since, now_ms))
+    check_has_come(start, now_ms, given)
+    return start
 
 
-def _moment(text: str) -> Position:
+def _since(text: str, now_ms: int) -> Position:
+    from penstock.core.position import at_timestamp
     from penstock.core.starting import parse_starting
 
+    age = _AGE.fullmatch(text.strip())
+    if age is not None:
+        return at_timestamp(max(0, now_ms - int(age[1]) * _UNITS_S[age[2]] * 1000))
     try:
-        moment = parse_starting(f"AT_TIMESTAMP {text}", "--since").default
+        return parse_starting(f"AT_TIMESTAMP {text}", "--since").default
     except PositionError as error:
         raise OptionError(
             f"--since {text!r}: expected an age (30s, 10m, 2h, 1d) or a moment (2026-01-31T12:00:00Z)"
         ) from error
-    _check_has_come(moment, f"--since {text}")
-    return moment
-
-
-def _check_has_come(position: Position, given: str) -> None:
-    # The service refuses such a moment each time that it is asked.
-    if position.timestamp_ms is not None and position.timestamp_ms > time.time() * 1000:
-        raise OptionError(
-            f"{given}: this moment has not come yet; records that come from now on: --from LATEST"
-        )
 
 
 def _say_waiting(args: argparse.Namespace) -> str:

@@ -31,6 +31,7 @@ from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
 from penstock.core.keyword_options import merge_connection, merge_options
+from penstock.core.starting import check_has_come
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
@@ -184,7 +185,7 @@ class Consumer:
         """Start to work on threads of its own; return at once.
 
         Raises:
-            UsageError: No handler was given, or the consumer was started before.
+            UsageError: No handler was given, the consumer was started before, or it is to begin at a moment to come.
             NotFound, AccessDenied: The stream cannot be used.
         """
         self._home.check()
@@ -306,6 +307,9 @@ class Consumer:
             self.options.lease_duration_s,
             may_push=self.options.retrieval != "polling",
         )
+        clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
+        options = self.options
+        check_has_come(options.start, clock.wall_ms(), f"starting_position={options.starting_position!r}")
         summary = ports.kinesis.fetch_summary(self.stream)
         metrics = self._metrics
         if isinstance(metrics, PrometheusMetrics):
@@ -317,7 +321,6 @@ class Consumer:
                 raise UsageError("no handler")
             processor = HandlerProcessor(handler)
             factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
-        clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
         registration: ConsumerRegistration | None = None
         if self.options.retrieval != "polling" and ports.fan_out is not None:
             name = self.options.consumer_name or self.application

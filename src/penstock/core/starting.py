@@ -30,6 +30,7 @@ from penstock.errors import PositionError
 _MOMENT: Final = re.compile(r"^AT_TIMESTAMP\s*[:=\s]\s*(?P<moment>.+)$", re.IGNORECASE | re.DOTALL)
 _MOMENT_MAX_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _SUB_DIGITS_MAX: Final = 19
+_CLOCKS_APART_MS: Final = 300_000  # the service takes no request whose signature is further off
 _FORMS: Final = (
     "expected LATEST, TRIM_HORIZON, EARLIEST, AT_TIMESTAMP <ISO 8601 moment>, or JSON that names a position for "
     'each shard ({"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"})'
@@ -166,6 +167,25 @@ def _moment_ms(given: Any, raw: str) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=UTC)
     return round(moment.timestamp() * 1000)
+
+
+def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
+    """Make sure that no shard starts at a moment to come: the service refuses such a moment each time that it is asked.
+
+    Args:
+        starting: Where shards start.
+        now_ms: By this machine's clock.
+        given: What the user wrote, for the message.
+
+    Raises:
+        PositionError: A moment is later than what clocks may be apart.
+    """
+    positions = (starting.default, *starting.by_shard.values())
+    moments_ms = [each.timestamp_ms for each in positions if each.timestamp_ms is not None]
+    if max(moments_ms, default=0) > now_ms + _CLOCKS_APART_MS:
+        raise PositionError(
+            f"{given}: this moment has not come yet; for records that come from now on, start at LATEST"
+        )
 
 
 def pin_latest(position: Position, now_ms: int) -> Position:
