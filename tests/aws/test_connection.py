@@ -49,6 +49,19 @@ def test_endpoint_region_and_credentials_come_from_the_environment(server, bare_
     assert AwsKinesis(AwsOptions(read_timeout_s=31)).fetch_summary("s").name == "s"
 
 
+def test_an_environment_that_points_elsewhere_gets_another_client(server, bare_environment, monkeypatch):
+    with LocalKinesis() as other:
+        for each, name in ((server, "s"), (other, "only-there")):
+            for variable, value in each.environ().items():
+                monkeypatch.setenv(variable, value)
+            if each is other:
+                other.create_stream(name)
+            assert AwsKinesis(AwsOptions()).fetch_summary(name).arn.endswith(f"stream/{name}")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", server.endpoint_url)
+    with pytest.raises(NotFound):
+        AwsKinesis(AwsOptions()).fetch_summary("only-there")
+
+
 def test_a_profile_gives_credentials_and_region(server, bare_environment):
     (bare_environment / "config").write_text("[profile work]\nregion = us-east-1\n")
     (bare_environment / "credentials").write_text(

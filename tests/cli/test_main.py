@@ -122,6 +122,13 @@ def test_logs_are_json_where_it_is_asked_for(failing, monkeypatch, words):
     }
 
 
+def test_what_ends_a_command_is_json_too_where_it_is_asked_for(failing, capsys, caplog):
+    failing(Throttled("slow down"))
+    assert cli.main(["--log-json", "tail", "orders"]) == 1
+    assert not capsys.readouterr().err
+    assert [(each.name, each.getMessage()) for each in caplog.records] == [("penstock", "tail: slow down")]
+
+
 def test_a_defect_is_not_dressed_up_as_an_error_of_the_user(failing):
     failing(ZeroDivisionError("a defect"))
     with pytest.raises(ZeroDivisionError):

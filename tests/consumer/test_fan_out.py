@@ -7,6 +7,7 @@ from tiny_fan_out import TinyFanOut
 from virtual_world import HeldPool, World
 
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
+from penstock.consumer.fetching import ShardFetcher
 from penstock.errors import (
     NotFound,
     OptionError,
@@ -269,6 +270,22 @@ def test_a_step_that_waited_for_a_thread_while_its_lease_was_lost_leaves_no_conn
     assert not [each for each in world.fan_out.streams if each.is_open]
 
 
+def test_an_event_that_cannot_be_taken_is_read_again(world, monkeypatch, caplog):
+    give_page, failures = ShardFetcher.give_page, [ZeroDivisionError("a defect")]
+
+    def fail_once(*arguments):
+        if failures:
+            raise failures.pop()
+        give_page(*arguments)
+
+    monkeypatch.setattr(ShardFetcher, "give_page", fail_once)
+    worker = world.worker("w", **FAN_OUT)
+    sent = world.put(20, "a")
+    world.run(60, until=lambda: len(worker.data()) >= 20)
+    assert sorted(worker.data()) == sorted(sent)
+    assert "an event could not be taken" in caplog.text
+
+
 # --- the registered consumer ------------------------------------------------------------------------------
 
 
@@ -306,6 +323,23 @@ def test_a_consumer_that_stays_in_creation_is_an_error_after_a_minute(world):
     with pytest.raises(ResourceBusy, match=r"billing of stream arn:orders is CREATING"):
         registration(world).fetch_arn()
     assert 60 <= world.clock.now_s - began_s < 70
+
+
+def test_who_asks_while_another_thread_is_looking_does_not_wait(world, monkeypatch):
+    world.fan_out.consumers["billing"] = StreamConsumer("billing", "arn:b", "CREATING", 10**15)
+    mine, refusals = registration(world), []
+    sleep = world.clock.sleep
+
+    def ask_meanwhile(duration_s):
+        with pytest.raises(ResourceBusy, match="is being found or registered") as raised:
+            mine.fetch_arn()
+        refusals.append(raised.value)
+        world.fan_out.consumers["billing"] = StreamConsumer("billing", "arn:b", "ACTIVE", 0)
+        sleep(duration_s)
+
+    monkeypatch.setattr(world.clock, "sleep", ask_meanwhile)
+    assert mine.fetch_arn() == "arn:b"
+    assert len(refusals) == 1
 
 
 # --- options ----------------------------------------------------------------------------------------------

@@ -38,9 +38,7 @@ class MyRecordProcessor:
 
 @pytest.fixture(scope="module")
 def kinesis():
-    with (
-        LocalKinesis() as server
-    ):  # one for all: an SDK client keeps the endpoint that the environment named first
+    with LocalKinesis() as server:
         server.create_stream("orders", shards=4)
         yield server
 

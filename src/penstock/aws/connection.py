@@ -28,8 +28,20 @@ from penstock.errors import OptionError
 _RENEWALS_APART_S: Final = 1.0
 _KEYS_REMEMBERED: Final = 8
 
+_VARIABLES: Final = (
+    "AWS_ENDPOINT_URL",
+    "AWS_REGION",
+    "AWS_DEFAULT_REGION",
+    "AWS_PROFILE",
+    "AWS_CA_BUNDLE",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+)
+
 _lock = threading.Lock()
-_clients: Final[dict[tuple[str, AwsOptions], Any]] = {}
+_clients: Final[dict[tuple[str, AwsOptions], tuple[int, Any]]] = {}
+"""With a hash of the environment in which each was made: a program that points it elsewhere, as tests do, gets another client."""
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
 """How often credentials were fetched again, and when last."""
 
@@ -52,11 +64,13 @@ def client_for(service: str, options: AwsOptions) -> Any:
         OptionError: There is no region, or the region or endpoint cannot be one.
     """
     key = (service, options)
-    client = _clients.get(key)
-    if client is not None:
-        return client
+    environment = _environment_of(service)
+    found = _clients.get(key)
+    if found is not None and found[0] == environment:
+        return found[1]
     with _lock:
-        client = _clients.get(key)
+        found = _clients.get(key)
+        client = found[1] if found is not None and found[0] == environment else None
         if client is None:
             try:
                 client = _make_client(service, options)
@@ -71,8 +85,13 @@ def client_for(service: str, options: AwsOptions) -> Any:
                         f"cannot reach {service} with {options!r}: the endpoint in the environment cannot be one"
                     ) from None
                 raise OptionError(f"cannot reach {service} with {options!r}: {error}") from error
-            _clients[key] = client
+            _clients[key] = (environment, client)
         return client
+
+
+def _environment_of(service: str) -> int:
+    get = os.environ.get
+    return hash((get(f"AWS_ENDPOINT_URL_{service.upper()}"), *map(get, _VARIABLES)))
 
 
 def note_credentials(options: AwsOptions) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal
 
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
@@ -22,7 +22,7 @@ OPTION_FLAGS: Final = {
     "record_count_max": "--max-records",
     "checkpoint_interval_s": "--checkpoint-interval",
     "lease_duration_s": "--lease-duration",
-    "consumer_name": "--fan-out",
+    "consumer_name": "--fan-out (or --auto-fan-out)",
 }
 DESCRIPTION = "Print a stream's records as a worker of an application: leases, checkpoints, fair shares."
 
@@ -111,6 +111,12 @@ def parse_address(text: str) -> tuple[str, int]:
     return host or _LOOPBACK, int(port)
 
 
+def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "auto"]:
+    if args.fan_out is not None:
+        return "fan-out"
+    return "polling" if args.auto_fan_out is None else "auto"
+
+
 def run(args: argparse.Namespace) -> int:
     """Consume until SIGINT or SIGTERM; return the exit status."""
     from penstock.cli.output_reader import while_output_is_read
@@ -129,11 +135,7 @@ def run(args: argparse.Namespace) -> int:
         checkpoint_interval_s=args.checkpoint_interval,
         lease_duration_s=args.lease_duration,
         policy=args.policy,
-        retrieval="fan-out"
-        if args.fan_out is not None
-        else "polling"
-        if args.auto_fan_out is None
-        else "auto",
+        retrieval=_retrieval_of(args),
         consumer_name=args.fan_out or args.auto_fan_out or None,
         cold_start_jitter_s=min(5.0, args.lease_duration / 2),
         handler_retries_max=0,

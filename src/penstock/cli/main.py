@@ -125,6 +125,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:
+    if args.log_json:
+        logging.getLogger("penstock").error(
+            "%s: %s", args.command, message, exc_info=error if args.verbose else None
+        )
+        return status
     if args.verbose:
         for line in "".join(traceback.format_exception(error)).rstrip("\n").split("\n"):
             print(escape_text(line), file=sys.stderr)

@@ -66,7 +66,7 @@ def run(args: argparse.Namespace) -> int:
         raise OptionError(f"--count {args.count}: expected at least 1")
     if args.shard is not None and args.fan_out is not None:
         raise OptionError(
-            "--shard and --fan-out exclude each other: a registered consumer gets all shards; leave --fan-out out"
+            "--shard and --fan-out exclude each other: single shards are polled; leave one of them out"
         )
     options = ConsumerOptions(
         worker_id="tail",

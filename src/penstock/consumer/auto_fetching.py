@@ -66,6 +66,8 @@ class AutoFetcher(PushedFetcher):
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Begin one step of reading, or do it, or change the way of reading instead."""
+        if self._leave_lost(run):
+            return
         if not isinstance(fetch, FetchIterator | FetchPage):
             self._fetcher.fetch(run, fetch)
             return
@@ -77,8 +79,13 @@ class AutoFetcher(PushedFetcher):
             super().fetch(run, fetch)
         else:
             self._poll(run, choice, fetch)
-        if run.is_lost:  # this step waited for a thread while the run left
+        self._leave_lost(run)
+
+    def _leave_lost(self, run: ShardRun) -> bool:
+        """Leave a run that was lost while a step of it waited for a thread, or was done; return whether it was."""
+        if run.is_lost:
             self.leave(run)
+        return run.is_lost
 
     def leave(self, run: ShardRun) -> None:
         """End the subscription if there is one: before the lease is given away."""
@@ -87,7 +94,7 @@ class AutoFetcher(PushedFetcher):
 
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
         """Bring a run the page that it asked for."""
-        self._choice_of(run).on_event(page.millis_behind_latest)
+        self._choice_of(run).on_event(page.millis_behind_latest, self._clock.monotonic_s())
         super().give_page(run, page)
 
     def give_failure(self, run: ShardRun, error: PenstockError) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -9,10 +10,12 @@ from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.shard_run import Fetch, ShardRun
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.core.reading.resume import plan_iterator
-from penstock.errors import PenstockError
+from penstock.errors import ExpiredIterator, PenstockError
 from penstock.ports.clock import Clock
 from penstock.ports.kinesis import RecordPage
 from penstock.runtime.subscriptions import Subscriptions
+
+log = logging.getLogger("penstock.consumer")
 
 _SUBSCRIBED: Final = "subscribed"
 """What stands for the service's iterator; the subscription knows where it is."""
@@ -68,7 +71,14 @@ class PushedFetcher:
 
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
         """Bring a run the page that it asked for."""
-        self._fetcher.give_page(run, page, self._clock.monotonic_s())
+        try:
+            self._fetcher.give_page(run, page, self._clock.monotonic_s())
+        except Exception as error:
+            log.exception("shard %s: an event could not be taken, in an unexpected way", run.shard_id)
+            # The subscription is behind this event already: only a reader that begins again gets it once more.
+            run.on_fetch_failed(
+                ExpiredIterator(f"{type(error).__name__}: {error}", operation="SubscribeToShard")
+            )
         self._answered(run)
 
     def give_iterator(self, run: ShardRun) -> None:

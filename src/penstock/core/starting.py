@@ -30,7 +30,7 @@ from penstock.errors import PositionError
 _MOMENT: Final = re.compile(r"^AT_TIMESTAMP\s*[:=\s]\s*(?P<moment>.+)$", re.IGNORECASE | re.DOTALL)
 _MOMENT_MAX_MS: Final = 253_402_300_799_999  # the end of the year 9999
 _SUB_DIGITS_MAX: Final = 19
-_CLOCKS_APART_MS: Final = 300_000  # the service takes no request whose signature is further off
+_CLOCKS_APART_MS: Final = 30_000  # a position that is refused is tried again for longer than that
 _FORMS: Final = (
     "expected LATEST, TRIM_HORIZON, EARLIEST, AT_TIMESTAMP <ISO 8601 moment>, or JSON that names a position for "
     'each shard ({"shardId-...": "<sequence number>", "*": "TRIM_HORIZON"})'

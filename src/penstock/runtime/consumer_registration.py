@@ -76,31 +76,46 @@ class ConsumerRegistration:
         return self._arn is not None
 
     def _find_ahead(self) -> None:
-        pause_s = 0.0
+        pause_s = _AHEAD_PAUSE_S
         try:
-            self.fetch_arn()
+            self._find_alone()
+            pause_s = 0.0
         except PenstockError as error:
-            pause_s = _AHEAD_PAUSE_S
             log.warning("enhanced fan-out cannot be used, so shards are polled as before: %s", error)
         except Exception:
-            pause_s = _AHEAD_PAUSE_S
             log.exception("consumer %s could not be registered, in an unexpected way", self.name)
-        self._not_ahead_before_s = self._clock.monotonic_s() + pause_s
+        finally:
+            self._not_ahead_before_s = self._clock.monotonic_s() + pause_s
 
     def fetch_arn(self) -> str:
         """Return the ARN of the consumer; find or register it first if it is not known.
 
         Raises:
             Rejected: The stream has as many consumers as it may have.
-            PenstockError: The service refuses, or the consumer did not become ACTIVE in time.
+            ResourceBusy: It did not become ACTIVE in time, or another thread is looking for it just now: whoever waited
+                here would hold up the shards that are read without it.
+            PenstockError: The service refuses.
         """
-        arn = self._arn
-        if arn is not None:
+        arn = self._arn or self._find_alone()
+        if arn is None:
+            raise ResourceBusy(
+                f"consumer {self.name} of stream {self._stream_arn} is being found or registered",
+                operation="DescribeStreamConsumer",
+                resource=self._stream_arn,
+            )
+        return arn
+
+    def _find_alone(self) -> str | None:
+        """Find or register the consumer; None when another thread does so just now."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            arn = self._arn
+            if arn is None:
+                arn = self._arn = self._find_or_register().arn
             return arn
-        with self._lock:
-            if self._arn is None:
-                self._arn = self._find_or_register().arn
-            return self._arn
+        finally:
+            self._lock.release()
 
     def _find_or_register(self) -> StreamConsumer:
         deadline_s = self._clock.monotonic_s() + _DEADLINE_S

@@ -108,11 +108,12 @@ class ThreadPool:
                 return
             try:
                 task()
-            except Exception:
+            except BaseException:
                 # Tasks report by themselves; one that raises is a defect, and must not end the thread.
                 log.exception("a task of %s failed", self._name)
-            with self._lock:
-                self._unfinished -= 1
+            finally:
+                with self._lock:
+                    self._unfinished -= 1
 
 
 class Loop(Generic[E]):

@@ -14,7 +14,7 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import OptionError
 from penstock.ports.metrics import ForgettingMetrics, Metrics, NoMetrics
-from penstock.spark.progress import StreamLag, lag, lags_of_progress
+from penstock.spark.progress import StreamLag, lag, lags_of_progress, report_of
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -58,7 +58,7 @@ class LagListener(StreamingQueryListener):
 
     Args:
         warn_growth_s: Growth of the lag that is worth a warning.
-        metrics: Where lag, records and bytes go, with labels for query and stream; for instance
+        metrics: Where lag and records go, with labels for query and stream; for instance
             `penstock.consumer.metrics_prometheus.PrometheusMetrics(port=9464)`.
 
     Raises:
@@ -82,11 +82,12 @@ class LagListener(StreamingQueryListener):
         progress = event.progress
         query = str(progress.id)
         self._names.setdefault(query, progress.name or query)
-        for source in lags_of_progress(progress):
-            self._log_batch(query, progress.batchId, source)
+        # A source tells of the batch that was settled last, in some progresses again. Spark's own count is of this one.
+        row_counts = [each.numInputRows for each in progress.sources if report_of(each) is not None]
+        for source, row_count in zip(lags_of_progress(progress), row_counts, strict=True):
+            self._log_batch(query, progress.batchId, source, row_count)
             labels = {"query": self._names[query], "stream": source.stream}
-            self._metrics.count("records", source.record_count, labels)
-            self._metrics.count("bytes", source.bytes_count, labels)
+            self._metrics.count("records", row_count, labels)
             self._look_at(query, source)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
@@ -105,13 +106,12 @@ class LagListener(StreamingQueryListener):
             self._show(key, {}, self._watched.pop(key))
         self._names.pop(query, None)
 
-    def _log_batch(self, query: str, batch: int, source: StreamLag) -> None:
+    def _log_batch(self, query: str, batch: int, source: StreamLag, row_count: int) -> None:
         _log.info(
-            "query %s, batch %d: %d records (%d bytes) of stream %s; lag %.1f s, %d of %d leases",
+            "query %s, batch %d: %d records of stream %s; lag %.1f s, %d of %d leases",
             self._names[query],
             batch,
-            source.record_count,
-            source.bytes_count,
+            row_count,
             source.stream,
             source.max_millis_behind_latest / 1000,
             source.held_leases,

@@ -120,7 +120,8 @@ class TaskSubscription:
                 case Opened():
                     self._is_open = True
                 case Pushed(page):
-                    self._page = page
+                    if self._end is None:  # later, the shard is polled already
+                        self._page = page
                 case Ended():
                     self._end = SubscriptionEnd.OVER if self._is_open else SubscriptionEnd.REFUSED
             self._changed.notify_all()

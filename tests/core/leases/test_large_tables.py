@@ -1,5 +1,6 @@
 """Workers of a large fleet: each watches a part of the lease table, and reads what lies elsewhere by its key."""
 
+from collections import Counter
 from dataclasses import replace
 from math import inf
 
@@ -64,6 +65,15 @@ def test_a_zone_that_is_lost_leaves_every_part_most_of_its_watchers(workers, lea
         watchers.setdefault(part, []).append(zone_of(worker))
     for zones in watchers.values():
         assert all(zones.count(zone) <= len(zones) / 2 for zone in "abc")
+
+
+@pytest.mark.parametrize("zones", [2, 3, 12, 48, 96])
+def test_every_part_is_watched_however_many_zones_the_workers_name(zones):
+    fleet = [f"zone{number % zones}/w{number}" for number in range(96)]
+    plans = [plan_looks(OPTIONS, worker, 2000, fleet) for worker in fleet]
+    watchers = Counter(plan.part for plan in plans)
+    assert len(watchers) == plans[0].part.count == 16
+    assert set(watchers.values()) == {6}
 
 
 @pytest.mark.parametrize(("workers", "leases"), [(100, 1000), (700, 10_000), (1000, 10_000), (500, 20_000)])

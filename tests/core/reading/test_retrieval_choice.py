@@ -39,6 +39,11 @@ class Shard:
             place += 1
             self.now_s += 1.0
 
+    def be_given_events(self, duration_s: float) -> None:
+        """Take events at the tip, as an idle shard has them."""
+        self.now_s += duration_s
+        self.choice.on_event(0, self.now_s)
+
     @property
     def plan(self) -> Change | None:
         return self.choice.plan_change(self.now_s)
@@ -123,8 +128,8 @@ def test_fan_out_is_kept_for_its_time_and_then_polling_is_tried():
     shard = Shard()
     shard.until_planned(5)
     shard.make(CONTENDED, chance=0.0)
-    shard.choice.on_event(0)
     shard.now_s += 899.0
+    shard.choice.on_event(0, shard.now_s)
     assert shard.plan is None
     shard.now_s += 1.0
     shard.make(TRIAL)
@@ -136,11 +141,20 @@ def test_a_shard_that_is_behind_stays_with_fan_out():
     shard = Shard()
     shard.until_planned(5)
     shard.make(CONTENDED)
-    shard.choice.on_event(10_001)
     shard.now_s += 2000.0
+    shard.choice.on_event(10_001, shard.now_s)
     assert shard.plan is None
-    shard.choice.on_event(10_000)
+    shard.choice.on_event(10_000, shard.now_s)
     assert shard.plan == TRIAL
+
+
+def test_a_shard_whose_handler_holds_events_up_stays_with_fan_out():
+    shard = Shard()
+    shard.until_planned(5)
+    shard.make(CONTENDED)
+    shard.choice.on_event(0, shard.now_s)
+    shard.now_s += 2000.0  # what the last event told is long ago
+    assert shard.plan is None
 
 
 def test_a_trial_that_fails_ends_sooner_and_the_next_one_comes_later():
@@ -151,7 +165,7 @@ def test_a_trial_that_fails_ends_sooner_and_the_next_one_comes_later():
         shard.make(CONTENDED)
         began_s = shard.now_s
         while shard.plan is None:
-            shard.now_s += 100.0
+            shard.be_given_events(100.0)
         held_s.append(shard.now_s - began_s)
         shard.make(TRIAL)
         assert shard.until_planned(5) <= 20.0
@@ -162,12 +176,12 @@ def test_a_trial_that_lasted_is_forgotten():
     shard = Shard()
     shard.until_planned(5)
     shard.make(CONTENDED)
-    shard.now_s += 900.0
+    shard.be_given_events(900.0)
     shard.make(TRIAL)
     shard.poll(901.0, 0)
     assert shard.until_planned(5) >= 30.0
     shard.make(CONTENDED)
-    shard.now_s += 900.0
+    shard.be_given_events(900.0)
     assert shard.plan == TRIAL
 
 
@@ -186,7 +200,7 @@ def test_a_subscription_that_does_not_work_is_given_up(errors, expected):
     shard.make(CONTENDED)
     for error in errors:
         if error == "event":
-            shard.choice.on_event(0)
+            shard.choice.on_event(0, shard.now_s)
         else:
             shard.choice.on_push_failed(error)
     assert shard.plan == expected
@@ -203,7 +217,7 @@ def test_fan_out_that_does_not_work_is_tried_ever_more_rarely_until_an_event_com
         pauses_s.append(shard.until_planned(5))
     assert pauses_s == [60.0, 120.0, 240.0, 480.0, 900.0, 900.0]
     shard.make(CONTENDED)
-    shard.choice.on_event(0)
+    shard.choice.on_event(0, shard.now_s)
     shard.choice.on_push_failed(AccessDenied("policy"))
     shard.make(PUSH_FAILED)
     assert shard.until_planned(5) == 60.0

@@ -275,8 +275,10 @@ class Kcl3Membership:
             self._has_reported = True
         else:
             self._turn.report_failed_call("reporting this worker's metrics", problem, detail)
-            if problem is Problem.REFUSED and self._is_native and not self._has_reported:
-                self._refuse(Refusal.UNREPORTED, detail)
+            if problem is Problem.REFUSED and not self._has_reported:
+                self._is_listed = False  # there is no report to take back
+                if self._is_native:
+                    self._refuse(Refusal.UNREPORTED, detail)
         if self._is_stopping:
             self._withdraw()
 

@@ -9,8 +9,8 @@ time. So the fleet's reads grow with the leases, and no more with workers x leas
 | at the part | every round, and when a lease in it expires | leases that nobody reads |
 | at the whole table | one after the other, as the budget allows | the balance, holes, finished leases |
 
-Workers choose their parts by their places on a ring, so that each part has as many watchers as any other. Each zone that
-the workers' ids name is a ring of its own: when a zone is lost, no part loses all of its watchers.
+Workers choose their parts by their places on a ring, so that each part has as many watchers as any other. On the ring the
+workers of each zone that the ids name stand evenly apart: when a zone is lost, no part loses all of its watchers.
 """
 
 from __future__ import annotations
@@ -74,10 +74,21 @@ def plan_looks(options: CoordinatorOptions, me: str, row_count: int, workers: Co
         row_count: Rows of the lease table.
         workers: Live workers, this one included.
     """
-    place, zone = tie(me), zone_of(me)
-    neighbours = [worker for worker in workers if zone_of(worker) == zone]
-    rank = sum(tie(worker) < place for worker in neighbours)
-    return _plan(options, row_count, len(workers), (rank + 0.5) / len(neighbours))
+    ring = _ring_of(workers)
+    return _plan(options, row_count, len(workers), (ring.index(me) + 0.5) / len(ring))
+
+
+def _ring_of(workers: Collection[str]) -> list[str]:
+    """Return the workers in an order in which those of each zone stand evenly apart."""
+    zones: dict[str, list[str]] = {}
+    for worker in sorted(workers, key=tie):
+        zones.setdefault(zone_of(worker), []).append(worker)
+    places = [
+        ((rank + 0.5) / len(members), tie(zone), worker)
+        for zone, members in zones.items()
+        for rank, worker in enumerate(members)
+    ]
+    return [worker for _, _, worker in sorted(places)]
 
 
 def plan_first_looks(options: CoordinatorOptions, me: str, row_count: int) -> LookPlan:

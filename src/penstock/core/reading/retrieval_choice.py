@@ -139,7 +139,8 @@ class RetrievalChoice:
         self._trial_until_s = float("-inf")
         self._not_before_s = float("-inf")
         self._retry_s = _RETRY_S
-        self._behind_ms = 0
+        self._behind_ms = 0  # as of the last event
+        self._event_s = 0.0
         self._push_failures = 0
         self._is_push_given_up = False
         self._begin_count(chance)
@@ -160,7 +161,9 @@ class RetrievalChoice:
         if self._retrieval is Retrieval.FAN_OUT:
             if self._is_push_given_up:
                 return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
-            if now_s >= self._not_before_s and self._behind_ms <= _TIP_MS_MAX:
+            # A handler that holds events up falls behind without an event that tells it.
+            behind_ms = self._behind_ms + (now_s - self._event_s) * 1000
+            if now_s >= self._not_before_s and behind_ms <= _TIP_MS_MAX:
                 return Change(Retrieval.POLLING, ChangeReason.TRIAL)
             return None
         since_s = self._contended_since_s
@@ -185,6 +188,7 @@ class RetrievalChoice:
             self._hold_s = min(self._hold_s * 2, longest_s) if is_trial_failed else self._options.hold_s
             self._not_before_s = now_s + self._hold_s * (1 + chance / 4)
             self._push_failures = self._behind_ms = 0
+            self._event_s = now_s
             self._is_push_given_up = False
         elif change.why is ChangeReason.PUSH_FAILED:
             self._not_before_s = now_s + self._retry_s * (1 + chance / 4)
@@ -221,9 +225,9 @@ class RetrievalChoice:
 
     # --- fan-out ---
 
-    def on_event(self, millis_behind_latest: int) -> None:
+    def on_event(self, millis_behind_latest: int, now_s: float) -> None:
         """Learn that an event was pushed."""
-        self._behind_ms = millis_behind_latest
+        self._behind_ms, self._event_s = millis_behind_latest, now_s
         self._push_failures = 0
         self._retry_s = _RETRY_S
 

@@ -324,7 +324,7 @@ class ShardReader:
         """
         self.options = options
         self._iterator = None
-        self._failures = self._quiet_reads = 0
+        self._failures = self._quiet_reads = self._doubts = 0
         self._failing_since_s = None
         self._not_before_s = now_s
 
