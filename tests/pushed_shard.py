@@ -161,6 +161,7 @@ class Service:
     subscribed: list = field(default_factory=list)
     refusals: list = field(default_factory=list)
     is_silent: bool = False
+    is_unanswered: bool = False
     sends_twice: bool = False
     break_after: int | None = None
     break_with: object = None
@@ -204,7 +205,8 @@ class Service:
         assert (consumer_arn, shard_id) == (CONSUMER, SHARD)
         self.subscribed.append((self.time.now_s, start))
         stream = Subscribed(self, tell, self._place_of(start), self.time.now_s, is_silent=self.is_silent)
-        self.time.at(0.05, lambda: self._open(stream))
+        if not self.is_unanswered:
+            self.time.at(0.05, lambda: self._open(stream))
         return stream
 
     def _open(self, stream):

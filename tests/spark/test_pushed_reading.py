@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
 from itertools import pairwise
 
 import pytest
 
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.errors import ClaimConflict, NotFound, ResourceBusy, Unavailable
+from penstock.errors import AccessDenied, ClaimConflict, NotFound, ResourceBusy, Unavailable
 from penstock.ports.fan_out import Broken, Ended
 from penstock.spark.kept_subscriptions import KEPT_MAX, UNUSED_S, KeptSubscriptions
 from penstock.spark.pushed_reading import PATIENCE_S
@@ -89,7 +90,7 @@ def test_an_event_that_a_limit_cuts_keeps_its_rest_for_the_next_batch():
 def test_a_subscription_goes_on_only_where_everything_behind_will_come():
     query = Query()
     start = IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, "1007")
-    subscription = TaskSubscription(query.time.condition(), start)
+    subscription = TaskSubscription(query.time.condition(), start, 0.0)
     assert not subscription.may_continue("1000", is_cut=False)
     assert not subscription.may_continue(None, is_cut=False)
     assert subscription.may_continue("1007", is_cut=False)
@@ -110,6 +111,35 @@ def test_a_refused_subscription_delays_nothing_and_is_counted(error):
     assert query.note.pushed_count == 0
     assert query.note.push_ends == {"refused": len(query.service.subscribed)}
     assert query.time.now_s - began_s == pytest.approx(polling.time.now_s - began_s)
+
+
+def test_a_subscription_without_an_answer_is_given_up_and_begun_again():
+    query = Query()
+    query.service.is_unanswered = True
+    ends = Counter()
+    for number in range(20):
+        query.service.put(1)
+        assert query.process.read() == [number]
+        ends += Counter(query.note.push_ends)
+        query.time.sleep(2.0)
+    assert 2 <= ends["silent"] <= 4
+    query.service.is_unanswered = False
+    query.time.sleep(30.0)
+    query.service.put(100)
+    query.process.read()
+    assert query.service.open_count == 1
+
+
+def test_a_policy_that_forbids_to_subscribe_is_warned_of_once(caplog):
+    query = Query()
+    query.service.refusals = [AccessDenied("kinesis:SubscribeToShard")] * 99
+    for _ in range(50):
+        query.service.put(1)
+        query.process.read()
+        query.time.sleep(1.0)
+    assert len(query.service.subscribed) > 1
+    assert [each.levelname for each in caplog.records] == ["WARNING"]
+    assert "kinesis:SubscribeToShard" in caplog.text
 
 
 def test_a_refused_subscription_is_tried_again_ever_more_rarely():
@@ -302,7 +332,7 @@ def test_the_last_one_is_closed_by_one_call_whatever_the_moment_is_rounded_to():
         query.time.now_s = chance.uniform(0.0, 1e5)
         calls = []
         kept = KeptSubscriptions(query.time, lambda delay_s, function, calls=calls: calls.append(function))
-        subscription = TaskSubscription(query.time.condition(), BEGINNING)
+        subscription = TaskSubscription(query.time.condition(), BEGINNING, 0.0)
         kept.keep(KEY, TRIM_HORIZON, subscription, query.time.now_s)
         (close_unused,) = calls
         close_unused()
@@ -317,7 +347,7 @@ def test_a_process_keeps_a_bounded_number_of_subscriptions():
         for _ in range(KEPT_MAX + 5)
     ]
     for index, stream in enumerate(streams):
-        subscription = TaskSubscription(query.time.condition(), BEGINNING)
+        subscription = TaskSubscription(query.time.condition(), BEGINNING, 0.0)
         subscription._stream = stream
         kept.keep(("service", "c", str(index)), TRIM_HORIZON, subscription, float(index))
     assert len(kept) == KEPT_MAX

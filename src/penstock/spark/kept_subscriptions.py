@@ -116,12 +116,17 @@ class KeptSubscriptions:
                 self._pauses.popitem(last=False)
             return True
 
-    def note_failed(self, key: Key, now_s: float, chance: float) -> None:
-        """Note that a subscription was refused, taken over or lost: the more in a row, the later the next one."""
+    def note_failed(self, key: Key, now_s: float, chance: float) -> bool:
+        """Note that a subscription was refused, taken over or lost: the more in a row, the later the next one.
+
+        Returns:
+            Whether it is the first one in a row.
+        """
         with self._lock:
             pause = self._pauses.setdefault(key, _Pause(now_s))
             pause.refusals += 1
             pause.until_s = now_s + _REFUSED_S_MIN + _REFUSED.delay_s(pause.refusals, chance)
+            return pause.refusals == 1
 
     def note_used(self, key: Key) -> None:
         """Note that a subscription brought something."""

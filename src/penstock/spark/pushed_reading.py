@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.resume import plan_iterator
-from penstock.errors import PenstockError, Throttled
+from penstock.errors import AccessDenied, NotFound, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut
 from penstock.ports.kinesis import RecordPage
@@ -27,6 +27,8 @@ _log: Final = logging.getLogger("penstock.spark")
 
 PATIENCE_S: Final = 1.0
 """How long an event may be awaited before the shard is polled."""
+UNANSWERED_S: Final = 10.0
+"""How long a subscription may stay without an answer, over several batches."""
 BEHIND_S: Final = 10.0
 """How far behind the tip `auto` subscribes."""
 NEEDED_FOR_S: Final = 60.0
@@ -93,7 +95,8 @@ class PushedReading:
         if not is_sure or not self._kept.may_subscribe(self._key, self._clock.monotonic_s()):
             return
         place = replace(position, sub_sequence_number=0) if position.is_record else position
-        self._subscription = TaskSubscription(self._threads.condition(), plan_iterator(place))
+        now_s = self._clock.monotonic_s()
+        self._subscription = TaskSubscription(self._threads.condition(), plan_iterator(place), now_s)
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
     def learn_lag(self, millis_behind_latest: int) -> None:
@@ -151,13 +154,21 @@ class PushedReading:
 
     def _let_go_if_over(self) -> None:
         subscription = self._subscription
-        if subscription is None or subscription.end is None:
+        if subscription is None:
             return
+        now_s = self._clock.monotonic_s()
+        if now_s - subscription.begun_s >= UNANSWERED_S:
+            subscription.give_up()
         why = subscription.end
+        if why is None:
+            return
         self._ends[why.value] += 1
-        if why is not SubscriptionEnd.OVER:
-            self._kept.note_failed(self._key, self._clock.monotonic_s(), self._chance.random())
-        _log.debug(
+        is_first = why is not SubscriptionEnd.OVER and self._kept.note_failed(
+            self._key, now_s, self._chance.random()
+        )
+        is_for_the_user = is_first and isinstance(subscription.error, AccessDenied | NotFound)
+        _log.log(
+            logging.WARNING if is_for_the_user else logging.DEBUG,
             "shard %s: the subscription of consumer %s is %s, reading goes on by GetRecords: %s",
             self._key[2],
             self._key[1],

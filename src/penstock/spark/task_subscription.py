@@ -30,11 +30,13 @@ class TaskSubscription:
     Args:
         changed: Nobody else's.
         start: Where it begins.
+        begun_s: When, in monotonic seconds.
     """
 
-    def __init__(self, changed: Condition, start: IteratorStart) -> None:
+    def __init__(self, changed: Condition, start: IteratorStart, begun_s: float) -> None:
         self._changed = changed
         self._start = start
+        self.begun_s = begun_s
         self._stream: EventStream | None = None
         self._is_open = False
         self._is_closed = False
@@ -63,6 +65,12 @@ class TaskSubscription:
             self._stream = fan_out.subscribe(consumer_arn, shard_id, self._start, self._tell)
         except PenstockError as error:
             self._tell_error(error)
+
+    def give_up(self) -> None:
+        """Let it be over if the service has not answered yet."""
+        with self._changed:
+            if not self._is_open and self._end is None:
+                self._end = SubscriptionEnd.SILENT
 
     def wait(self, timeout_s: float) -> None:
         """Wait until it is open or over, at most so many seconds."""
