@@ -303,8 +303,8 @@ class Planner:
             check_named_shards(self._kinesis, options)
         if not known.shards:
             warn_of_leases_that_win(self._table, rows, options)
-        self._register_consumer()
         rows = self._rewind(known, worker, rows)
+        self._register_consumer()  # which costs: only when nothing speaks against this query
         warn_of_passed_over(options, self._table, rows, known)
         recreate_missing(self._kinesis, self._table, options, rows, known, self._stream, clock=self._clock)
         self._metrics = self._open_metrics(options, worker)

@@ -81,10 +81,13 @@ class PushedReading:
         return self._subscription is not None and self._subscription.is_open
 
     def resume(self, start: Position) -> bool:
-        """Go on with a subscription that was kept at exactly this position; returns whether there is one to be used now."""
+        """Take a subscription that was kept at exactly this position; return whether its next event goes on behind that.
+
+        One that has brought nothing yet is used like a new one, since its first event has to show that nothing was lost.
+        """
         self._subscription = self._kept.take(self._key, start)
         self._let_go_if_over()
-        return self.is_open
+        return self.is_open and self._subscription is not None and self._subscription.has_brought
 
     def consider(self, position: Position) -> None:
         """Subscribe at the place that was read to, if that is wanted and not too soon. Nothing is waited for."""

@@ -17,13 +17,17 @@ from penstock.wiring import open_fan_out, open_lease_table
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from penstock.ports.fan_out import FanOut
 
-def _pushes(task: ShardTask, options: SourceOptions, process: ReadingProcess) -> PushedReading | None:
-    if task.consumer_arn is None:
+
+def _pushes(
+    task: ShardTask, options: SourceOptions, process: ReadingProcess, fan_out: FanOut | None
+) -> PushedReading | None:
+    if task.consumer_arn is None or fan_out is None:
         return None
     return PushedReading(
         kept_subscriptions(),
-        open_fan_out(options.connection),
+        fan_out,
         (process.kinesis, task.consumer_arn, task.shard_id),
         is_eager=options.consumer_type == "fan-out",
         clock=process.clock,
@@ -38,6 +42,8 @@ def rows_of(
     """Yield the rows of some shards of a batch, and claim their ends; `query` is Spark's id of the streaming query."""
     table = open_lease_table(options.lease_table, options.connection)
     process, iterators = reading_process(options), shard_iterators()
+    is_pushed = any(task.consumer_arn is not None for task in tasks)
+    fan_out = open_fan_out(options.connection) if is_pushed else None
 
     def read(task: ShardTask, hold_page: HoldPage) -> Generator[pa.RecordBatch, None, None]:
         return read_shard(
@@ -48,7 +54,7 @@ def rows_of(
             iterators=iterators,
             query=query,
             hold_page=hold_page,
-            pushes=_pushes(task, options, process),
+            pushes=_pushes(task, options, process, fan_out),
         )
 
     return read_concurrently(tasks, read, SYSTEM_THREADS)

@@ -46,6 +46,8 @@ class TaskSubscription:
         """What ended it, if it was an error."""
         self.needed_s = float("-inf")
         """When polling alone was too slow for the shard, the last time."""
+        self.has_brought = False
+        """Whether an event came: the first one shows whether the record is still there at which it begins."""
         self._given: RecordPage | None = None
         self._before_given = self._next = start.sequence_number
 
@@ -87,6 +89,7 @@ class TaskSubscription:
             if page is None and self._end is None:
                 self._end = SubscriptionEnd.SILENT
         if page is not None:
+            self.has_brought = True
             self._given = page
             self._before_given = self._next
             if page.records:
