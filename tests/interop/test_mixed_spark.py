@@ -19,7 +19,7 @@ PLAN = Plan(
 )
 PLAN_3 = replace(PLAN, records=8_000, kills=6, weights=(1, 1, 1, 0, 2))
 """A worker of KCL 3 takes about a minute until it reads."""
-BEGIN_S = 120.0
+BEGIN_S = 90.0
 
 
 @dataclass
@@ -38,11 +38,13 @@ class KclRun(CompanyRun):
         self.workers[name] = self.worker
 
     def kill_worker(self):
-        """Kill it once it reads something: it takes longer to start than anything else here."""
+        """Kill it once it reads something: it takes longer to start than anything else here.
+
+        Where the query has read everything before, there may be nothing left for it: then it is killed in a while.
+        """
         deadline_s = time.monotonic() + BEGIN_S
-        while not self.worker.did:
+        while not self.worker.did and time.monotonic() < deadline_s:
             assert self.worker.is_alive, self.worker.log()
-            assert time.monotonic() < deadline_s, f"no lease after {BEGIN_S:g} s:\n{self.worker.log()}"
             time.sleep(0.1)
         self.dismiss()
 
