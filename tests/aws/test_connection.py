@@ -395,3 +395,18 @@ def test_the_region_is_the_options_then_that_of_aws_region_then_boto3s(
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(connection, "_clients", {})
     assert client_for("kinesis", AwsOptions(region=option, role_arn=role_arn)).meta.region_name == region
+
+
+def test_a_program_that_points_its_environment_elsewhere_gets_another_client_and_the_old_one_is_dropped(
+    bare_environment, monkeypatch
+):
+    options = AwsOptions(region="us-east-1", access_key_id="a", secret_access_key="b")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one.invalid")
+    first = client_for("kinesis", options)
+    assert client_for("kinesis", options) is first
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://two.invalid")
+    assert client_for("kinesis", options).meta.endpoint_url == "http://two.invalid"
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://one.invalid")
+    again = client_for("kinesis", options)
+    assert again is not first
+    assert again.meta.endpoint_url == "http://one.invalid"

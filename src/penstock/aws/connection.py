@@ -40,8 +40,8 @@ _VARIABLES: Final = (
 )
 
 _lock = threading.Lock()
-_clients: Final[dict[tuple[str, AwsOptions], tuple[int, Any]]] = {}
-"""With a hash of the environment in which each was made: a program that points it elsewhere, as tests do, gets another client."""
+_clients: Final[dict[tuple[str, AwsOptions, int], Any]] = {}
+"""By service, options and a hash of the environment: a program that points it elsewhere, as tests do, gets another client."""
 _renewals: Final[dict[AwsOptions, tuple[int, float]]] = {}
 """How often credentials were fetched again, and when last."""
 
@@ -63,14 +63,12 @@ def client_for(service: str, options: AwsOptions) -> Any:
     Raises:
         OptionError: There is no region, or the region or endpoint cannot be one.
     """
-    key = (service, options)
-    environment = _environment_of(service)
-    found = _clients.get(key)
-    if found is not None and found[0] == environment:
-        return found[1]
+    key = (service, options, _environment_of(service))
+    client = _clients.get(key)
+    if client is not None:
+        return client
     with _lock:
-        found = _clients.get(key)
-        client = found[1] if found is not None and found[0] == environment else None
+        client = _clients.get(key)
         if client is None:
             try:
                 client = _make_client(service, options)
@@ -85,7 +83,9 @@ def client_for(service: str, options: AwsOptions) -> Any:
                         f"cannot reach {service} with {options!r}: the endpoint in the environment cannot be one"
                     ) from None
                 raise OptionError(f"cannot reach {service} with {options!r}: {error}") from error
-            _clients[key] = (environment, client)
+            for old in [old for old in _clients if old[:2] == key[:2]]:
+                del _clients[old]  # of another environment
+            _clients[key] = client
         return client
 
 
