@@ -68,6 +68,9 @@ SUBSCRIBE_AGAIN_S: Final = SUBSCRIPTIONS_APART_S + 0.2
 STREAM_CONSUMER_COUNT_MAX: Final = 20
 """Registered consumers of one stream; 50 with On-demand Advantage (API reference, RegisterStreamConsumer)."""
 
+RETENTION_DEFAULT_MS: Final = 24 * 3_600_000
+"""How long a stream keeps a record unless it is set otherwise (API reference, IncreaseStreamRetentionPeriod)."""
+
 # --- listing shards ---------------------------------------------------------------------------------------
 
 LIST_SHARDS_PAGE_COUNT_MAX: Final = 1000

@@ -28,6 +28,7 @@ from penstock.core.batches.claims import (
 )
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Applied, Claim, Refusal
+from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.position import SHARD_END, Position, at_record
 from penstock.core.shard import ChildShard
 from penstock.core.stream_identity import StreamIdentity
@@ -93,7 +94,7 @@ class QueryContext:
     query: str | None = None
     process: str | None = None
     deaggregates: bool = True
-    retention_ms: int = 24 * 3_600_000
+    retention_ms: int = RETENTION_DEFAULT_MS
     tip_ms: int | None = None
     fail_on_data_loss: bool = True
 

@@ -20,6 +20,7 @@ from typing import Final, TypeAlias
 from penstock.core.aggregation import deaggregate
 from penstock.core.backoff import Backoff
 from penstock.core.batches.query_shards import ShardState
+from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.lag import age_ms
 from penstock.core.reading.read_failures import FailureMeaning, judge_failure
 from penstock.core.reading.resume import MissingRecord, judge_missing_record, plan_iterator
@@ -30,7 +31,6 @@ from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordP
 from penstock.runtime.threads import SYSTEM_THREADS, Threads
 
 _THREADS_MAX: Final = 16
-_RETENTION_MS: Final = 24 * 3_600_000
 _CHANCE: Final = random.SystemRandom()
 _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
@@ -106,19 +106,25 @@ class NewsPoller:
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
         self._service_clock = ServiceClock()
-        self.retention_ms = _RETENTION_MS
-        """How long the stream keeps a record; known when the stream is."""
+        self._retention_ms = RETENTION_DEFAULT_MS
 
-    def poll_due(self, states: Iterable[tuple[str, ShardState]]) -> None:
+    def poll_due(
+        self, states: Iterable[tuple[str, ShardState]], *, retention_ms: int = RETENTION_DEFAULT_MS
+    ) -> None:
         """Probe every shard that is not known to have news and whose time has come.
 
         Returns when all have answered, or after an interval (a second at most): an answer that takes longer counts at the
         next call.
 
+        Args:
+            states: What is known of each shard.
+            retention_ms: How long the stream keeps a record.
+
         Raises:
             Unavailable: A shard gave no answer for longer than the deadline.
             ServiceError: A probe failed for good.
         """
+        self._retention_ms = retention_ms
         current: _States = dict(states)
         now_s = self._clock.monotonic_s()
         due = [
@@ -178,7 +184,7 @@ class NewsPoller:
             tip_ms=state.tip_seen_ms,
             is_foreign=False,
             now_ms=now_ms,
-            retention_ms=self.retention_ms,
+            retention_ms=self._retention_ms,
             is_open_and_empty=True,
         )
         return meaning is MissingRecord.HARMLESS

@@ -23,6 +23,7 @@ from penstock.core.batches.task_slots import TaskSlots
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.leases.lease import Lease
+from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.starting import with_moment
 from penstock.core.stream_identity import StreamIdentity
@@ -118,7 +119,7 @@ class Planner:
         self._stream = StreamIdentity("", 0)
         self._given: GivenBatch | None = None
         self._tips_due_s = float("-inf")
-        self._retention_ms = 24 * 3_600_000
+        self._retention_ms = RETENTION_DEFAULT_MS
         self._until_ms: int | None = None
         self._weights: dict[str, int] = {}
         self._slots = TaskSlots()
@@ -160,7 +161,7 @@ class Planner:
             self._obey(query_worker, shards)
             if not shards.is_settled_for(start.batch):
                 self._settle(start, query_worker, shards)
-            self._poller.poll_due(shards.states.items())
+            self._poller.poll_due(shards.states.items(), retention_ms=self._retention_ms)
             query_worker.tell([*shards.drained(), *shards.hand_back()])
             wanted = [shard for shard, state in shards.states.items() if self._is_wanted(state)]
             if wanted and not may_be_only:
@@ -293,7 +294,7 @@ class Planner:
         summary = self._kinesis.fetch_summary(options.stream)
         check_stream(options.stream, summary, known)
         self._stream = StreamIdentity(summary.arn, summary.created_ms)
-        self._retention_ms = self._poller.retention_ms = summary.retention_ms
+        self._retention_ms = summary.retention_ms
         self._table.ensure_exists()
         worker = self._worker_id(known)
         refuse_hidden_sharing(self._table, worker, options, self._clock)
