@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Final
 
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.shard_run import Fetch, ShardRun
-from penstock.core.reading.reader_steps import FetchIterator, FetchPage
+from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage
 from penstock.core.reading.resume import plan_iterator
 from penstock.errors import ExpiredIterator, PenstockError
 from penstock.ports.clock import Clock
@@ -16,9 +15,6 @@ from penstock.ports.kinesis import RecordPage
 from penstock.runtime.subscriptions import Subscriptions
 
 log = logging.getLogger("penstock.consumer")
-
-_SUBSCRIBED: Final = "subscribed"
-"""What stands for the service's iterator; the subscription knows where it is."""
 
 
 class PushedFetcher:
@@ -83,7 +79,7 @@ class PushedFetcher:
 
     def give_iterator(self, run: ShardRun) -> None:
         """Tell a run that it is subscribed."""
-        run.on_iterator(_SUBSCRIBED)
+        run.on_iterator(SUBSCRIBED)
         self._answered(run)
 
     def give_failure(self, run: ShardRun, error: PenstockError) -> None:

@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.reading.lag import NEAR_TIP_MS_MAX
 from penstock.core.reading.resume import plan_iterator
 from penstock.errors import AccessDenied, NotFound, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
@@ -29,8 +30,6 @@ PATIENCE_S: Final = 1.0
 """How long an event may be awaited before the shard is polled."""
 UNANSWERED_S: Final = 10.0
 """How long a subscription may stay without an answer, over several batches."""
-BEHIND_S: Final = 10.0
-"""How far behind the tip `auto` subscribes."""
 NEEDED_FOR_S: Final = 60.0
 """How long `auto` keeps a subscription after the reading was behind or held up for the last time."""
 
@@ -104,7 +103,7 @@ class PushedReading:
 
     def learn_lag(self, millis_behind_latest: int) -> None:
         """Learn how far behind the tip the reading is."""
-        self._is_behind = self._is_behind or millis_behind_latest >= BEHIND_S * 1000
+        self._is_behind = self._is_behind or millis_behind_latest > NEAR_TIP_MS_MAX
 
     def learn_failure(self, error: PenstockError) -> None:
         """Learn that GetRecords failed."""

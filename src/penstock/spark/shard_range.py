@@ -19,6 +19,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
+    SUBSCRIBED,
     Failed,
     FetchIterator,
     FetchListing,
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _log: Final = logging.getLogger("penstock.spark")
-_SUBSCRIBED: Final = "subscribed"
-"""What stands for the service's iterator where a subscription brings the pages."""
 _data_of: Final = attrgetter("data")
 _key_of: Final = attrgetter("partition_key")
 
@@ -274,7 +273,7 @@ class ShardRange:
     def _open(self) -> ShardReader:
         if self._pushes is not None and self._pushes.resume(self._start):
             self._is_pushed = True
-            return self._reader_at(_SUBSCRIBED)
+            return self._reader_at(SUBSCRIBED)
         iterator = self._iterators.take(
             self._kinesis, self._stream, self._shard_id, self._start, self._clock.monotonic_s()
         )
@@ -338,7 +337,7 @@ class ShardRange:
             first_sequence_number=records[0].sequence_number if records else None,
             last=place_of_whole(records[-1].sequence_number, records[-1].data) if records else None,
             read_bytes=0 if self._options.read_bytes_per_s_max is None else _read_bytes(records),
-            next_iterator=_SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
+            next_iterator=SUBSCRIBED if is_pushed and answer.next_iterator else answer.next_iterator,
             millis_behind_latest=answer.millis_behind_latest,
             children=answer.child_shards,
             service_ms=service_ms,
@@ -376,7 +375,7 @@ class ShardRange:
         pushes.consider(reader.position)
         if pushes.is_open:
             # It begins at a record that was read, so its first event shows whether that record is still there.
-            reader.on_iterator(_SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
+            reader.on_iterator(SUBSCRIBED, self._clock.monotonic_s(), self._clock.wall_ms())
             self._is_pushed = True
         return self._is_pushed
 

@@ -16,6 +16,9 @@ from penstock.core.reading.resume import is_record_done
 
 _SHARED_S: Final = 1.0
 
+NEAR_TIP_MS_MAX: Final = 10_000
+"""A reading that is no further behind the tip, by MillisBehindLatest, needs no subscription for its speed."""
+
 
 class ArrivedRecord(Protocol):
     """What must be known of a Kinesis record."""

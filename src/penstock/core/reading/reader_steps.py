@@ -6,12 +6,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
 from penstock.core.aggregation import MAGIC
 from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard, Shard
 from penstock.errors import DataLossError, PenstockError
+
+SUBSCRIBED: Final = "subscribed"
+"""What stands for the service's iterator where a subscription brings the pages; the subscription knows where it is."""
 
 # --- the steps ------------------------------------------------------------------------------------------
 

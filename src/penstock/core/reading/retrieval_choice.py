@@ -26,6 +26,7 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.limits import GET_RECORDS_PER_S_MAX, SHARD_READ_BYTES_PER_S_MAX
+from penstock.core.reading.lag import NEAR_TIP_MS_MAX
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import ExpiredIterator, OptionError, PenstockError, Throttled, Unavailable
 
@@ -35,7 +36,6 @@ _REFUSED_SHARE_MIN: Final = 0.2
 _FORGOTTEN_S: Final = 60.0  # calls so long ago say nothing; no pause after a refusal is longer
 _TRIAL_SHARE: Final = 1 / 3  # of the time before a change, while on trial
 _ARRIVAL_SLACK_S: Final = 0.1  # calls are timed here and counted there
-_TIP_MS_MAX: Final = 10_000
 _HOLD_GROWTH_MAX: Final = 8
 _PUSH_FAILURES_MAX: Final = 2
 _RETRY_S: Final = 60.0
@@ -163,7 +163,7 @@ class RetrievalChoice:
                 return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
             # A handler that holds events up falls behind without an event that tells it.
             behind_ms = self._behind_ms + (now_s - self._event_s) * 1000
-            if now_s >= self._not_before_s and behind_ms <= _TIP_MS_MAX:
+            if now_s >= self._not_before_s and behind_ms <= NEAR_TIP_MS_MAX:
                 return Change(Retrieval.POLLING, ChangeReason.TRIAL)
             return None
         since_s = self._contended_since_s
