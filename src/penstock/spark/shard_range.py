@@ -142,9 +142,8 @@ class ShardRange:
         self._hold_page = hold_page
         self._pushes = pushes
         self._is_pushed = False  # the subscription brings the pages now
-        self._has_rows = (
-            False  # or the service was asked: an empty event may be older than the news that this reads
-        )
+        # Rows came, or the service was asked: an empty event may be older than the news that this reads.
+        self._may_tell_tip = False
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
         self._is_inside_page = False  # the iterator is behind rows that were not given out yet
@@ -325,7 +324,7 @@ class ShardRange:
             if self._pushes is not None:
                 self._pushes.learn_failure(error)
             return
-        self._has_rows = True
+        self._may_tell_tip = True
         yield from self._give(reader, answer, started_s)
 
     def _give(self, reader: ShardReader, answer: RecordPage, started_s: float) -> Iterator[ShardPage]:
@@ -354,7 +353,7 @@ class ShardRange:
                 self._is_pushed = False
         end = reader.final
         for rows, count in kept.rows or ():
-            self._has_rows = self._has_rows or rows.num_rows > 0
+            self._may_tell_tip |= rows.num_rows > 0
             self._is_inside_page = count < len(records)
             if self._is_inside_page:
                 yield ShardPage(rows, None, False, (), service_ms, is_pushed)
@@ -362,7 +361,7 @@ class ShardRange:
                 yield ShardPage(rows, answer.millis_behind_latest, True, end.children, service_ms, is_pushed)
             else:
                 # Where the page says that it is the last one, and does not name the children, the tip is not known either.
-                is_told = answer.next_iterator is not None and self._has_rows
+                is_told = answer.next_iterator is not None and self._may_tell_tip
                 behind_ms = answer.millis_behind_latest if is_told else None
                 yield ShardPage(rows, behind_ms, False, (), service_ms, is_pushed)
 
