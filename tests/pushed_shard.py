@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import random
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
 from penstock.core.batches.claims import Execution, parse_note
@@ -247,6 +247,7 @@ class Process:
         self.reading = ReadingProcess(
             service, HashRanges(service, "orders", time.monotonic_s), time, query.chance, name
         )
+        self.hold_page = nullcontext
 
     def read(self, batch=None, *, start=None, **limits):
         """Execute a batch; return the numbers that it gave out."""
@@ -270,7 +271,13 @@ class Process:
             )
         )
         batches = read_shard(
-            task, query.options, self.reading, table=query.table, iterators=self.iterators, pushes=pushes
+            task,
+            query.options,
+            self.reading,
+            table=query.table,
+            iterators=self.iterators,
+            hold_page=self.hold_page,
+            pushes=pushes,
         )
         with closing(batches):
             for rows in batches:

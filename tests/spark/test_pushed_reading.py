@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from contextlib import contextmanager
 from itertools import pairwise
 
 import pytest
@@ -50,6 +51,30 @@ def test_the_next_batch_of_the_process_goes_on_with_the_subscription_at_exactly_
         assert query.note.pushed_count == 10
     assert len(query.service.polled) == calls
     assert len(query.service.subscribed) == 1
+
+
+def test_an_event_is_awaited_without_a_page_in_hand_and_dated_before_one_is_free():
+    query = subscribed_query()
+    time, stream = query.time, query.service.streams[0]
+    held, asked = [], []
+
+    @contextmanager
+    def wait_for_a_page():
+        time.sleep(30.0)  # the other shards of the task hold them all
+        held.append(True)
+        yield
+        held.pop()
+
+    ask = stream.ask
+    stream.ask = lambda: (asked.append(bool(held)), ask())
+    query.process.hold_page = wait_for_a_page
+    query.service.put(10)
+    put_ms = time.wall_ms()
+    assert query.process.read() == list(range(100, 110))
+    assert query.note.pushed_count == 10
+    assert asked
+    assert not any(asked)
+    assert put_ms <= query.note.tip_ms < put_ms + 30_000
 
 
 def test_at_another_position_a_subscription_is_closed_and_the_shard_is_polled():

@@ -28,7 +28,10 @@ PAGES_HELD_MAX: Final = 8
 _Shard = TypeVar("_Shard")
 
 HoldPage: TypeAlias = Callable[[], AbstractContextManager[None]]
-"""What a reader enters before it fetches a page, and leaves when nothing of the page is needed any more."""
+"""What a reader enters before it fetches a page, or makes rows of an event, and leaves when nothing of it is needed any more.
+
+An event waits with its subscription, which keeps one at most.
+"""
 
 
 def read_concurrently(

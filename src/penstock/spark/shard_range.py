@@ -105,7 +105,7 @@ class ShardRange:
         deaggregate: Whether KPL aggregates are taken apart.
         rule: Which misplaced aggregates are not delivered.
         iterators: Kept between batches by the worker process.
-        hold_page: Entered for as long as a page is in memory.
+        hold_page: Entered for as long as a page, or the rows of an event, are in memory.
         pushes: What a subscription may bring to a free reading, or None.
     """
 
@@ -181,15 +181,13 @@ class ShardRange:
                     self._ask(reader, step)
                 case step:
                     if self._pushes is not None and self._turns_to_events(reader, self._pushes):
-                        with self._hold_page():
-                            yield from self._fetch_event(reader, self._pushes)
+                        yield from self._fetch_event(reader, self._pushes)
                     elif isinstance(step, Wait):
                         self._wait(step, now_s)
                     elif isinstance(step, FetchIterator):
                         self._ask(reader, step)
                     else:
-                        with self._hold_page():
-                            yield from self._fetch_page(reader, step)
+                        yield from self._fetch_page(reader, step)
                     if isinstance(reader.final, Finished):
                         return  # its last rows came with the end
 
@@ -316,20 +314,23 @@ class ShardRange:
         self._report_loss(reader, reader.on_listing(listed, self._clock.monotonic_s(), self._chance.random()))
 
     def _fetch_page(self, reader: ShardReader, step: FetchPage) -> Iterator[ShardPage]:
-        started_s = self._clock.monotonic_s()
-        try:
-            answer = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
-        except PenstockError as error:
-            self._on_failure(reader, error, started_s)
-            if self._pushes is not None:
-                self._pushes.learn_failure(error)
-            return
-        self._may_tell_tip = True
-        yield from self._give(reader, answer, started_s)
+        with self._hold_page():
+            started_s = self._clock.monotonic_s()
+            try:
+                answer = self._kinesis.fetch_records(self._stream, step.iterator, step.record_count_max)
+            except PenstockError as error:
+                self._on_failure(reader, error, started_s)
+                if self._pushes is not None:
+                    self._pushes.learn_failure(error)
+                return
+            service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
+            self._may_tell_tip = True
+            yield from self._give(reader, answer, started_s, service_ms)
 
-    def _give(self, reader: ShardReader, answer: RecordPage, started_s: float) -> Iterator[ShardPage]:
+    def _give(
+        self, reader: ShardReader, answer: RecordPage, started_s: float, service_ms: int
+    ) -> Iterator[ShardPage]:
         records, is_pushed = answer.records, self._is_pushed
-        service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
         page = _ArrowPage(
             records=records,
             decode=self._decode,
@@ -382,8 +383,12 @@ class ShardRange:
         event = pushes.fetch()
         if event is None:
             self._leave_events(reader)
-        else:
-            yield from self._give(reader, event, self._clock.monotonic_s())
+            return
+        # An event is awaited, and dated, before the page's turn comes: others may hold all pages for long.
+        came_s = self._clock.monotonic_s()
+        service_ms = self._service_clock.hear(self._clock.wall_ms(), event.server_ms)
+        with self._hold_page():
+            yield from self._give(reader, event, came_s, service_ms)
 
     def _leave_events(self, reader: ShardReader) -> None:
         self._is_pushed = False
