@@ -325,13 +325,31 @@ def test_a_state_that_may_not_be_read_stops_the_worker_unless_it_was_read_before
 
 
 @pytest.mark.parametrize("is_led", [True, False])
-def test_a_worker_that_may_not_report_does_not_join_a_native_fleet(is_led):
+def test_a_worker_whose_report_is_refused_twice_in_a_row_leaves_a_native_fleet(is_led):
     fleet = Fleet(FREE, is_led=is_led)
     fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
     fleet.start()
+    assert len(fleet.effects(ReportWorker)) == 1
+    assert fleet.effects(FleetRefused) == []
+    fleet.at(100.0)
+    assert len(fleet.effects(ReportWorker)) == 2
     assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+    for stop in fleet.effects(StopReader):
+        fleet.run(ReaderHasStopped(stop.key, stop.epoch, TRIM_HORIZON))
     assert len(fleet.effects(Stopped)) == 1
     assert fleet.holding() == []
+
+
+@pytest.mark.parametrize("between", [(), (Problem.THROTTLED, "slow down")])
+def test_a_report_that_was_not_refused_ends_a_row_of_refusals(between):
+    fleet = Fleet(FREE)
+    fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
+    fleet.start()
+    fleet.report_problem = between
+    fleet.run(WorkerReported(*between))
+    fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
+    fleet.run(WorkerReported(*fleet.report_problem))
+    assert fleet.effects(FleetRefused) == []
 
 
 def test_a_worker_that_may_not_report_stays_until_the_fleet_goes_native():

@@ -45,6 +45,7 @@ from penstock.core.leases.turn import Turn
 
 _JITTER: Final = 0.1
 _AGAIN_S: Final = 2.0  # after a first look that failed: nothing begins before one has succeeded
+_REPORTS_REFUSED_MAX: Final = 2  # in a row; a policy that was just changed may not count everywhere yet
 _ASKED_MAX: Final = 100  # workers whose metrics are read in one look
 LED_LOOK_ROUNDS: Final = 10
 """A worker that finds its leases by the index looks at the table so many times less often."""
@@ -77,6 +78,7 @@ class Kcl3Membership:
         self._may_find = True
         self._is_reporting = False
         self._has_reported = False
+        self._reports_refused = 0
         self._is_listed = False  # the leader may know this worker
         self._is_stopping = False
         self._is_leaving = False
@@ -271,13 +273,14 @@ class Kcl3Membership:
 
     def _on_reported(self, problem: Problem | None, detail: str) -> None:
         self._is_reporting = False
+        self._reports_refused = self._reports_refused + 1 if problem is Problem.REFUSED else 0
         if problem is None:
             self._has_reported = True
         else:
             self._turn.report_failed_call("reporting this worker's metrics", problem, detail)
             if problem is Problem.REFUSED and not self._has_reported:
                 self._is_listed = False  # there is no report to take back
-                if self._is_native:
+                if self._is_native and self._reports_refused >= _REPORTS_REFUSED_MAX:
                     self._refuse(Refusal.UNREPORTED, detail)
         if self._is_stopping:
             self._withdraw()
