@@ -63,18 +63,18 @@ def saved_positions(
     Raises:
         UsageError: There are no such positions; the message says where they were looked for.
     """
-    offsets = _read(spark, f"{checkpoint}/offsets")
+    offsets = _read_log(spark, f"{checkpoint}/offsets")
     if not offsets:
         raise UsageError(
             f"{checkpoint} is no checkpoint location of a query that has run: it has no folder offsets"
         )
-    last = max(offsets, key=int)
+    last = max(offsets)
     batch = parse_batch(offsets[last], stream, f"{checkpoint}/offsets/{last}")
-    is_repeated = repeat_last_batch or last not in _read(spark, f"{checkpoint}/commits")
+    is_repeated = repeat_last_batch or last not in _read_log(spark, f"{checkpoint}/commits")
     if is_repeated or not batch.starts:
         return join_positions(batch, {})
     folder = f"{metadata_path or f'{checkpoint}/sources/{batch.source}'}/{_ENDS}/{batch.number}"
-    ends = _read(spark, folder, "*")
+    ends = _read(spark, folder)
     if not ends:
         raise UsageError(
             f"batch {last} of {checkpoint} is done, and {folder} does not say where it ended: name the query's "
@@ -119,7 +119,12 @@ def join_positions(batch: LoggedBatch, ends: Mapping[str, Mapping[str, Any]]) ->
     return json.dumps({**batch.starts, **ends}, sort_keys=True)
 
 
-def _read(spark: SparkSession, folder: str, pattern: str = "[0-9]*") -> dict[str, str]:
+def _read_log(spark: SparkSession, folder: str) -> dict[int, str]:
+    """Return the files of a log by their batch. Spark too passes over those whose name is no number, such as a copy."""
+    return {int(name): text for name, text in _read(spark, folder, "[0-9]*").items() if name.isdecimal()}
+
+
+def _read(spark: SparkSession, folder: str, pattern: str = "*") -> dict[str, str]:
     """Return the files of a folder by name; none where there is no such folder."""
     from pyspark.errors import AnalysisException
 

@@ -36,6 +36,8 @@ def test_positions_are_those_behind_the_last_batch_that_was_committed(spark, tmp
     for number in (9, 10):
         offset = {"metadata": {"batchId": str(number - 2), "streamName": "orders"}, SHARD: place(number)}
         write(old / "offsets" / str(number), f"v1\n{{}}\n{json.dumps(offset)}")
+    write(old / "offsets" / "10.copy", "an operator's")
+    write(old / "offsets" / "11.tmp", "")
     write(old / "commits" / "9", "v1\n{}")
     assert parse_starting(saved_positions(spark, str(old))).of(SHARD) == at_record("10")
 
