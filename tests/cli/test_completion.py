@@ -31,11 +31,13 @@ def test_the_last_word_is_completed(words, found):
 SHELLS = {
     "bash": 'eval "$(penstock completion bash)"; COMP_WORDS=(penstock {}); COMP_CWORD=2; _penstock; echo "${{COMPREPLY[*]}}"',
     "zsh": 'eval "$(penstock completion zsh)"; words=(penstock {}); CURRENT=3; compadd() {{ print -r -- "$@[2,-1]" }}; _penstock',
+    "zsh, from its fpath": "penstock completion zsh > $HOME/_penstock; fpath=($HOME $fpath); autoload -Uz _penstock; "
+    'words=(penstock {}); CURRENT=3; compadd() {{ print -r -- "$@[2,-1]" }}; _penstock',
     "fish": "penstock completion fish | source; complete -C 'penstock {}'",
 }
 
 
-@pytest.mark.parametrize("shell", SHELLS)
+@pytest.mark.parametrize("way", SHELLS)
 @pytest.mark.parametrize(
     ("typed", "found"),
     [
@@ -43,14 +45,15 @@ SHELLS = {
         ("streams ''", sorted(build_parser()[0].subcommands["streams"].subcommands)),
     ],
 )
-def test_a_shell_completes_with_what_is_printed(shell, typed, found, tmp_path):
+def test_a_shell_completes_with_what_is_printed(way, typed, found, tmp_path):
+    shell = way.partition(",")[0]
     if shutil.which(shell) is None:
         pytest.skip(f"{shell} is not installed")
     program = tmp_path / "penstock"
     program.write_text(f'#!/bin/bash\nexec {sys.executable} -m penstock "$@"\n')
     program.chmod(0o755)
     environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}", "HOME": str(tmp_path)}
-    script = SHELLS[shell].format(typed if shell != "fish" else typed.removesuffix("''"))
+    script = SHELLS[way].format(typed if shell != "fish" else typed.removesuffix("''"))
     without_settings = {"bash": "--norc", "zsh": "-f", "fish": "--no-config"}[shell]
     done = subprocess.run(
         [shell, without_settings, "-c", script],

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 DESCRIPTION = "Print the lines that let bash, zsh or fish complete commands and options."
 _WORDS: Final = "PENSTOCK_COMPLETE"
 """Set by the shell while it asks: the words after `penstock`, one to a line; the last one is to be completed."""
+# As a file of zsh's fpath the lines are the body of a function that is called at the first Tab, and answer that Tab.
 _SCRIPTS: Final = {
     "bash": r"""_penstock() {
     local IFS=$'\n'
@@ -29,8 +30,12 @@ _penstock() {
         _files
     fi
 }
-(( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
-compdef _penstock penstock
+if [[ $funcstack[1] == _penstock ]]; then
+    _penstock "$@"
+else
+    (( $+functions[compdef] )) || { autoload -Uz compinit && compinit }
+    compdef _penstock penstock
+fi
 """,
     "fish": r"""function __penstock_complete
     set -lx PENSTOCK_COMPLETE (begin
