@@ -1,4 +1,4 @@
-"""Notice that a consumer in one process has read everything that had arrived when it began."""
+"""Notice that a consumer in one process has read everything that had arrived when it began, or all that will ever come."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from penstock.consumer import Consumer
     from penstock.ports.lease_table import LeaseTable
@@ -18,21 +18,38 @@ _HASH_KEYS: Final = 2**128
 
 
 @contextlib.contextmanager
-def when_caught_up(consumer: Consumer, table: LeaseTable, act: Callable[[], None]) -> Iterator[None]:
-    """Call `act` once, from a thread of its own, when everything is done that had arrived when the body began.
+def when_caught_up(
+    consumer: Consumer,
+    table: LeaseTable,
+    on_caught_up: Callable[[], None],
+    *,
+    shard_ids: Collection[str] = (),
+    on_ended: Callable[[], None] = lambda: None,
+) -> Iterator[None]:
+    """Call `on_caught_up` once, from a thread of its own, when everything is done that had arrived when the body began.
 
     Args:
         consumer: The only worker of its application.
         table: Its leases.
-        act: What to do.
+        on_caught_up: What to do.
+        shard_ids: Shards that are read alone; none: all are read, and there is always one to which more may come.
+        on_ended: What to do once, and in place of `on_caught_up` if that is not done, when these are read to their ends.
     """
     has_ended = threading.Event()
     began_s = time.monotonic()
 
     def watch() -> None:
+        is_caught_up = False
         while not has_ended.wait(_LOOK_INTERVAL_S):
-            if _is_caught_up(consumer, table, (time.monotonic() - began_s) * 1000):
-                act()
+            if not is_caught_up and not _is_caught_up(consumer, table, (time.monotonic() - began_s) * 1000):
+                continue
+            if shard_ids and _are_ended(table, shard_ids):
+                on_ended()
+                return
+            if not is_caught_up:
+                is_caught_up = True
+                on_caught_up()
+            if not shard_ids:
                 return
 
     watcher = threading.Thread(target=watch, name="penstock-caught-up", daemon=True)
@@ -57,3 +74,9 @@ def _is_caught_up(consumer: Consumer, table: LeaseTable, running_ms: float) -> b
     # Leases are created one after the other: all are there when they cover every key.
     spans = [row.hash_range for row in unfinished if row.hash_range is not None]
     return sum(span.end - span.start + 1 for span in spans) >= _HASH_KEYS
+
+
+def _are_ended(table: LeaseTable, shard_ids: Collection[str]) -> bool:
+    """Whether nothing will come of some shards any more, once all leases are there: an ended one may be deleted by now."""
+    unfinished = {row.key for row in table.scan().leases if not row.is_ended}
+    return unfinished.isdisjoint(shard_ids)

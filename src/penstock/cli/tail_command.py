@@ -15,6 +15,8 @@ from penstock.cli.terminal import warn
 from penstock.errors import OptionError, PositionError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from penstock.cli.service_options import Subparsers
     from penstock.core.position import Position
     from penstock.core.starting import StartingPosition
@@ -62,12 +64,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
     from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
-    if args.count is not None and args.count < 1:
-        raise OptionError(f"--count {args.count}: expected at least 1")
-    if args.shard is not None and args.fan_out is not None:
-        raise OptionError(
-            "--shard and --fan-out exclude each other: single shards are polled; leave one of them out"
-        )
+    _check(args)
     options = ConsumerOptions(
         worker_id="tail",
         starting_position=_start_of(args),
@@ -99,9 +96,19 @@ def run(args: argparse.Namespace) -> int:
         elif sys.stderr.isatty():
             warn(_say_waiting(args))
 
+    def on_ended() -> None:
+        warn(_say_ended(args, wanted.shard_ids or ()))
+        consumer.request_stop()
+
     with (
         while_output_is_read(consumer.request_stop) as is_reader_gone,
-        when_caught_up(consumer, table, on_caught_up),
+        when_caught_up(
+            consumer,
+            table,
+            on_caught_up,
+            shard_ids=() if args.until_end else wanted.shard_ids or (),
+            on_ended=on_ended,
+        ),
     ):
         for batch in consumer:
             printer.print_batch(batch)
@@ -110,6 +117,15 @@ def run(args: argparse.Namespace) -> int:
     if is_reader_gone.is_set() and not printer.is_full:
         raise BrokenPipeError
     return 0
+
+
+def _check(args: argparse.Namespace) -> None:
+    if args.count is not None and args.count < 1:
+        raise OptionError(f"--count {args.count}: expected at least 1")
+    if args.shard is not None and args.fan_out is not None:
+        raise OptionError(
+            "--shard and --fan-out exclude each other: single shards are polled; leave one of them out"
+        )
 
 
 def _start_of(args: argparse.Namespace) -> StartingPosition:
@@ -148,3 +164,12 @@ def _say_waiting(args: argparse.Namespace) -> str:
             "--from TRIM_HORIZON"
         )
     return f"penstock tail: this is all of {args.stream} so far; waiting for more, Ctrl-C ends. To end here: --until-end"
+
+
+def _say_ended(args: argparse.Namespace, shard_ids: Iterable[str]) -> str:
+    told = (
+        f"penstock tail: {', '.join(sorted(shard_ids))} of {args.stream} is closed, so nothing more comes there; "
+        f"`penstock shards {args.stream}` lists the shards that are open."
+    )
+    is_unread = args.start is None and args.since is None
+    return f"{told} What it still holds: --from TRIM_HORIZON" if is_unread else told

@@ -151,6 +151,40 @@ def test_tail_of_a_child_shard_reads_that_shard_only(kinesis, stream, capsys):
     assert read == [4]
 
 
+@pytest.mark.parametrize(
+    ("arguments", "count", "hint"),
+    [((), 0, "What it still holds: --from TRIM_HORIZON"), (("--from", "TRIM_HORIZON"), 10, "that are open.")],
+)
+def test_tail_of_a_closed_shard_ends_where_the_shard_ends(kinesis, stream, capsys, arguments, count, hint):
+    client = kinesis.client("kinesis")
+    records = [{"Data": b"r", "PartitionKey": "k", "ExplicitHashKey": "1"} for _ in range(10)]
+    client.put_records(StreamName=stream, Records=records)
+    client.split_shard(StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125))
+    wait_until_active(client, stream)
+    client.put_records(StreamName=stream, Records=records)
+    status, out, err = penstock(capsys, "tail", stream, "--shard", "0", "-f", r"%p\n", *arguments)
+    assert (status, out.split()) == (0, ["shardId-000000000000"] * count)
+    assert f"shardId-000000000000 of {stream} is closed" in err
+    assert err.rstrip().endswith(hint)
+
+
+def test_tail_of_a_shard_that_is_split_meanwhile_ends_with_it(kinesis, stream, capsys, monkeypatch):
+    client = kinesis.client("kinesis")
+    said = []
+
+    def hear(message):
+        said.append(message)
+        if len(said) == 1:  # it waits for more
+            client.split_shard(
+                StreamName=stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**125)
+            )
+
+    monkeypatch.setattr("penstock.cli.tail_command.warn", hear)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert cli.main(["tail", stream, "--shard", "0", "--from", "TRIM_HORIZON"]) == 0
+    assert ["waiting for more" in said[0], "is closed" in said[1]] == [True, True]
+
+
 def test_tail_begins_as_long_ago_as_it_is_told(kinesis, stream, capsys):
     put(kinesis, stream, 3)
     assert penstock(capsys, "tail", stream, "-e", "--since", "1h", "--data")[1].count("\n") == 3
