@@ -350,6 +350,14 @@ def test_who_asks_while_another_thread_is_looking_does_not_wait(world, monkeypat
     [
         ({"retrieval": "push"}, "retrieval='push': expected 'polling', 'fan-out' or 'auto'"),
         ({"consumer_name": "billing"}, "has no effect with retrieval='polling'"),
+        (
+            {"fan_out_after_s": 5},
+            "fan_out_after_s=5 has no effect with retrieval='polling': set retrieval='auto'",
+        ),
+        (
+            {"retrieval": "fan-out", "polling_after_s": 5},
+            "polling_after_s=5 has no effect with retrieval='fan-out'",
+        ),
         ({"retrieval": "fan-out", "consumer_name": "a b"}, "1 to 128 letters"),
         ({"retrieval": "auto", "fan_out_after_s": 0}, "fan_out_after_s=0: expected more than 0"),
         ({"retrieval": "auto", "polling_after_s": -1}, "polling_after_s=-1: expected more than 0"),

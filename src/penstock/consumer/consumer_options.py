@@ -23,6 +23,8 @@ MIB = 1024 * 1024
 _EMPTY_EVENTS_APART_S: Final = (
     6.0  # an idle shard sends one every few seconds; its lag does not grow in between
 )
+_FAN_OUT_AFTER_S: Final = 30.0
+_POLLING_AFTER_S: Final = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +88,8 @@ class ConsumerOptions:
     max_records: int = 10_000
     retrieval: Literal["polling", "fan-out", "auto"] = "polling"
     consumer_name: str | None = None
-    fan_out_after_s: float = 30.0
-    polling_after_s: float = 900.0
+    fan_out_after_s: float = _FAN_OUT_AFTER_S
+    polling_after_s: float = _POLLING_AFTER_S
     idle_time_between_reads_s: float = 1.0
     prefetch_bytes_max: int = 8 * MIB
     buffer_bytes_max: int = 256 * MIB
@@ -152,6 +154,15 @@ class ConsumerOptions:
                     "retrieval='fan-out' or 'auto'"
                 )
             check_consumer_name(self.consumer_name, "consumer_name")
+        for name, default_s in (
+            ("fan_out_after_s", _FAN_OUT_AFTER_S),
+            ("polling_after_s", _POLLING_AFTER_S),
+        ):
+            if self.retrieval != "auto" and getattr(self, name) != default_s:
+                raise OptionError(
+                    f"{name}={getattr(self, name)} has no effect with retrieval={self.retrieval!r}: set retrieval='auto', or "
+                    "leave it out"
+                )
 
     @property
     def start(self) -> StartingPosition:
