@@ -95,12 +95,11 @@ def test_many_figures_go_in_few_calls():
     assert [len(call["MetricData"]) for call in client.calls] == [1000, 1000, 500]
 
 
-def test_a_report_that_fails_is_counted_and_nothing_else(caplog):
+def test_a_report_that_fails_is_logged_and_nothing_else(caplog):
     client = Client(failures=1)
     cloudwatch = metrics(client)
     cloudwatch.count("records", 3)
     cloudwatch.report()
-    assert cloudwatch.dropped_count == 1
     assert "no route" in caplog.text
     cloudwatch.count("records", 4)
     cloudwatch.close()
@@ -109,14 +108,16 @@ def test_a_report_that_fails_is_counted_and_nothing_else(caplog):
     }
 
 
-def test_the_number_of_series_is_bounded(monkeypatch):
+def test_the_number_of_series_is_bounded_and_what_is_dropped_is_told(monkeypatch, caplog):
     monkeypatch.setattr(cloudwatch_metrics, "SERIES_MAX", 2)
     client = Client()
     with metrics(client) as cloudwatch:
         for index in range(5):
             cloudwatch.count(f"c{index}")
     assert len(sent(client)) == 2
-    assert cloudwatch.dropped_count == 3
+    told = [record.getMessage() for record in caplog.records]
+    assert [message.split()[1] for message in told] == ["c2", "c3"]
+    assert told[1].endswith("is_per_shard=False")
 
 
 def test_nothing_is_sent_when_nothing_was_measured():

@@ -84,14 +84,17 @@ def test_an_interval_must_be_positive():
         LoggingMetrics(interval_s=0)
 
 
-def test_the_number_of_series_is_bounded_and_what_is_dropped_is_counted(monkeypatch):
+def test_the_number_of_series_is_bounded_and_what_is_dropped_is_told_ever_more_rarely(monkeypatch, caplog):
     monkeypatch.setattr(metrics_tally, "SERIES_MAX", 2)
     tally = MetricsTally()
-    for index in range(5):
+    for index in range(10):
         tally.gauge(f"g{index}", 1)
     tally.gauge("g0", 7)
     assert tally.snapshot().gauges == {("g0", ()): 7, ("g1", ()): 1}
-    assert tally.dropped_count == 3
+    told = [record.getMessage() for record in caplog.records]
+    assert [message.split()[1] for message in told] == ["g2", "g3", "g5", "g9"]
+    assert "metric g9 has no place among 2 metrics" in told[-1]
+    assert "dropped so far: 8;" in told[-1]
 
 
 # --- health ---------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Metrics for CloudWatch: added up in memory and sent in batches. They never block and never raise.
 
 Each report sends what was measured since the last one: counters and distributions as statistic sets, gauges as
-values. A batch that CloudWatch refuses is counted, logged and dropped: the next report has newer values.
+values. A batch that CloudWatch refuses is logged and dropped: the next report has newer values.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
 from penstock.errors import OptionError
+from penstock.runtime.metrics_tally import Distribution, DroppedMeasurements
 from penstock.runtime.periodic_reports import PeriodicReports, check_interval
 
 log = logging.getLogger("penstock.metrics")
@@ -61,10 +62,9 @@ class CloudWatchMetrics(PeriodicReports):
         self._dimensions = dict(dimensions or {})
         self._is_per_shard = is_per_shard
         self._lock = threading.Lock()
-        self._sums: dict[_Key, list[float]] = {}
+        self._sums: dict[_Key, Distribution] = {}
         self._gauges: dict[_Key, float] = {}
-        self.dropped_count = 0
-        """Measurements that were not kept for lack of room, or that the service refused."""
+        self._dropped = DroppedMeasurements("leave the shards out with is_per_shard=False")
         self.start_reports(interval_s, "penstock-cloudwatch")
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
@@ -79,11 +79,12 @@ class CloudWatchMetrics(PeriodicReports):
         """Set a gauge to what a value is now."""
         key = self._key(name, labels)
         with self._lock:
-            if key not in self._gauges and self._is_full():
+            if key in self._gauges or self._has_place():
+                # Without the shard the largest value tells more than the last one: the lag of the worst shard.
+                is_merged = not self._is_per_shard and labels is not None and "shard" in labels
+                self._gauges[key] = max(value, self._gauges.get(key, value)) if is_merged else value
                 return
-            # Without the shard the largest value tells more than the last one: the lag of the worst shard.
-            is_merged = not self._is_per_shard and labels is not None and "shard" in labels
-            self._gauges[key] = max(value, self._gauges.get(key, value)) if is_merged else value
+        self._dropped.add(name, SERIES_MAX)
 
     def report(self) -> None:
         """Send what was measured since the last report, now. Never raises."""
@@ -96,7 +97,6 @@ class CloudWatchMetrics(PeriodicReports):
             try:
                 self._send(batch)
             except Exception as error:  # noqa: BLE001 - no measurement is worth a failure
-                self.dropped_count += len(batch)
                 log.warning(
                     "CloudWatch did not take %d metrics of %s: %s", len(batch), self._namespace, error
                 )
@@ -122,32 +122,24 @@ class CloudWatchMetrics(PeriodicReports):
     def _add(self, name: str, value: float, labels: Mapping[str, str] | None) -> None:
         key = self._key(name, labels)
         with self._lock:
-            known = self._sums.get(key)
-            if known is None:
-                if not self._is_full():
-                    self._sums[key] = [1.0, value, value, value]
+            if key in self._sums or self._has_place():
+                self._sums.setdefault(key, Distribution()).add(value)
                 return
-            known[0] += 1
-            known[1] += value
-            known[2] = min(known[2], value)
-            known[3] = max(known[3], value)
+        self._dropped.add(name, SERIES_MAX)
 
-    def _is_full(self) -> bool:
-        if len(self._sums) + len(self._gauges) < SERIES_MAX:
-            return False
-        self.dropped_count += 1
-        return True
+    def _has_place(self) -> bool:
+        return len(self._sums) + len(self._gauges) < SERIES_MAX
 
-    def _datums(self, sums: dict[_Key, list[float]], gauges: dict[_Key, float]) -> Iterator[dict[str, Any]]:
+    def _datums(self, sums: dict[_Key, Distribution], gauges: dict[_Key, float]) -> Iterator[dict[str, Any]]:
         moment = datetime.now(UTC)
-        for key, (number, total, smallest, largest) in sums.items():
+        for key, known in sums.items():
             yield {
                 **self._face(key, moment),
                 "StatisticValues": {
-                    "SampleCount": number,
-                    "Sum": total,
-                    "Minimum": smallest,
-                    "Maximum": largest,
+                    "SampleCount": known.count,
+                    "Sum": known.sum,
+                    "Minimum": known.minimum,
+                    "Maximum": known.maximum,
                 },
             }
         for key, value in gauges.items():

@@ -2,16 +2,49 @@
 
 from __future__ import annotations
 
+import itertools
+import logging
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
+log = logging.getLogger("penstock.metrics")
+
 Labels: TypeAlias = tuple[tuple[str, str], ...]
 Series: TypeAlias = tuple[str, Labels]
 
 SERIES_MAX: Final = 20_000
-"""Different name-and-label pairs that are kept; more are dropped and counted, so that nothing grows without end."""
+"""Different name-and-label pairs that are kept; more are dropped, with a warning, so that nothing grows without end."""
+
+
+class DroppedMeasurements:
+    """Warns of measurements that were not kept for lack of room: of the first one, and ever more rarely. Safe to use from threads.
+
+    Args:
+        way_out: What to do.
+    """
+
+    def __init__(self, way_out: str) -> None:
+        self._way_out = way_out
+        self._numbers = itertools.count(1)
+
+    def add(self, name: str, series_max: int) -> None:
+        """Count one. Not to be called under a lock that is needed to measure: whoever handles the warning may measure.
+
+        Args:
+            name: Of the metric.
+            series_max: How many different metrics and labels are kept.
+        """
+        number = next(self._numbers)
+        if number & (number - 1) == 0:
+            log.warning(
+                "metric %s has no place among %d metrics with different names or labels; measurements dropped so far: %d; %s",
+                name,
+                series_max,
+                number,
+                self._way_out,
+            )
 
 
 @dataclass(slots=True)
@@ -51,7 +84,7 @@ class MetricsTally:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._now = Snapshot()
-        self.dropped_count = 0
+        self._dropped = DroppedMeasurements("measure fewer shards in one process, or with fewer labels")
 
     def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
         """Add to a counter."""
@@ -59,6 +92,8 @@ class MetricsTally:
         with self._lock:
             if key in self._now.counters or self._has_place():
                 self._now.counters[key] = self._now.counters.get(key, 0.0) + value
+                return
+        self._dropped.add(name, SERIES_MAX)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Set a gauge."""
@@ -66,6 +101,8 @@ class MetricsTally:
         with self._lock:
             if key in self._now.gauges or self._has_place():
                 self._now.gauges[key] = value
+                return
+        self._dropped.add(name, SERIES_MAX)
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Show a gauge no more."""
@@ -78,6 +115,8 @@ class MetricsTally:
         with self._lock:
             if key in self._now.distributions or self._has_place():
                 self._now.distributions.setdefault(key, Distribution()).add(value)
+                return
+        self._dropped.add(name, SERIES_MAX)
 
     def snapshot(self) -> Snapshot:
         """Return everything that was measured since the start."""
@@ -96,7 +135,4 @@ class MetricsTally:
 
     def _has_place(self) -> bool:
         held = len(self._now.counters) + len(self._now.gauges) + len(self._now.distributions)
-        if held >= SERIES_MAX:
-            self.dropped_count += 1
-            return False
-        return True
+        return held < SERIES_MAX
