@@ -13,6 +13,7 @@ from penstock.runtime.system_clock import SystemClock
 if TYPE_CHECKING:
     from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
     from penstock.aws.lease_table import LeaseTableOptions
+    from penstock.aws.lease_table_finder import LeaseTableFinder
     from penstock.aws.stream_control import StreamControl
     from penstock.ports.fan_out import FanOut
     from penstock.ports.kcl3_tables import Kcl3Tables
@@ -94,6 +95,13 @@ def open_lease_table(
     )
 
 
+def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFinder:
+    """Return what finds lease tables in DynamoDB; nothing is asked yet."""
+    from penstock.aws.lease_table_finder import LeaseTableFinder
+
+    return LeaseTableFinder(AwsOptions() if options is None else options)
+
+
 def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl3Tables | None:
     """Return what KCL 3 keeps beside a lease table; None where no Java worker can stand."""
     if "://" in lease_table:
@@ -122,6 +130,7 @@ __all__ = [
     "open_kcl3_tables",
     "open_kinesis",
     "open_lease_table",
+    "open_lease_table_finder",
     "open_stream_control",
     "parse_connection",
 ]

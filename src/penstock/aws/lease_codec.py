@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
@@ -54,6 +54,11 @@ KCL3_ENTITIES: Final = frozenset(
     {"STREAM", "LEADER", "CLIENT_VERSION_MIGRATION", "TABLE_MIGRATION", METRICS_ENTITY}
 )
 """What KCL 3.5 keeps in the lease table beside the leases."""
+
+
+def has_lease_key(key_schema: Iterable[Mapping[str, str]]) -> bool:
+    """Whether a table with this key is a lease table, of Penstock or a KCL."""
+    return [(part["AttributeName"], part["KeyType"]) for part in key_schema] == [(KEY, "HASH")]
 
 
 class NotALease(ValueError):  # noqa: N818 - says what the row is

@@ -12,7 +12,16 @@ from typing import Any, Final, Literal, TypeVar
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.lease_codec import ENTITY, KCL3_ENTITIES, KEY, Item, NotALease, read_item, write_item
+from penstock.aws.lease_codec import (
+    ENTITY,
+    KCL3_ENTITIES,
+    KEY,
+    Item,
+    NotALease,
+    has_lease_key,
+    read_item,
+    write_item,
+)
 from penstock.aws.lease_expressions import update_for
 from penstock.aws.service_calls import TABLE_PAGING, call, pages_of
 from penstock.core.backoff import GiveUp
@@ -174,7 +183,7 @@ class DynamoLeaseTable:
             raise
         table = answer["Table"]
         key = table["KeySchema"]
-        if [(part["AttributeName"], part["KeyType"]) for part in key] != [(KEY, "HASH")]:
+        if not has_lease_key(key):
             raise Rejected(
                 f"DynamoDB table {self._name} is no lease table: its key is "
                 f"{', '.join(part['AttributeName'] for part in key)}, not {KEY}; choose another application name or "

@@ -209,9 +209,9 @@ def _show(args: argparse.Namespace, sightings: list[Sighting]) -> int:
                 ),
                 style="bold red",
             )
-    _print_bars(output, "leases per worker", workers)
+    output.bars("leases per worker", workers, "nobody owns a lease")
     if set(zones) - {"-"}:
-        _print_bars(output, "leases per zone", zones)
+        output.bars("leases per zone", zones)
     if fleet is not None:
         _print_fleet(output, fleet)
     return status
@@ -252,6 +252,8 @@ def _print_fleet(output: Output, fleet: dict[str, Any]) -> None:
 
 
 def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> None:
+    from penstock.cli.overview.cells import short_checkpoint
+
     table = []
     for row in rows:
         age = f"{row['counter_age_s']:.1f} s" if row["has_moved"] else f">{row['counter_age_s']:.1f} s"
@@ -261,7 +263,7 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
             row["owner"] or "-",
             str(row["counter"]),
             age,
-            _short(row["checkpoint"]),
+            short_checkpoint(row["checkpoint"]),
         ]
         if has_lag:
             lag = row["millis_behind_latest"]
@@ -271,30 +273,14 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
     output.table(names, table, right=("counter", "age", "lag"))
 
 
-def _short(checkpoint: str) -> str:
-    """Return a checkpoint that fits on a line. Of a long number the end is kept, which says more."""
-    number, _, sub = checkpoint.partition(".")
-    return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
-
-
-def _print_bars(output: Output, title: str, counts: dict[str, int]) -> None:
-    output.line(f"\n{title}", style="bold")
-    largest = max(counts.values(), default=1)
-    shown = {escape_text(name): number for name, number in counts.items()}
-    width = max((len(name) for name in shown), default=0)
-    for name, number in shown.items():
-        bar = "█" * max(1, round(40 * number / largest))
-        output.line(f"{name:<{width}}  {bar} {number}")
-    if not counts:
-        output.line("nobody owns a lease")
-
-
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
     from penstock.cli.shard_lags import measure_lags
     from penstock.wiring import SystemClock
 
+    kinesis = open_kinesis(args)
+    kinesis.fetch_summary(args.stream)  # one error about the stream instead of one for every shard
     leases = [sighting.lease for sighting in sightings]
-    measured = measure_lags(open_kinesis(args), args.stream, leases, SystemClock())
+    measured = measure_lags(kinesis, args.stream, leases, SystemClock())
     for lag in measured:
         if lag.lag_ms is None:
             warn(f"lag of {lag.shard_id} is unknown: {lag.why_unknown}")

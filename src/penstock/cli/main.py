@@ -30,6 +30,7 @@ _COMMANDS: Final = {
     "shards": "penstock.cli.shards_command",
     "streams": "penstock.cli.streams_command",
     "leases": "penstock.cli.leases_command",
+    "top": "penstock.cli.top_command",
     "local": "penstock.cli.local_command",
     "simulate": "penstock.cli.simulate_command",
     "demo": "penstock_demo.command",  # by name: the demonstration stands above the command line

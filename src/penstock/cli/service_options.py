@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
+    from penstock.aws.lease_table_finder import LeaseTableFinder
     from penstock.aws.stream_control import StreamControl
     from penstock.ports.fan_out import FanOut
     from penstock.ports.kcl3_tables import Kcl3Tables
@@ -70,6 +71,13 @@ def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:
     from penstock import wiring
 
     return wiring.open_lease_table(name, _options(args))
+
+
+def open_lease_table_finder(args: argparse.Namespace) -> LeaseTableFinder:
+    """Open what finds lease tables in DynamoDB."""
+    from penstock import wiring
+
+    return wiring.open_lease_table_finder(_options(args))
 
 
 def _options(args: argparse.Namespace) -> AwsOptions:

@@ -22,12 +22,27 @@ if TYPE_CHECKING:
     from penstock.ports.kinesis import Kinesis, RecordPage
 
 _RECORDS: Final = 2  # the one at the checkpoint, and the next
-_PAGES_MAX: Final = 10
-_ATTEMPTS_MAX: Final = (
-    5  # the workers read the same shards, and five reads a second are all that a shard gives
-)
 _SPACING: Final = Backoff(base_s=0.5, cap_s=2.0)
 _THREADS: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ReadEffort:
+    """How many reads one measurement may cost. The workers read the same shards, which give five reads a second each.
+
+    Args:
+        pages_max: Pages without an unread record, before the service's own figure has to do.
+        attempts_max: Reads of one page, while the service refuses them.
+    """
+
+    pages_max: int
+    attempts_max: int
+
+
+ASKED_ONCE: Final = ReadEffort(pages_max=10, attempts_max=5)
+"""Somebody waits for one answer."""
+ASKED_AGAIN: Final = ReadEffort(pages_max=2, attempts_max=1)
+"""The next answer comes in a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,54 +53,65 @@ class ShardLag:
         shard_id: Which.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when unknown.
         why_unknown: What the service said instead.
+        refused_count: Reads that the service refused: the shard is read as often as it may be.
     """
 
     shard_id: str
     lag_ms: int | None
     why_unknown: str = ""
+    refused_count: int = 0
 
 
-def measure_lags(kinesis: Kinesis, stream: str, leases: Sequence[Lease], clock: Clock) -> list[ShardLag]:
-    """Measure the lag of every lease that is not ended.
-
-    Raises:
-        NotFound, AccessDenied: The stream itself cannot be used.
-    """
-    kinesis.fetch_summary(stream)
+def measure_lags(
+    kinesis: Kinesis, stream: str, leases: Sequence[Lease], clock: Clock, effort: ReadEffort = ASKED_ONCE
+) -> list[ShardLag]:
+    """Measure the lag of every lease that is not ended."""
 
     def measure(lease: Lease) -> ShardLag:
+        reads = _Reads(kinesis, stream, clock, effort)
         try:
-            return ShardLag(lease.key, _measure(kinesis, stream, lease.key, lease.checkpoint, clock))
+            lag_ms = reads.measure(lease.key, lease.checkpoint)
         except (ServiceError, PositionError) as error:
-            return ShardLag(lease.key, None, str(error))
+            return ShardLag(lease.key, None, str(error), reads.refused_count)
+        return ShardLag(lease.key, lag_ms, refused_count=reads.refused_count)
 
     unfinished = [lease for lease in leases if not lease.is_ended]
     with ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-lag") as pool:
         return list(pool.map(measure, unfinished))
 
 
-def _measure(kinesis: Kinesis, stream: str, shard_id: str, position: Position, clock: Clock) -> int:
-    iterator = kinesis.fetch_iterator(stream, shard_id, plan_iterator(position))
-    behind_ms = 0
-    for _ in range(_PAGES_MAX):
-        page = _fetch(kinesis, stream, iterator, clock)
-        oldest = find_oldest_unread(page.records, position)
-        if oldest is not None:
-            return age_ms(oldest.arrival_s, service_now_ms(clock.wall_ms(), page.server_ms))
-        if page.next_iterator is None or page.millis_behind_latest == 0:
-            return 0
-        # An empty page, or one of done records: its own figure is about the record that comes next.
-        behind_ms, iterator = page.millis_behind_latest, page.next_iterator
-    return behind_ms
+class _Reads:
+    """The reads of one measurement."""
 
+    def __init__(self, kinesis: Kinesis, stream: str, clock: Clock, effort: ReadEffort) -> None:
+        self.refused_count = 0
+        self._kinesis = kinesis
+        self._stream = stream
+        self._clock = clock
+        self._effort = effort
 
-def _fetch(kinesis: Kinesis, stream: str, iterator: str, clock: Clock) -> RecordPage:
-    attempt = 1
-    while True:
-        try:
-            return kinesis.fetch_records(stream, iterator, _RECORDS)
-        except Throttled:
-            if attempt >= _ATTEMPTS_MAX:
-                raise
-            clock.sleep(0.2 + _SPACING.delay_s(attempt, random.random()))
-            attempt += 1
+    def measure(self, shard_id: str, position: Position) -> int:
+        iterator = self._kinesis.fetch_iterator(self._stream, shard_id, plan_iterator(position))
+        behind_ms = 0
+        for _ in range(self._effort.pages_max):
+            page = self._fetch(iterator)
+            oldest = find_oldest_unread(page.records, position)
+            if oldest is not None:
+                return age_ms(oldest.arrival_s, service_now_ms(self._clock.wall_ms(), page.server_ms))
+            if page.next_iterator is None or page.millis_behind_latest == 0:
+                return 0
+            # An empty page, or one of done records: its own figure is about the record that comes next.
+            behind_ms, iterator = page.millis_behind_latest, page.next_iterator
+        return behind_ms
+
+    def _fetch(self, iterator: str) -> RecordPage:
+        attempt = 1
+        while True:
+            try:
+                return self._kinesis.fetch_records(self._stream, iterator, _RECORDS)
+            except Throttled:
+                self.refused_count += 1
+                if attempt >= self._effort.attempts_max:
+                    raise
+                self._clock.sleep(0.2 + _SPACING.delay_s(attempt, random.random()))
+                attempt += 1

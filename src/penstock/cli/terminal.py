@@ -10,7 +10,7 @@ import json
 import logging
 import sys
 import unicodedata
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 _ACTING: Final = frozenset({"Cc", "Cf", "Cs", "Cn", "Zl", "Zp"})
@@ -96,6 +96,23 @@ class Output:
         for row in rows:
             table.add_row(*row)
         self._console.print(table)
+
+    def bars(self, title: str, counts: Mapping[str, int], none: str = "") -> None:
+        """Print numbers as bars under a title.
+
+        Args:
+            title: Of all.
+            counts: By name.
+            none: Printed where there are none.
+        """
+        self.line(f"\n{title}", style="bold")
+        largest = max(counts.values(), default=1)
+        shown = {escape_text(name): number for name, number in counts.items()}
+        width = max((len(name) for name in shown), default=0)
+        for name, number in shown.items():
+            self.line(f"{name:<{width}}  {'█' * max(1, round(40 * number / largest))} {number}")
+        if not counts and none:
+            self.line(none)
 
 
 class SafeFormatter(logging.Formatter):

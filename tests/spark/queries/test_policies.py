@@ -28,6 +28,7 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 SERVICES = ("kinesis", "dynamodb", "cloudwatch", "sts")
+OF_NO_RESOURCE = ("cloudwatch:PutMetricData", "dynamodb:ListTables")
 CHECKED = {
     "driver",
     "reading tasks",
@@ -39,6 +40,7 @@ CHECKED = {
     "batch tasks",
     "tail",
     "leases",
+    "top",
     "lease reset",
 }
 
@@ -50,7 +52,7 @@ def policies():
         actions = set()
         for statement in document["Statement"]:
             assert statement["Effect"] == "Allow"
-            assert statement["Resource"] != "*" or statement["Action"] == "cloudwatch:PutMetricData"
+            assert statement["Resource"] != "*" or statement["Action"] in OF_NO_RESOURCE
             actions |= set(
                 statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
             )
@@ -229,6 +231,7 @@ def test_the_commands_call_what_their_policies_allow(server, client, command, tm
     look = ["leases", "told-app", "--observe", "0"]
     assert command(look) == {"dynamodb:Scan", "dynamodb:DescribeTable"}
     check("leases", command([*look, "--stream", "told"]))
+    check("top", command(["top", "--json", "--silent-after", "0"]))
     client.split_shard(StreamName="told", ShardToSplit="shardId-000000000000", NewStartingHashKey=str(2**126))
     reset = [*look, "--stream", "told", "--reset-to", "LATEST", "--backup", str(tmp_path / "backup")]
     restore = [*look, "--restore", str(tmp_path / "backup"), "--backup", str(tmp_path / "second")]

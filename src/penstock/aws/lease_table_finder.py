@@ -1,0 +1,77 @@
+"""Find lease tables among the DynamoDB tables of a region, by their key."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Final
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.lease_codec import has_lease_key
+from penstock.aws.service_calls import call, pages_of
+from penstock.errors import AccessDenied, NotFound
+
+_PAGING: Final = ("LastEvaluatedTableName", "ExclusiveStartTableName")
+_THREADS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class FoundTables:
+    """Tables that look like lease tables.
+
+    Args:
+        names: In the order of their names.
+        refused_count: Tables that we may not describe.
+    """
+
+    names: tuple[str, ...]
+    refused_count: int
+
+
+class LeaseTableFinder:
+    """Finds tables whose only key is `leaseKey`. A table is described once, since its key never changes.
+
+    Args:
+        options: Where and as whom.
+    """
+
+    def __init__(self, options: AwsOptions) -> None:
+        self._options = options
+        self._known: dict[str, bool | None] = {}  # None: it may not be described
+
+    def find(self) -> FoundTables:
+        """List the region's tables and describe those that are new.
+
+        Raises:
+            ServiceError: The tables cannot be listed.
+        """
+        pages = pages_of(self._list, *_PAGING)
+        listed = sorted(name for page in pages for name in page["TableNames"])
+        fresh = [name for name in listed if name not in self._known]
+        with ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-tables") as pool:
+            self._known |= zip(fresh, pool.map(self._is_lease_table, fresh), strict=True)
+        self._known = {name: self._known[name] for name in listed}
+        return FoundTables(
+            tuple(name for name, is_one in self._known.items() if is_one),
+            sum(is_one is None for is_one in self._known.values()),
+        )
+
+    def _list(self, **arguments: Any) -> Any:
+        client = client_for("dynamodb", self._options)
+        return call(lambda: client.list_tables(**arguments), "ListTables", "", self._options)
+
+    def _is_lease_table(self, name: str) -> bool | None:
+        client = client_for("dynamodb", self._options)
+        try:
+            answer = call(
+                lambda: client.describe_table(TableName=name),
+                "DescribeTable",
+                f"table {name}",
+                self._options,
+            )
+        except AccessDenied:
+            return None
+        except NotFound:  # deleted a moment ago
+            return False
+        return has_lease_key(answer["Table"]["KeySchema"])

@@ -1,0 +1,1 @@
+"""What `penstock top` and `penstock dashboard` show: looks at applications, and what is wrong in them."""

@@ -1,0 +1,78 @@
+"""The options of what looks at applications. Cheap to import: every run of the command line does."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.service_options import add_connection_arguments
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+INTERVAL_MIN_S: Final = 1.0
+COST: Final = (
+    "Nothing is written. Each look costs, for each application, one eventually consistent Scan of its lease table (8 KiB to a "
+    "read unit, about 18 leases), and every half a minute ListShards; for each shard that is asked for its lag, one "
+    "GetShardIterator and one or two GetRecords of at most two records, out of the five reads a second that the shard gives to "
+    "all. Without names, ListTables once a minute, and DescribeTable once for every table."
+)
+
+
+def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> None:
+    """Add what `top` and `dashboard` share."""
+    parser.add_argument(
+        "applications",
+        metavar="APPLICATION",
+        nargs="*",
+        help="lease tables by name, s3://bucket/prefix or file:///folder (default: all that the region's DynamoDB has)",
+    )
+    parser.add_argument(
+        "--stream",
+        metavar="STREAM",
+        help="the stream of applications whose leases do not name it, as the KCL's do not",
+    )
+    parser.add_argument(
+        "--interval",
+        type=float,
+        default=interval_s,
+        metavar="S",
+        help=f"seconds between two looks (default: {interval_s:g})",
+    )
+    parser.add_argument(
+        "--lags",
+        type=int,
+        default=100,
+        metavar="N",
+        help="ask at most so many shards of an application for their lag in one look, the others in the next; 0: none "
+        "(default: 100)",
+    )
+    parser.add_argument(
+        "--lag-warn",
+        type=float,
+        default=60.0,
+        metavar="S",
+        help="a shard that is further behind is in trouble (default: 60)",
+    )
+    parser.add_argument(
+        "--silent-after",
+        type=float,
+        metavar="S",
+        help="an owner that has not renewed its lease for so long counts as silent (default: 30; 4 for a single look, which "
+        "lasts so long at most)",
+    )
+    add_connection_arguments(parser)
+
+
+def check_look_arguments(args: argparse.Namespace) -> None:
+    """Check what `add_look_arguments` has added.
+
+    Raises:
+        OptionError: A number is out of range.
+    """
+    if not args.interval >= INTERVAL_MIN_S:
+        raise OptionError(f"--interval {args.interval:g}: expected at least {INTERVAL_MIN_S:g}")
+    for name in ("lags", "lag_warn", "silent_after"):
+        value = getattr(args, name)
+        if value is not None and not value >= 0:
+            raise OptionError(f"--{name.replace('_', '-')} {value:g}: expected 0 or more")

@@ -1,0 +1,100 @@
+"""The cells of the tables that show a look, as text without anything that acts on a terminal. Pure."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.overview.trouble import LAG_STEADY
+from penstock.cli.terminal import escape_text
+
+if TYPE_CHECKING:
+    from penstock.cli.overview.look import ApplicationLook, Event, ShardRow
+
+APPLICATION_COLUMNS: Final = ("application", "stream", "trouble", "shards", "workers", "lag", "why")
+SHARD_COLUMNS: Final = ("shard", "state", "owner", "lag", "rate", "checkpoint", "why")
+RIGHT: Final = frozenset({"shards", "workers", "lag", "rate"})
+
+
+def application_cells(look: ApplicationLook) -> tuple[str, ...]:
+    """Return the cells of an application, under `APPLICATION_COLUMNS`."""
+    if look.problems:
+        why = look.problems[0]
+    elif look.shards:
+        why = _why(look.shards[0])
+    else:
+        why = "no leases yet"
+    trouble = f"{look.trouble_count} {look.worst.value}" if look.trouble_count else "-"
+    if look.problems and not look.shards:
+        trouble = "cannot be read"
+    cells = (
+        look.application,
+        stream_name(look.stream),
+        trouble,
+        str(look.unfinished_count),
+        str(len(look.workers)),
+        duration(look.lag_ms),
+        why,
+    )
+    return tuple(escape_text(cell) for cell in cells)
+
+
+def _why(row: ShardRow) -> str:
+    return f"{short_shard(row.shard)}: {row.why}" if row.why else ""
+
+
+def shard_cells(row: ShardRow) -> tuple[str, ...]:
+    """Return the cells of a shard, under `SHARD_COLUMNS`."""
+    owner = row.owner or "-"
+    cells = (
+        short_shard(row.shard),
+        row.trouble.value or row.state,
+        owner if row.next_owner is None else f"{owner} → {row.next_owner}",
+        f"{duration(row.lag_ms)}{arrow(row)}",
+        "-" if row.kb_per_s is None else f"{row.kb_per_s:.1f} KiB/s",
+        short_checkpoint(row.checkpoint),
+        row.why,
+    )
+    return tuple(escape_text(cell) for cell in cells)
+
+
+def event_line(event: Event) -> str:
+    """Return an event on a line."""
+    at = datetime.fromtimestamp(event.at_ms / 1000, UTC).strftime("%H:%M:%SZ")
+    where = "" if event.shard is None else f"{short_shard(event.shard)}: "
+    return escape_text(f"{at}  {where}{event.text}")
+
+
+def stream_name(stream: str | None) -> str:
+    """Return a stream's name without the rest of its ARN; `-` where it is unknown."""
+    return "-" if stream is None else stream.rpartition("/")[2] if stream.startswith("arn:") else stream
+
+
+def short_shard(shard_id: str) -> str:
+    """Return a shard's number; whole, where the id is not the service's."""
+    number = shard_id.removeprefix("shardId-")
+    return str(int(number)) if number != shard_id and number.isascii() and number.isdigit() else shard_id
+
+
+def short_checkpoint(checkpoint: str) -> str:
+    """Return a checkpoint that fits on a line. Of a long number the end is kept, which says more."""
+    number, _, sub = checkpoint.partition(".")
+    return f"...{number[-12:]}.{sub}" if number.isdigit() and len(number) > 15 else checkpoint
+
+
+def arrow(row: ShardRow) -> str:
+    """Return whether a lag grows or shrinks, as a sign behind it."""
+    if row.lag_change is None or abs(row.lag_change) < LAG_STEADY:
+        return ""
+    return " ↑" if row.lag_change > 0 else " ↓"
+
+
+def duration(lag_ms: int | None) -> str:
+    """Return a lag for people: two figures of it are enough."""
+    if lag_ms is None:
+        return "-"
+    seconds = lag_ms / 1000
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.1f} {unit}"
+    return f"{seconds:.1f} s"

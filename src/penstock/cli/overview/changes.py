@@ -1,0 +1,78 @@
+"""What happened between two looks at an application, in words. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.cli.overview.look import Event
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from penstock.cli.overview.look import ApplicationLook, ShardRow
+
+
+def changes_between(before: ApplicationLook, after: ApplicationLook) -> list[Event]:
+    """Return what changed, in the order of the shards; nothing where either look could not read the table."""
+    if not before.shards or not after.shards:
+        return []
+    return [Event(after.taken_ms, shard, text) for shard, text in _texts(before, after)]
+
+
+def _texts(before: ApplicationLook, after: ApplicationLook) -> Iterator[tuple[str | None, str]]:
+    then = {row.shard: row for row in before.shards}
+    now = {row.shard: row for row in after.shards}
+    for shard in sorted(then.keys() | now.keys()):
+        if shard not in now:
+            yield shard, "its lease was deleted"
+        elif shard not in then or then[shard].state == "no lease" != now[shard].state:
+            yield shard, _beginning(now[shard])
+        else:
+            for text in _of_shard(then[shard], now[shard]):
+                yield shard, text
+    yield from _of_workers(before, after)
+    listed = {shard.shard_id for shard in before.lineage}
+    for each in after.lineage:
+        if listed and each.shard_id not in listed:
+            parents = " and ".join(each.parents)
+            yield (
+                each.shard_id,
+                f"the stream has a new shard, from {parents}" if parents else ("the stream has a new shard"),
+            )
+
+
+def _beginning(row: ShardRow) -> str:
+    if row.state == "no lease":
+        return "the shard has no lease"
+    return f"its lease was made; {row.owner} reads it" if row.owner else "its lease was made"
+
+
+def _of_shard(then: ShardRow, now: ShardRow) -> Iterator[str]:
+    if now.state == "ended":
+        if then.state != "ended":
+            yield "read to its end"
+        return
+    if now.next_owner is not None and then.next_owner != now.next_owner:
+        yield f"{now.owner} hands it over to {now.next_owner}"
+    if then.owner != now.owner:
+        yield _moved(then.owner, now.owner)
+    if now.state == "owner silent" != then.state:
+        yield f"{now.owner} does not renew its lease"
+    if now.stopped_reason is not None and then.stopped_reason != now.stopped_reason:
+        yield f"{now.owner} has stopped reading it: {now.stopped_reason}"
+    if then.stopped_reason is not None and now.stopped_reason is None:
+        yield "it is read again"
+
+
+def _moved(then: str | None, now: str | None) -> str:
+    if then is None:
+        return f"{now} reads it"
+    return f"{then} gave it back" if now is None else f"went from {then} to {now}"
+
+
+def _of_workers(before: ApplicationLook, after: ApplicationLook) -> Iterator[tuple[None, str]]:
+    then, now = ({row.worker for row in look.workers} for look in (before, after))
+    for worker in sorted(now - then):
+        yield None, f"worker {worker} has leases"
+    for worker in sorted(then - now):
+        yield None, f"worker {worker} has no lease any more"

@@ -1,0 +1,245 @@
+"""The live view of `penstock top`: draws with `rich`, and reads keys from the terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import sys
+from typing import TYPE_CHECKING, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from penstock.cli.overview.cells import (
+    APPLICATION_COLUMNS,
+    RIGHT,
+    SHARD_COLUMNS,
+    application_cells,
+    duration,
+    event_line,
+    shard_cells,
+    stream_name,
+)
+from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.trouble import Trouble
+from penstock.cli.terminal import escape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
+    from penstock.cli.overview.looking import LookThread
+
+_DRAW_EVERY_S: Final = 0.5  # a new look, or a terminal of another size
+_FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, keys
+_EVENTS_SHOWN: Final = 6
+_WORKERS_SHOWN: Final = 5
+_KEYS: Final = "↑↓ or jk: select   enter: open   esc: back   q: quit"
+_STYLES: Final = {
+    Trouble.STOPPED: "bold red",
+    Trouble.SILENT: "red",
+    Trouble.UNOWNED: "red",
+    Trouble.NO_LEASE: "red",
+    Trouble.STANDING: "yellow",
+    Trouble.THROTTLED: "yellow",
+    Trouble.BEHIND: "yellow",
+    Trouble.UNKNOWN: "dim",
+    Trouble.NONE: "",
+}
+
+
+def run_live(looks: LookThread, place: Place) -> None:
+    """Show looks and follow keys until somebody quits.
+
+    Args:
+        looks: What is shown.
+        place: Where to begin.
+
+    Raises:
+        ServiceError: The first look failed.
+        KeyboardInterrupt: Ctrl-C. The terminal is as it was.
+    """
+    console = Console(highlight=False, markup=False, emoji=False)
+    with (
+        _keys_of(sys.stdin.fileno()) as read_keys,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        while True:
+            look = looks.newest()
+            shown: RenderableType = Text("looking ...")
+            if look is not None:
+                shown = render(look, place, console.size.height)
+            live.update(shown, refresh=True)
+            for key in read_keys(_DRAW_EVERY_S):
+                if key is Key.QUIT:
+                    return
+                if look is not None:
+                    place = place.press(key, look)
+
+
+@contextlib.contextmanager
+def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
+    """Let a terminal send single keys while the body runs, and yield what waits for some."""
+    import termios
+    import tty
+
+    def read(timeout_s: float) -> list[Key]:
+        ready, _, _ = select.select([terminal], [], [], timeout_s)
+        if not ready:
+            return []
+        data = os.read(terminal, 64)
+        return parse_keys(data) if data else [Key.QUIT]  # the terminal has gone
+
+    before = termios.tcgetattr(terminal)
+    tty.setcbreak(terminal)
+    try:
+        yield read
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+# --- drawing ----------------------------------------------------------------------------------------------
+
+
+def render(look: Look, place: Place, height: int) -> RenderableType:
+    """Return a page that fits into so many lines."""
+    application = place.application_of(look)
+    if place.page is Page.APPLICATIONS or application is None:
+        body = _applications(look, place, height)
+    elif place.page is Page.SHARDS:
+        body = _shards(look, application, place, height)
+    else:
+        body = _shard(application, place.shard_of(look), height)
+    return Group(*body, Text(""), Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
+
+
+def _line(text: str, style: str = "") -> Text:
+    return Text(escape_text(text), style=style, no_wrap=True, overflow="ellipsis")
+
+
+def _heading(text: str, taken_ms: int, problems: Sequence[str]) -> Text:
+    more = f"   {problems[0]}" if problems else ""
+    line = _line(f"{text}   {moment_of(taken_ms)[:19]}Z", "bold")
+    line.append(escape_text(more), style="bold red")
+    return line
+
+
+def _table(
+    columns: Sequence[str], rows: Sequence[tuple[Sequence[str], str]], selected: int, room: int
+) -> list[RenderableType]:
+    table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
+    for name in columns:
+        is_long = name == "why"
+        table.add_column(
+            name,
+            justify="right" if name in RIGHT else "left",
+            no_wrap=True,
+            overflow="ellipsis",
+            ratio=1 if is_long else None,
+            max_width=None if is_long else 30,
+        )
+    shown, first = window_of(rows, selected, room)
+    for at, (cells, style) in enumerate(shown, first):
+        table.add_row(*(Text(cell) for cell in cells), style=f"{style} reverse" if at == selected else style)
+    return [table]
+
+
+def _applications(look: Look, place: Place, height: int) -> list[RenderableType]:
+    selected = place.application_of(look)
+    names = [each.application for each in look.applications]
+    rows = [
+        (application_cells(each), "bold red" if each.problems else _STYLES[each.worst])
+        for each in look.applications
+    ]
+    heading = _heading(f"{len(names)} applications", look.taken_ms, look.problems)
+    if selected is None:
+        return [
+            heading,
+            Text(""),
+            _line("no lease table was found: name an application, or check the region"),
+        ]
+    at = names.index(selected.application)
+    return [heading, Text(""), *_table(APPLICATION_COLUMNS, rows, at, height - _FRAME_LINES)]
+
+
+def _shards(look: Look, application: ApplicationLook, place: Place, height: int) -> list[RenderableType]:
+    ended = len(application.shards) - application.unfinished_count
+    heading = _heading(
+        f"{application.application}   stream {stream_name(application.stream)}   {application.unfinished_count} shards, "
+        f"{application.trouble_count} in trouble, {ended} ended   lag {duration(application.lag_ms)}",
+        look.taken_ms,
+        application.problems,
+    )
+    row = place.shard_of(look)
+    if row is None:
+        return [heading, Text(""), _line("no leases yet")]
+    below = [*_workers(application), *_events(application, None)]
+    rows = [
+        (shard_cells(each), "dim" if each.state == "ended" else _STYLES[each.trouble])
+        for each in application.shards
+    ]
+    at = [each.shard for each in application.shards].index(row.shard)
+    # The shards come first: what is below them gives way on a small terminal.
+    room = max(height - _FRAME_LINES - len(below), min(len(rows), (height - _FRAME_LINES) // 2))
+    table = _table(SHARD_COLUMNS, rows, at, room)
+    left = height - _FRAME_LINES - min(room, len(rows))
+    return [heading, Text(""), *table, *below[: max(0, left)]]
+
+
+def _workers(application: ApplicationLook) -> list[RenderableType]:
+    if not application.workers:
+        return []
+    lines: list[RenderableType] = [Text(""), _line("leases per worker", "bold")]
+    largest = application.workers[0].lease_count
+    for row in application.workers[:_WORKERS_SHOWN]:
+        bar = "█" * max(1, round(20 * row.lease_count / largest))
+        trouble = f", {row.trouble_count} in trouble" if row.trouble_count else ""
+        lines.append(_line(f"{bar:<20} {row.lease_count}  {row.worker}  lag {duration(row.lag_ms)}{trouble}"))
+    if len(application.workers) > _WORKERS_SHOWN:
+        lines.append(_line(f"and {len(application.workers) - _WORKERS_SHOWN} more", "dim"))
+    return lines
+
+
+def _events(application: ApplicationLook, shard: str | None) -> list[RenderableType]:
+    events = [event for event in application.events if shard is None or event.shard == shard]
+    if not events:
+        return []
+    lines: list[RenderableType] = [Text(""), _line("what happened", "bold")]
+    return lines + [_line(event_line(event)) for event in events[:_EVENTS_SHOWN]]
+
+
+def _shard(application: ApplicationLook, row: ShardRow | None, height: int) -> list[RenderableType]:
+    heading = _heading(application.application, application.taken_ms, application.problems)
+    if row is None:
+        return [heading, Text(""), _line("the shard has no lease any more")]
+    listed = {shard.shard_id: shard for shard in application.lineage}
+    shard = listed.get(row.shard)
+    children = [each.shard_id for each in application.lineage if row.shard in each.parents]
+    facts = {
+        "shard": row.shard,
+        "trouble": row.trouble.value or "none",
+        "why": row.why,
+        "state": row.state,
+        "owner": row.owner or "nobody",
+        "handed over to": row.next_owner or "",
+        "lag": f"{duration(row.lag_ms)}{'' if row.lag_change is None else f', {row.lag_change:+.1f} s in a second'}",
+        "rate": "" if row.kb_per_s is None else f"{row.kb_per_s:.1f} KiB/s",
+        "checkpoint": row.checkpoint,
+        "has stood for": f"{row.checkpoint_stands_s:.0f} s",
+        "lease renewed": f"{row.unmoved_s:.0f} s ago, counter {row.counter}",
+        "parents": "" if shard is None else ", ".join(shard.parents),
+        "children": ", ".join(children),
+        "open": "" if shard is None else "yes" if shard.is_open else "no",
+    }
+    lines = [_fact(name, text, _STYLES[row.trouble]) for name, text in facts.items() if text]
+    return [heading, Text(""), *[*lines, *_events(application, row.shard)][: max(1, height - _FRAME_LINES)]]
+
+
+def _fact(name: str, text: str, style: str) -> Text:
+    line = _line(f"{name:<15}", "bold")
+    line.append(escape_text(text), style=style if name in ("trouble", "why") else "")
+    return line

@@ -1,0 +1,336 @@
+"""What one look at an application shows, as values and as a JSON document. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli.lease_report import Sighting, state_of, zone_of
+from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge
+from penstock.core.leases.lease_view import OwnerState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.cli.shard_lags import ShardLag
+    from penstock.core.leases.lease import Lease
+    from penstock.core.shard import Shard
+    from penstock.core.shard_graph import ShardGraph
+    from penstock.ports.lease_table import SkippedRow
+
+
+@dataclass(frozen=True, slots=True)
+class ShardRow:
+    """One shard of an application.
+
+    Args:
+        shard: Its id.
+        state: Where its lease stands, in a word or two.
+        owner: Who reads it, or None.
+        next_owner: Who gets it, while a hand-over is under way.
+        counter: The lease counter.
+        unmoved_s: For so long the lease has not been renewed, as far as it was watched.
+        has_moved: Whether the counter was seen to change.
+        checkpoint: Everything up to and including it is done.
+        checkpoint_stands_s: For so long the checkpoint has not moved, as far as it was watched.
+        lag_ms: The age of the oldest record that is not done; None when unknown.
+        lag_change: Seconds by which the lag grows in a second; None when unknown.
+        why_lag_unknown: What the service said instead of a lag.
+        kb_per_s: What its reader says to read, in KiB a second; None where it says nothing.
+        is_throttled: Whether the service refused our own small read of the shard.
+        stopped_reason: Why its owner does not read it, or None.
+        waits: Whether its parents have to be read first.
+        trouble: What is wrong.
+        why: The same in a sentence.
+    """
+
+    shard: str
+    state: str
+    owner: str | None = None
+    next_owner: str | None = None
+    counter: int = 0
+    unmoved_s: float = 0.0
+    has_moved: bool = False
+    checkpoint: str = ""
+    checkpoint_stands_s: float = 0.0
+    lag_ms: int | None = None
+    lag_change: float | None = None
+    why_lag_unknown: str = ""
+    kb_per_s: float | None = None
+    is_throttled: bool = False
+    stopped_reason: str | None = None
+    waits: bool = False
+    trouble: Trouble = Trouble.NONE
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """One worker: how many unfinished leases it has, how many of them are in trouble, and how far behind it is."""
+
+    worker: str
+    lease_count: int
+    trouble_count: int
+    lag_ms: int | None
+    zone: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that changed between two looks.
+
+    Args:
+        at_ms: When the second look was taken, milliseconds since the epoch.
+        shard: Which, or None where it is about the application.
+        text: What, for people.
+    """
+
+    at_ms: int
+    shard: str | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ApplicationLook:
+    """One look at an application.
+
+    Args:
+        application: The lease table's name.
+        stream: Name or ARN, or None where the leases do not say it.
+        taken_ms: Milliseconds since the epoch.
+        shards: Trouble first.
+        workers: Most leases first.
+        lineage: The stream's shards, parents before children; empty where the stream is unknown.
+        problems: What could not be read, a sentence each.
+        events: What changed lately, newest first.
+    """
+
+    application: str
+    stream: str | None
+    taken_ms: int
+    shards: tuple[ShardRow, ...] = ()
+    workers: tuple[WorkerRow, ...] = ()
+    lineage: tuple[Shard, ...] = ()
+    problems: tuple[str, ...] = ()
+    events: tuple[Event, ...] = ()
+
+    @property
+    def worst(self) -> Trouble:
+        """What is wrong with its first shard."""
+        return self.shards[0].trouble if self.shards else Trouble.NONE
+
+    @property
+    def trouble_count(self) -> int:
+        """How many shards are in trouble."""
+        return sum(row.trouble is not Trouble.NONE for row in self.shards)
+
+    @property
+    def unfinished_count(self) -> int:
+        """How many shards are not read to their end."""
+        return sum(row.state != "ended" for row in self.shards)
+
+    @property
+    def lag_ms(self) -> int | None:
+        """The largest lag that is known."""
+        return max((row.lag_ms for row in self.shards if row.lag_ms is not None), default=None)
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """One look at all applications.
+
+    Args:
+        taken_ms: Milliseconds since the epoch.
+        applications: Trouble first.
+        problems: What could not be read or found, a sentence each.
+    """
+
+    taken_ms: int
+    applications: tuple[ApplicationLook, ...]
+    problems: tuple[str, ...] = ()
+
+
+# --- from what was read -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KnownLag:
+    """A measured lag, and how it changed since the measurement before.
+
+    Args:
+        lag: As measured.
+        change: Seconds by which it grows in a second; None after the first measurement.
+    """
+
+    lag: ShardLag
+    change: float | None = None
+
+
+def shard_rows(
+    sightings: Sequence[Sighting],
+    lags: Mapping[str, KnownLag],
+    stands_s: Mapping[str, float],
+    graph: ShardGraph,
+    limits: TroubleLimits,
+) -> tuple[ShardRow, ...]:
+    """Return a row for every lease, and for every shard that should have one; trouble first.
+
+    Args:
+        sightings: The leases, watched.
+        lags: By shard.
+        stands_s: By shard: for how long its checkpoint has not moved.
+        graph: The stream's shards; none where it is unknown.
+        limits: From when on something is wrong.
+    """
+    leases = {sighting.lease.key: sighting.lease for sighting in sightings}
+    rows = [_row(sighting, leases, lags.get(sighting.lease.key), stands_s) for sighting in sightings]
+    rows += [ShardRow(shard_id, "no lease") for shard_id in lacking_leases(graph, leases)]
+    return judge(rows, limits)
+
+
+def _row(
+    sighting: Sighting,
+    leases: Mapping[str, Lease],
+    known: KnownLag | None,
+    stands_s: Mapping[str, float],
+) -> ShardRow:
+    lease = sighting.lease
+    state = state_of(sighting, leases)
+    if state == "handing over" and sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved:
+        state = "owner silent"  # who should give it away does not live
+    return ShardRow(
+        shard=lease.key,
+        state=state,
+        owner=lease.reader,
+        next_owner=lease.owner if lease.checkpoint_owner is not None else None,
+        counter=lease.counter,
+        unmoved_s=sighting.unmoved_s,
+        has_moved=sighting.has_moved,
+        checkpoint=str(lease.checkpoint),
+        checkpoint_stands_s=stands_s.get(lease.key, 0.0),
+        lag_ms=None if known is None else known.lag.lag_ms,
+        lag_change=None if known is None else known.change,
+        why_lag_unknown="" if known is None else known.lag.why_unknown,
+        kb_per_s=None if lease.is_ended or lease.reader is None else lease.throughput_kbps,
+        is_throttled=known is not None and known.lag.refused_count > 0,
+        stopped_reason=lease.stopped_reason,
+        waits=any(parent in leases and not leases[parent].is_ended for parent in lease.parents),
+    )
+
+
+def lacking_leases(graph: ShardGraph, leases: Mapping[str, Lease]) -> list[str]:
+    """Return the open shards that have no lease although nothing keeps it from being made.
+
+    A lease is made when the shard's parents are read to their end; a table without leases has no worker yet.
+    """
+    unfinished = {key for key, lease in leases.items() if not lease.is_ended}
+    return [
+        shard.shard_id
+        for shard in graph
+        if leases
+        and shard.is_open
+        and shard.shard_id not in leases
+        and not graph.ancestors(shard.shard_id) & unfinished
+    ]
+
+
+def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
+    """Return the workers that own unfinished leases, most leases first."""
+    owned = [row for row in rows if row.owner is not None and row.state != "ended"]
+    counts = Counter(row.owner for row in owned if row.owner is not None)
+    found = []
+    for worker, count in counts.items():
+        mine = [row for row in owned if row.owner == worker]
+        found.append(
+            WorkerRow(
+                worker,
+                count,
+                sum(row.trouble is not Trouble.NONE for row in mine),
+                max((row.lag_ms for row in mine if row.lag_ms is not None), default=None),
+                zone_of(worker),
+            )
+        )
+    return tuple(sorted(found, key=lambda row: (-row.lease_count, row.worker)))
+
+
+def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
+    """Return what is said of rows that are no leases."""
+    return [f"row {row.key} is left out: {row.reason}" for row in skipped]
+
+
+# --- as a document ----------------------------------------------------------------------------------------
+
+
+def document_of(look: Look) -> dict[str, Any]:
+    """Return a look as JSON has it."""
+    return {
+        "taken_at": moment_of(look.taken_ms),
+        "applications": [application_document(each) for each in look.applications],
+        "problems": list(look.problems),
+    }
+
+
+def application_document(look: ApplicationLook) -> dict[str, Any]:
+    """Return a look at one application as JSON has it."""
+    return {
+        "application": look.application,
+        "stream": look.stream,
+        "taken_at": moment_of(look.taken_ms),
+        "trouble": look.worst.value or None,
+        "shards_in_trouble": look.trouble_count,
+        "unfinished_shards": look.unfinished_count,
+        "millis_behind_latest": look.lag_ms,
+        "problems": list(look.problems),
+        "shards": [_shard_document(row) for row in look.shards],
+        "workers": [
+            {
+                "worker": row.worker,
+                "zone": row.zone,
+                "leases": row.lease_count,
+                "leases_in_trouble": row.trouble_count,
+                "millis_behind_latest": row.lag_ms,
+            }
+            for row in look.workers
+        ],
+        "lineage": [
+            {
+                "shard": shard.shard_id,
+                "parents": list(shard.parents),
+                "is_open": shard.is_open,
+                "hash_range": [str(shard.hash_range.start), str(shard.hash_range.end)],
+            }
+            for shard in look.lineage
+        ],
+        "events": [
+            {"at": moment_of(event.at_ms), "shard": event.shard, "text": event.text} for event in look.events
+        ],
+    }
+
+
+def _shard_document(row: ShardRow) -> dict[str, Any]:
+    return {
+        "shard": row.shard,
+        "trouble": row.trouble.value or None,
+        "why": row.why or None,
+        "state": row.state,
+        "owner": row.owner,
+        "next_owner": row.next_owner,
+        "counter": row.counter,
+        "counter_age_s": round(row.unmoved_s, 1),
+        "has_moved": row.has_moved,
+        "checkpoint": row.checkpoint,
+        "checkpoint_stands_s": round(row.checkpoint_stands_s, 1),
+        "millis_behind_latest": row.lag_ms,
+        "lag_change": None if row.lag_change is None else round(row.lag_change, 2),
+        "why_lag_unknown": row.why_lag_unknown or None,
+        "kilobytes_per_s": None if row.kb_per_s is None else round(row.kb_per_s, 1),
+        "reads_refused": row.is_throttled,
+        "stopped_reason": row.stopped_reason,
+    }
+
+
+def moment_of(at_ms: int) -> str:
+    """Return a moment as ISO 8601, UTC."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,106 @@
+"""Open what looks at the applications that somebody named, and look again and again on a thread."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Self
+
+from penstock.cli.overview.trouble import TroubleLimits
+from penstock.cli.overview.watcher import ApplicationWatcher, FleetWatcher, LookOptions
+from penstock.cli.service_options import open_kinesis, open_lease_table, open_lease_table_finder
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.cli.overview.look import Look
+
+
+def open_fleet_watcher(args: argparse.Namespace, silent_after_s: float) -> FleetWatcher:
+    """Open a watcher of the applications that are named, or of all.
+
+    Args:
+        args: As parsed.
+        silent_after_s: Where `--silent-after` is not given.
+    """
+    from penstock.wiring import SystemClock
+
+    clock = SystemClock()
+    kinesis = open_kinesis(args)
+    options = LookOptions(
+        stream=args.stream,
+        silent_after_s=silent_after_s if args.silent_after is None else args.silent_after,
+        lag_count_max=args.lags,
+        limits=TroubleLimits(lag_s=args.lag_warn),
+    )
+
+    def open_watcher(name: str) -> ApplicationWatcher:
+        return ApplicationWatcher(open_lease_table(args, name), kinesis, clock, options)
+
+    return FleetWatcher(args.applications, open_watcher, open_lease_table_finder(args), clock)
+
+
+class LookThread:
+    """Looks again and again on a thread of its own.
+
+    Args:
+        watcher: Nobody else's.
+        interval_s: Seconds from the end of one look to the beginning of the next.
+    """
+
+    def __init__(self, watcher: FleetWatcher, interval_s: float) -> None:
+        self._watcher = watcher
+        self._interval_s = interval_s
+        self._condition = threading.Condition()
+        self._is_closed = False
+        self._newest: Look | None = None
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-looks", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                look = self._watcher.look()
+            except BaseException as error:  # noqa: BLE001 - raised again where the looks are shown
+                with self._condition:
+                    self._error = error
+                    self._condition.notify_all()
+                return
+            with self._condition:
+                self._newest = look
+                self._condition.notify_all()
+                if self._condition.wait_for(lambda: self._is_closed, self._interval_s):
+                    return
+
+    def newest(self) -> Look | None:
+        """Return the newest look; None before the first one.
+
+        Raises:
+            Exception: What ended the looking.
+        """
+        with self._condition:
+            if self._error is not None:
+                raise self._error
+            return self._newest
+
+    def wait_until_failed(self, timeout_s: float) -> None:
+        """Wait.
+
+        Raises:
+            Exception: What ended the looking.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: self._error is not None, timeout_s)
+        self.newest()
+
+    def close(self) -> None:
+        """Look no more; a look that is under way ends by itself."""
+        with self._condition:
+            self._is_closed = True
+            self._condition.notify_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,122 @@
+"""What is wrong with a shard, and what is shown first. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from penstock.cli.overview.look import ApplicationLook, ShardRow
+
+
+class Trouble(Enum):
+    """What is wrong, the worst first."""
+
+    STOPPED = "stopped"
+    SILENT = "owner silent"
+    UNOWNED = "no owner"
+    NO_LEASE = "no lease"
+    STANDING = "checkpoint stands"
+    THROTTLED = "reads refused"
+    BEHIND = "behind"
+    UNKNOWN = "lag unknown"
+    NONE = ""
+
+    @property
+    def rank(self) -> int:
+        """Its place: 0 is the worst."""
+        return _RANKS[self]
+
+
+_RANKS: Final = {trouble: rank for rank, trouble in enumerate(Trouble)}
+_STATES: Final = {
+    "stopped": Trouble.STOPPED,
+    "owner silent": Trouble.SILENT,
+    "unowned": Trouble.UNOWNED,
+    "no lease": Trouble.NO_LEASE,
+}
+"""States of a lease that are troubles by themselves."""
+
+LAG_STEADY: Final = 0.1
+"""A lag that changes by less, in seconds a second, is said to stand."""
+
+
+@dataclass(frozen=True, slots=True)
+class TroubleLimits:
+    """From when on something counts as wrong.
+
+    Args:
+        lag_s: A shard that is further behind.
+        standing_s: A checkpoint that has not moved for so long, of a shard that is behind.
+    """
+
+    lag_s: float = 60.0
+    standing_s: float = 120.0
+
+
+def trouble_of(row: ShardRow, limits: TroubleLimits) -> Trouble:
+    """Return the worst of what is wrong with a shard."""
+    if row.state in _STATES:
+        return _STATES[row.state]
+    if row.state == "ended":
+        return Trouble.NONE
+    is_behind = row.lag_ms is not None and row.lag_ms > limits.lag_s * 1000
+    # A child that waits for its parents is behind because they are.
+    if is_behind and not row.waits and row.checkpoint_stands_s >= limits.standing_s:
+        return Trouble.STANDING
+    if row.is_throttled:
+        return Trouble.THROTTLED
+    if is_behind and not row.waits:
+        return Trouble.BEHIND
+    return Trouble.UNKNOWN if row.why_lag_unknown else Trouble.NONE
+
+
+def explain(row: ShardRow, trouble: Trouble) -> str:
+    """Return what is wrong in one sentence for people; empty when nothing is."""
+    owner = row.owner or "nobody"
+    return {
+        Trouble.STOPPED: f"{row.stopped_reason} (more in the log of {owner})",
+        Trouble.SILENT: f"{owner} has not renewed the lease for {row.unmoved_s:.0f} s; others take it when it expires",
+        Trouble.UNOWNED: "nobody reads it: the workers have no room, or none is running",
+        Trouble.NO_LEASE: "the stream has this shard, and the application has no lease for it yet",
+        Trouble.STANDING: f"{owner} renews the lease, and the checkpoint has not moved for {row.checkpoint_stands_s:.0f} s: "
+        "a handler that does not return, or a batch that takes long",
+        Trouble.THROTTLED: "the service refuses reads: the five reads a second of the shard are used up",
+        Trouble.BEHIND: f"its oldest unread record is {(row.lag_ms or 0) / 1000:.0f} s old{_course(row)}",
+        Trouble.UNKNOWN: row.why_lag_unknown,
+        Trouble.NONE: "",
+    }[trouble]
+
+
+def _course(row: ShardRow) -> str:
+    change = row.lag_change or 0.0
+    if abs(change) < LAG_STEADY:
+        return ""
+    return ", and the lag grows" if change > 0 else ", and the lag shrinks"
+
+
+def judge(rows: Iterable[ShardRow], limits: TroubleLimits) -> tuple[ShardRow, ...]:
+    """Return the rows with what is wrong with each, in the order in which they are shown."""
+    judged = []
+    for row in rows:
+        trouble = trouble_of(row, limits)
+        judged.append(replace(row, trouble=trouble, why=explain(row, trouble)))
+    return tuple(sorted(judged, key=_place_of_row))
+
+
+def _place_of_row(row: ShardRow) -> tuple[int, bool, int, str]:
+    """Trouble first, then what is read by how far it is behind, what is ended at last."""
+    return (row.trouble.rank, row.state == "ended", -(row.lag_ms or 0), row.shard)
+
+
+def sort_applications(looks: Iterable[ApplicationLook]) -> tuple[ApplicationLook, ...]:
+    """Return applications as they are shown: what cannot be read first, then by their worst shard, then by lag."""
+    return tuple(
+        sorted(
+            looks,
+            key=lambda look: (not look.problems, look.worst.rank, -(look.lag_ms or 0), look.application),
+        )
+    )

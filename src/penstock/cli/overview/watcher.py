@@ -1,0 +1,265 @@
+"""Look at applications again and again: reads their lease tables, lists their shards and measures lags. Writes nothing."""
+
+from __future__ import annotations
+
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.lease_report import Sighting, watch
+from penstock.cli.overview.changes import changes_between
+from penstock.cli.overview.look import (
+    ApplicationLook,
+    Event,
+    KnownLag,
+    Look,
+    shard_rows,
+    skipped_problems,
+    worker_rows,
+)
+from penstock.cli.overview.trouble import TroubleLimits, sort_applications
+from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
+from penstock.core.leases.lease_view import LeaseView, OwnerState
+from penstock.core.leases.table_part import WHOLE_TABLE
+from penstock.core.shard_graph import ShardGraph
+from penstock.errors import ServiceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from penstock.aws.lease_table_finder import LeaseTableFinder
+    from penstock.core.leases.lease import Lease
+    from penstock.core.position import Position
+    from penstock.ports.clock import Clock
+    from penstock.ports.kinesis import Kinesis
+    from penstock.ports.lease_table import LeaseTable, SkippedRow
+
+EVENTS_MAX: Final = 200
+APPLICATIONS_MAX: Final = 200
+_LIST_SHARDS_EVERY_S: Final = 30.0
+_FIND_TABLES_EVERY_S: Final = 60.0
+_APPLICATIONS_AT_ONCE: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class LookOptions:
+    """How applications are looked at.
+
+    Args:
+        stream: Whose shards; None takes what the leases say.
+        silent_after_s: An owner that has not renewed its lease for so long counts as silent.
+        lag_count_max: At most so many shards of an application are asked for their lag in one look; the others have
+            their turn in the next.
+        limits: From when on something is wrong.
+    """
+
+    stream: str | None = None
+    silent_after_s: float = 30.0
+    lag_count_max: int = 100
+    limits: TroubleLimits = field(default_factory=TroubleLimits)
+
+
+class ApplicationWatcher:
+    """Looks at one application. Not thread-safe.
+
+    Args:
+        table: Its leases.
+        kinesis: The stream service.
+        clock: For ages and moments.
+        options: How.
+    """
+
+    def __init__(self, table: LeaseTable, kinesis: Kinesis, clock: Clock, options: LookOptions) -> None:
+        self._table = table
+        self._kinesis = kinesis
+        self._clock = clock
+        self._options = options
+        self._view = LeaseView(options.silent_after_s)
+        self._checkpoints: dict[
+            str, tuple[Position, float]
+        ] = {}  # with the moment at which each was seen first
+        self._lags: dict[str, tuple[float, KnownLag]] = {}
+        self._graph = ShardGraph()
+        self._listed_s: float | None = None
+        self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
+        self._before: ApplicationLook | None = None
+
+    def look(self) -> ApplicationLook:
+        """Look once. What cannot be read is told in the look."""
+        try:
+            scan = self._table.scan(WHOLE_TABLE)  # what is a second old will do, at half the price
+        except ServiceError as error:
+            return self._told(self._unread(error))
+        now_s = self._clock.monotonic_s()
+        skipped = [(row.key, row.reason) for row in scan.skipped]
+        self._view.observe_scan(scan.leases, now_s, skipped=skipped)
+        sightings = [
+            Sighting(
+                lease, state, unmoved_s, self._view.was_renewed(lease.key) and state is not OwnerState.EXPIRED
+            )
+            for lease, state, unmoved_s in self._view.judged(now_s)
+        ]
+        return self._told(self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max))
+
+    def look_once(self) -> ApplicationLook:
+        """Watch until every owner was seen to live, at most for `silent_after_s`, and measure all lags."""
+        try:
+            sightings, scan = watch(self._table, self._clock, self._options.silent_after_s)
+        except ServiceError as error:
+            return self._unread(error)
+        lag_count_max = len(sightings) if self._options.lag_count_max else 0
+        return self._build(sightings, scan.skipped, ASKED_ONCE, lag_count_max)
+
+    def _unread(self, error: ServiceError) -> ApplicationLook:
+        return ApplicationLook(
+            self._table.name, self._options.stream, self._clock.wall_ms(), problems=(str(error),)
+        )
+
+    def _told(self, look: ApplicationLook) -> ApplicationLook:
+        """Return a look with the events up to it."""
+        if self._before is not None:
+            self._events.extendleft(changes_between(self._before, look))
+        if look.shards:
+            self._before = look
+        return replace(look, events=tuple(self._events))
+
+    def _build(
+        self,
+        sightings: Sequence[Sighting],
+        skipped: Sequence[SkippedRow],
+        effort: ReadEffort,
+        lag_count_max: int,
+    ) -> ApplicationLook:
+        leases = [sighting.lease for sighting in sightings]
+        stream = self._options.stream or next(
+            (lease.stream.arn for lease in leases if lease.stream is not None), None
+        )
+        problems = skipped_problems(skipped)
+        if stream is not None:
+            problems += self._list_shards(stream)
+            self._measure(stream, leases, effort, lag_count_max)
+        elif leases and lag_count_max:
+            problems.append("the leases do not name their stream, so no lag is known: give --stream")
+        lags = {key: known for key, (_, known) in self._lags.items()}
+        rows = shard_rows(sightings, lags, self._stands_s(leases), self._graph, self._options.limits)
+        return ApplicationLook(
+            application=self._table.name,
+            stream=stream,
+            taken_ms=self._clock.wall_ms(),
+            shards=rows,
+            workers=worker_rows(rows),
+            lineage=tuple(self._graph),
+            problems=tuple(problems),
+        )
+
+    def _list_shards(self, stream: str) -> list[str]:
+        now_s = self._clock.monotonic_s()
+        if self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S:
+            return []
+        try:
+            self._graph = ShardGraph(self._kinesis.fetch_shards(stream).shards)
+        except (ServiceError, ValueError) as error:
+            return [str(error)]
+        self._listed_s = now_s
+        return []
+
+    def _measure(self, stream: str, leases: Sequence[Lease], effort: ReadEffort, count_max: int) -> None:
+        unfinished = {lease.key: lease for lease in leases if not lease.is_ended}
+        self._lags = {key: known for key, known in self._lags.items() if key in unfinished}
+        turns = sorted(unfinished, key=lambda key: self._lags[key][0] if key in self._lags else float("-inf"))
+        chosen = [unfinished[key] for key in turns[:count_max]]
+        for lag in measure_lags(self._kinesis, stream, chosen, self._clock, effort):
+            now_s = self._clock.monotonic_s()
+            self._lags[lag.shard_id] = (now_s, self._compare(lag, now_s))
+
+    def _compare(self, lag: ShardLag, now_s: float) -> KnownLag:
+        if lag.shard_id not in self._lags:
+            return KnownLag(lag)
+        before_s, before = self._lags[lag.shard_id]
+        if lag.lag_ms is None and lag.refused_count:
+            # The workers use all the reads that there are: what was known before says more than nothing.
+            return KnownLag(replace(before.lag, refused_count=lag.refused_count), before.change)
+        if lag.lag_ms is None or before.lag.lag_ms is None or now_s <= before_s:
+            return KnownLag(lag)
+        return KnownLag(lag, (lag.lag_ms - before.lag.lag_ms) / 1000 / (now_s - before_s))
+
+    def _stands_s(self, leases: Sequence[Lease]) -> dict[str, float]:
+        now_s = self._clock.monotonic_s()
+        before, self._checkpoints = self._checkpoints, {}
+        for lease in leases:
+            known = before.get(lease.key)
+            same = known is not None and known[0] == lease.checkpoint
+            self._checkpoints[lease.key] = known if known is not None and same else (lease.checkpoint, now_s)
+        return {key: now_s - since_s for key, (_, since_s) in self._checkpoints.items()}
+
+
+class FleetWatcher:
+    """Looks at several applications: those that are named, or all whose tables are found.
+
+    Args:
+        names: Their names; empty to find them.
+        open_watcher: Returns the watcher of an application.
+        finder: Used where no names are given.
+        clock: For moments.
+    """
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        open_watcher: Callable[[str], ApplicationWatcher],
+        finder: LeaseTableFinder,
+        clock: Clock,
+    ) -> None:
+        self._names = tuple(dict.fromkeys(names))
+        self._open_watcher = open_watcher
+        self._finder = finder
+        self._clock = clock
+        self._found: tuple[str, ...] = ()
+        self._found_s: float | None = None
+        self._problems: tuple[str, ...] = ()
+        self._watchers: dict[str, ApplicationWatcher] = {}
+
+    def look(self) -> Look:
+        """Look at all of them."""
+        return self._look(ApplicationWatcher.look)
+
+    def look_once(self) -> Look:
+        """Look at all of them as nobody will look again."""
+        return self._look(ApplicationWatcher.look_once)
+
+    def _look(self, look_at: Callable[[ApplicationWatcher], ApplicationLook]) -> Look:
+        names = self._names or self._find()
+        self._watchers = {
+            name: self._watchers[name] if name in self._watchers else self._open_watcher(name)
+            for name in names
+        }
+        with ThreadPoolExecutor(_APPLICATIONS_AT_ONCE, thread_name_prefix="penstock-look") as pool:
+            looks = list(pool.map(look_at, self._watchers.values()))
+        return Look(self._clock.wall_ms(), sort_applications(looks), self._problems)
+
+    def _find(self) -> tuple[str, ...]:
+        now_s = self._clock.monotonic_s()
+        if self._found_s is not None and now_s - self._found_s < _FIND_TABLES_EVERY_S:
+            return self._found
+        try:
+            found = self._finder.find()
+        except ServiceError as error:
+            if self._found_s is None:
+                raise
+            self._problems = (str(error),)
+            return self._found
+        self._found, self._found_s = found.names[:APPLICATIONS_MAX], now_s
+        problems = []
+        if found.refused_count:
+            problems.append(
+                f"{found.refused_count} tables may not be described, so it is not known whether they hold leases: "
+                "allow dynamodb:DescribeTable, or name the applications"
+            )
+        if len(found.names) > APPLICATIONS_MAX:
+            problems.append(
+                f"{len(found.names)} lease tables were found, and the first {APPLICATIONS_MAX} are shown: name those "
+                "that you want"
+            )
+        self._problems = tuple(problems)
+        return self._found

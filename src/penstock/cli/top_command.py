@@ -1,0 +1,98 @@
+"""`penstock top`: applications, their shards and what is wrong with them, live in the terminal."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from typing import TYPE_CHECKING
+
+from penstock.cli.overview.arguments import COST, add_look_arguments, check_look_arguments
+from penstock.cli.terminal import Output, safe_json, warn
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.cli.overview.look import ApplicationLook, Look
+    from penstock.cli.service_options import Subparsers
+
+DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and what is wrong, trouble first."
+_KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, escape goes back, q or Ctrl-C ends."
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("top", help=DESCRIPTION, description=f"{DESCRIPTION} {_KEYS}", epilog=COST)
+    parser.add_argument(
+        "--once", action="store_true", help="print one look as text and end, as always where no terminal is"
+    )
+    parser.add_argument("--json", action="store_true", help="print one look as JSON and end")
+    add_look_arguments(parser, interval_s=5.0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Watch, or print one look; return the exit status."""
+    from penstock.cli.overview.look import document_of
+    from penstock.cli.overview.looking import LookThread, open_fleet_watcher
+
+    check_look_arguments(args)
+    if args.once or args.json or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        look = open_fleet_watcher(args, silent_after_s=4.0).look_once()
+        if args.json:
+            print(safe_json(document_of(look), indent=2))
+        else:
+            print_look(look)
+        return int(any(each.problems and not each.shards for each in look.applications))
+    if importlib.util.find_spec("rich") is None:
+        raise PenstockError(
+            "the live view needs the package rich, which is not installed: pip install 'penstock[cli]'; --once and --json "
+            "work without it"
+        )
+    from penstock.cli.overview.live_view import run_live
+    from penstock.cli.overview.screen import Page, Place
+
+    place = Place(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Place()
+    with LookThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as looks:
+        run_live(looks, place)
+    return 0
+
+
+def print_look(look: Look) -> None:
+    """Print a look as text."""
+    from penstock.cli.overview.cells import APPLICATION_COLUMNS, RIGHT, application_cells
+
+    output = Output()
+    for problem in look.problems:
+        warn(problem)
+    if not look.applications:
+        output.line("no lease table was found: name an application, or check the region")
+    elif len(look.applications) > 1:
+        output.table(APPLICATION_COLUMNS, [application_cells(each) for each in look.applications], RIGHT)
+    for each in look.applications:
+        if len(look.applications) > 1:
+            output.line("")
+        _print_application(output, each)
+
+
+def _print_application(output: Output, look: ApplicationLook) -> None:
+    from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, duration, shard_cells, stream_name
+    from penstock.cli.terminal import escape_text
+
+    for problem in look.problems:
+        warn(f"{look.application}: {problem}")
+    ended = len(look.shards) - look.unfinished_count
+    output.line(
+        escape_text(
+            f"{look.application}: stream {stream_name(look.stream)}, {look.unfinished_count} shards, "
+            f"{look.trouble_count} in trouble, {ended} ended, lag {duration(look.lag_ms)}"
+        ),
+        style="bold",
+    )
+    unfinished = [shard_cells(row) for row in look.shards if row.state != "ended"]
+    if unfinished:
+        output.table(SHARD_COLUMNS, unfinished, RIGHT)
+        output.bars(
+            "leases per worker", {row.worker: row.lease_count for row in look.workers}, "nobody owns a lease"
+        )
+    elif not look.shards and not look.problems:
+        output.line("no leases yet")

@@ -1,0 +1,131 @@
+"""Where keys lead, and that every page fits into its terminal."""
+
+import io
+
+import pytest
+
+from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
+from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.trouble import TroubleLimits, judge
+
+HOSTILE = "w[/x]\x1b[31m\nnext\u202e"
+
+
+def application(name, count=3, **more):
+    rows = judge(
+        [ShardRow(f"shardId-{n:012d}", "read", f"w{n}", lag_ms=n) for n in range(count)], TroubleLimits()
+    )
+    return ApplicationLook(name, "orders", 0, rows, worker_rows(rows), **more)
+
+
+LOOK = Look(0, (application("a"), application("b"), application("c")))
+
+
+@pytest.mark.parametrize(
+    ("data", "keys"),
+    [
+        (b"j\x1b[Bk\x1bOA", [Key.DOWN, Key.DOWN, Key.UP, Key.UP]),
+        (b"\r\x1b[D", [Key.OPEN, Key.BACK]),
+        (b"\x1b", [Key.BACK]),
+        (b"\x1b[5~\x1b[1;5Cxq", [Key.QUIT]),
+        (b"", []),
+    ],
+)
+def test_keys_are_found_in_what_a_terminal_sends(data, keys):
+    assert parse_keys(data) == keys
+
+
+def press(place, *keys, look=LOOK):
+    for key in keys:
+        place = place.press(key, look)
+    return place
+
+
+def test_down_and_up_stop_at_the_ends():
+    assert press(Place(), Key.DOWN).application == "b"
+    assert press(Place(), *[Key.DOWN] * 9).application == "c"
+    assert press(Place(application="c"), *[Key.UP] * 9).application == "a"
+    assert press(Place(), Key.LAST).application == "c"
+    assert press(Place(application="c"), Key.FIRST).application == "a"
+
+
+def test_enter_goes_down_to_a_shard_and_escape_back():
+    shards = press(Place(), Key.DOWN, Key.OPEN)
+    assert (shards.page, shards.application, shards.shard) == (Page.SHARDS, "b", None)
+    shard = press(shards, Key.DOWN, Key.OPEN)
+    assert (shard.page, shard.shard) == (Page.SHARD, "shardId-000000000001")
+    back = press(shard, Key.BACK)
+    assert (back.page, back.shard) == (Page.SHARDS, shard.shard)
+    assert press(back, Key.BACK) == Place(Page.APPLICATIONS, "b")
+
+
+def test_what_is_selected_stays_selected_when_rows_move_and_what_has_gone_does_not():
+    place = press(Place(), Key.DOWN)
+    moved = Look(0, tuple(reversed(LOOK.applications)))
+    assert place.application_of(moved).application == "b"
+    assert place.application_of(Look(0, LOOK.applications[:1])).application == "a"
+    assert Place(Page.SHARD, "a", "gone").shard_of(LOOK) is None
+    assert Place(Page.SHARDS, "a", "gone").shard_of(LOOK).shard == LOOK.applications[0].shards[0].shard
+
+
+@pytest.mark.parametrize("page", list(Page))
+def test_nothing_to_select_is_no_error(page):
+    empty = Look(0, ())
+    place = press(Place(page), *Key, look=empty)
+    assert place.application_of(empty) is None
+    assert place.shard_of(empty) is None
+
+
+@pytest.mark.parametrize(("selected", "first"), [(0, 0), (4, 2), (9, 5), (7, 5)])
+def test_a_window_holds_what_is_selected(selected, first):
+    rows = list(range(10))
+    assert window_of(rows, selected, 5) == (rows[first : first + 5], first)
+
+
+# --- drawing ----------------------------------------------------------------------------------------------
+
+
+def drawn(look, place, width=100, height=20):
+    console = pytest.importorskip("rich.console")
+    from penstock.cli.overview.live_view import render
+
+    out = io.StringIO()
+    console.Console(file=out, width=width, force_terminal=False).print(render(look, place, height))
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("height", [8, 20, 60])
+@pytest.mark.parametrize("page", list(Page))
+def test_every_page_fits_and_shows_what_is_selected(page, height):
+    events = tuple(Event(0, f"shardId-{n:012d}", f"event {n}") for n in range(20))
+    look = Look(0, (application("orders-app", 40, events=events),))
+    text = drawn(look, Place(page, "orders-app", "shardId-000000000025"), height=height)
+    assert len(text.splitlines()) <= height
+    assert "orders-app" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    selected = {Page.APPLICATIONS: "orders-app", Page.SHARDS: "w25", Page.SHARD: "shardId-000000000025"}
+    assert selected[page] in text
+
+
+def test_a_page_says_that_its_shard_or_all_applications_have_gone():
+    assert "has no lease any more" in drawn(LOOK, Place(Page.SHARD, "a", "gone"))
+    assert "no lease table was found" in drawn(Look(0, ()), Place())
+    assert "no leases yet" in drawn(Look(0, (application("a", 0),)), Place(Page.SHARDS, "a"))
+
+
+def test_what_others_wrote_acts_on_no_terminal():
+    rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
+    look = Look(
+        0,
+        (
+            ApplicationLook(
+                HOSTILE, HOSTILE, 0, rows, worker_rows(rows), (), (HOSTILE,), (Event(0, HOSTILE, HOSTILE),)
+            ),
+        ),
+        (HOSTILE,),
+    )
+    for page in Page:
+        text = drawn(look, Place(page, HOSTILE, HOSTILE), width=400)
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+        assert "[/x]" in text

@@ -1,0 +1,86 @@
+"""What is wrong with a shard, and what is shown first."""
+
+import pytest
+
+from penstock.cli.overview.look import ApplicationLook, ShardRow
+from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge, sort_applications, trouble_of
+
+LIMITS = TroubleLimits(lag_s=60, standing_s=120)
+
+
+@pytest.mark.parametrize(
+    ("facts", "trouble"),
+    [
+        ({}, Trouble.NONE),
+        ({"state": "stopped", "lag_ms": 90_000}, Trouble.STOPPED),
+        ({"state": "owner silent"}, Trouble.SILENT),
+        ({"state": "unowned"}, Trouble.UNOWNED),
+        ({"state": "no lease"}, Trouble.NO_LEASE),
+        ({"state": "ended", "lag_ms": 90_000, "is_throttled": True}, Trouble.NONE),
+        ({"state": "handing over"}, Trouble.NONE),
+        ({"lag_ms": 60_000}, Trouble.NONE),
+        ({"lag_ms": 60_001}, Trouble.BEHIND),
+        ({"lag_ms": 60_001, "checkpoint_stands_s": 119.9}, Trouble.BEHIND),
+        ({"lag_ms": 60_001, "checkpoint_stands_s": 120}, Trouble.STANDING),
+        ({"lag_ms": 0, "checkpoint_stands_s": 9999}, Trouble.NONE),
+        ({"lag_ms": 60_001, "is_throttled": True}, Trouble.THROTTLED),
+        ({"state": "waits for parents", "waits": True, "lag_ms": 90_000}, Trouble.NONE),
+        (
+            {"state": "owned, waits", "waits": True, "lag_ms": 90_000, "checkpoint_stands_s": 999},
+            Trouble.NONE,
+        ),
+        ({"why_lag_unknown": "AccessDenied"}, Trouble.UNKNOWN),
+    ],
+)
+def test_the_worst_that_is_wrong_with_a_shard(facts, trouble):
+    assert trouble_of(ShardRow("s", **{"state": "read", "owner": "w", **facts}), LIMITS) is trouble
+
+
+def test_what_is_wrong_is_said_with_names_and_numbers():
+    rows = [
+        ShardRow("a", "stopped", "w1", stopped_reason="handler_failed: ValueError"),
+        ShardRow("b", "owner silent", "w2", unmoved_s=31.4),
+        ShardRow("c", "read", "w3", lag_ms=75_000, lag_change=1.0),
+        ShardRow("d", "read", "w3", lag_ms=74_000, lag_change=-0.5),
+        ShardRow("e", "read", "w3", lag_ms=73_000, lag_change=0.01),
+        ShardRow("f", "read", "w3", lag_ms=500_000, checkpoint_stands_s=300),
+        ShardRow("g", "read", "w3"),
+    ]
+    why = {row.shard: row.why for row in judge(rows, LIMITS)}
+    assert why["a"] == "handler_failed: ValueError (more in the log of w1)"
+    assert why["b"].startswith("w2 has not renewed the lease for 31 s")
+    assert why["c"] == "its oldest unread record is 75 s old, and the lag grows"
+    assert why["d"] == "its oldest unread record is 74 s old, and the lag shrinks"
+    assert why["e"] == "its oldest unread record is 73 s old"
+    assert why["f"].startswith("w3 renews the lease, and the checkpoint has not moved for 300 s")
+    assert not why["g"]
+
+
+def test_trouble_comes_first_then_the_lag_and_what_is_ended_last():
+    rows = [
+        ShardRow("ended", "ended"),
+        ShardRow("fine", "read", lag_ms=10),
+        ShardRow("later", "read", lag_ms=20),
+        ShardRow("behind", "read", lag_ms=70_000),
+        ShardRow("further behind", "read", lag_ms=80_000),
+        ShardRow("without", "unowned"),
+        ShardRow("stopped", "stopped", stopped_reason="x"),
+    ]
+    assert [row.shard for row in judge(rows, LIMITS)] == [
+        "stopped",
+        "without",
+        "further behind",
+        "behind",
+        "later",
+        "fine",
+        "ended",
+    ]
+
+
+def test_an_application_that_cannot_be_read_comes_before_one_with_a_stopped_shard():
+    stopped = ApplicationLook("b", None, 0, judge([ShardRow("s", "stopped")], LIMITS))
+    unread = ApplicationLook("z", None, 0, problems=("no permission",))
+    fine = ApplicationLook("a", None, 0, judge([ShardRow("s", "read", lag_ms=1)], LIMITS))
+    later = ApplicationLook("c", None, 0, judge([ShardRow("s", "read", lag_ms=2)], LIMITS))
+    found = sort_applications([fine, stopped, later, unread])
+    assert [look.application for look in found] == ["z", "b", "c", "a"]

@@ -1,0 +1,304 @@
+"""Looking again and again: what is read, and what is concluded from two looks."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from penstock.cli.overview.trouble import Trouble
+from penstock.cli.overview.watcher import APPLICATIONS_MAX, ApplicationWatcher, FleetWatcher, LookOptions
+from penstock.core.hash_key import HashRange
+from penstock.core.leases.lease import Lease
+from penstock.core.position import parse_position
+from penstock.core.shard import Shard
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import AccessDenied, NotFound, Throttled
+from penstock.ports.kinesis import RecordPage, ShardListing
+from penstock.ports.lease_table import LeaseScan, SkippedRow
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+
+
+class Clock:
+    now_s = 1000.0
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ms(self):
+        return int(self.now_s * 1000)
+
+    def sleep(self, duration_s):
+        self.now_s += duration_s
+
+
+class Table:
+    name = "billing"
+
+    def __init__(self, *leases):
+        self.leases = {lease.key: lease for lease in leases}
+        self.skipped = ()
+        self.error = None
+
+    def scan(self, part=None):
+        if self.error is not None:
+            raise self.error
+        return LeaseScan(tuple(self.leases.values()), self.skipped)
+
+    def change(self, key, **fields):
+        before = self.leases[key]
+        given = {name: getattr(before, name) for name in Lease.__slots__}
+        self.leases[key] = Lease(**{**given, "counter": before.counter + 1, **fields})
+
+
+class Kinesis:
+    """Every shard's oldest unread record arrived at `arrival_s`."""
+
+    def __init__(self, clock):
+        self.clock = clock
+        self.arrival_s = {}
+        self.asked = []
+        self.listings = 0
+        self.error = None
+
+    def fetch_shards(self, stream, shard_filter=None):
+        self.listings += 1
+        assert stream == ARN
+        return ShardListing(tuple(Shard(f"s{n}", HashRange(n, n)) for n in range(2)))
+
+    def fetch_iterator(self, stream, shard_id, start):
+        self.asked.append(shard_id)
+        return shard_id
+
+    def fetch_records(self, stream, iterator, record_count_max=10_000):
+        if self.error is not None:
+            raise self.error
+        arrival_s = self.arrival_s.get(iterator)
+        records = (
+            []
+            if arrival_s is None
+            else [SimpleNamespace(sequence_number="9" * 20, data=b"", arrival_s=arrival_s)]
+        )
+        return RecordPage(records, "next", 0)
+
+
+def lease(key, owner="w", **fields):
+    return Lease(key, owner=owner, stream=StreamIdentity(ARN, 1), **fields)
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def kinesis(clock):
+    return Kinesis(clock)
+
+
+def watcher_of(table, kinesis, clock, **options):
+    return ApplicationWatcher(table, kinesis, clock, LookOptions(**options))
+
+
+def rows_of(look):
+    return {row.shard: row for row in look.shards}
+
+
+def test_the_stream_is_taken_from_the_leases_and_listed_twice_a_minute(kinesis, clock):
+    watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
+    look = watcher.look()
+    assert look.stream == ARN
+    assert [shard.shard_id for shard in look.lineage] == ["s0", "s1"]
+    clock.sleep(20)
+    watcher.look()
+    assert kinesis.listings == 1
+    clock.sleep(20)
+    watcher.look()
+    assert kinesis.listings == 2
+
+
+def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):
+    kinesis.arrival_s = {"s0": 990.0, "s1": 900.0}
+    watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
+    first = rows_of(watcher.look())
+    assert (first["s0"].lag_ms, first["s0"].lag_change) == (10_000, None)
+    assert first["s1"].trouble is Trouble.BEHIND
+    clock.sleep(10)
+    kinesis.arrival_s["s1"] = 950.0
+    second = rows_of(watcher.look())
+    assert (second["s0"].lag_ms, second["s0"].lag_change) == (20_000, 1.0)
+    assert (second["s1"].lag_ms, second["s1"].lag_change) == (60_000, -4.0)
+
+
+def test_an_owner_is_silent_when_its_lease_stands_for_long_and_lives_when_it_moves_again(kinesis, clock):
+    table = Table(lease("s0"), lease("s1"))
+    watcher = watcher_of(table, kinesis, clock, silent_after_s=30.0)
+    watcher.look()
+    for _ in range(3):
+        clock.sleep(10)
+        table.change("s1")
+        rows = rows_of(watcher.look())
+    assert rows["s0"].trouble is Trouble.SILENT
+    assert rows["s1"].trouble is Trouble.NONE
+    clock.sleep(40)
+    assert rows_of(watcher.look())["s1"].trouble is Trouble.SILENT, "it moved once, long ago"
+    table.change("s0")
+    assert rows_of(watcher.look())["s0"].trouble is Trouble.NONE
+
+
+def test_a_checkpoint_that_stands_while_its_owner_lives_is_told(kinesis, clock):
+    kinesis.arrival_s = {"s0": 900.0, "s1": 900.0}
+    table = Table(lease("s0"), lease("s1"))
+    watcher = watcher_of(table, kinesis, clock)
+    for step in range(13):
+        table.change("s0")
+        table.change("s1", checkpoint=parse_position(str(10 + step)))
+        rows = rows_of(watcher.look())
+        clock.sleep(10)
+    assert rows["s0"].trouble is Trouble.STANDING
+    assert rows["s1"].trouble is Trouble.BEHIND
+
+
+def test_shards_take_turns_when_there_are_too_many_to_ask(kinesis, clock):
+    kinesis.arrival_s = {f"s{n}": 999.0 for n in range(5)}
+    watcher = watcher_of(Table(*(lease(f"s{n}") for n in range(5))), kinesis, clock, lag_count_max=2)
+    for _ in range(3):
+        look = watcher.look()
+        clock.sleep(1)
+    assert sorted(kinesis.asked[:5]) == [f"s{n}" for n in range(5)]
+    assert len(kinesis.asked) == 6
+    assert all(row.lag_ms is not None for row in look.shards)
+
+
+def test_without_lags_nothing_is_read_from_the_stream(kinesis, clock):
+    look = watcher_of(Table(lease("s0")), kinesis, clock, lag_count_max=0).look()
+    assert kinesis.asked == []
+    assert (rows_of(look)["s0"].lag_ms, look.problems) == (None, ())
+
+
+def test_refused_reads_leave_the_lag_that_was_known(kinesis, clock):
+    kinesis.arrival_s = {"s0": 990.0}
+    watcher = watcher_of(Table(lease("s0")), kinesis, clock)
+    watcher.look()
+    kinesis.error = Throttled("Rate exceeded")
+    clock.sleep(5)
+    row = rows_of(watcher.look())["s0"]
+    assert (row.lag_ms, row.trouble) == (10_000, Trouble.THROTTLED)
+    kinesis.error = None
+    assert rows_of(watcher.look())["s0"].trouble is Trouble.NONE
+
+
+def test_a_kcls_leases_name_no_stream_and_the_look_says_how_to_name_it(kinesis, clock):
+    look = watcher_of(Table(Lease("s0", owner="java")), kinesis, clock).look()
+    assert (look.stream, look.shards[0].lag_ms) == (None, None)
+    assert "--stream" in look.problems[0]
+    named = watcher_of(Table(Lease("s0", owner="java")), kinesis, clock, stream=ARN).look()
+    assert (rows_of(named)["s0"].lag_ms, named.problems) == (0, ())
+
+
+def test_what_cannot_be_read_is_told_and_the_rest_is_shown(kinesis, clock):
+    table = Table(lease("s0"))
+    table.skipped = (SkippedRow("odd", "it lacks 'leaseCounter'"),)
+    watcher = watcher_of(table, kinesis, clock)
+    kinesis.error = AccessDenied("GetRecords on stream orders: no")
+    look = watcher.look()
+    assert look.problems == ("row odd is left out: it lacks 'leaseCounter'",)
+    assert rows_of(look)["s0"].trouble is Trouble.UNKNOWN
+    assert rows_of(look)["s0"].why == "GetRecords on stream orders: no"
+    table.error = NotFound("lease table billing: no")
+    assert watcher.look().problems == ("lease table billing: no",)
+    table.error = None
+    assert watcher.look().events == (), "a table that could not be read for a while was not emptied"
+
+
+def test_events_come_newest_first_and_stay(kinesis, clock):
+    table = Table(lease("s0"), lease("s1"))
+    watcher = watcher_of(table, kinesis, clock)
+    assert watcher.look().events == ()
+    table.change("s0", owner="x")
+    clock.sleep(5)
+    watcher.look()
+    table.change("s1", owner=None)
+    clock.sleep(5)
+    texts = [(event.shard, event.text) for event in watcher.look().events]
+    assert set(texts[:2]) == {("s1", "w gave it back"), (None, "worker w has no lease any more")}
+    assert set(texts[2:]) == {("s0", "went from w to x"), (None, "worker x has leases")}
+
+
+def test_one_look_watches_until_the_owners_are_told_apart(kinesis, clock):
+    table = Table(lease("s0"), lease("s1"))
+    scan = table.scan
+
+    def renewing(part=None):
+        table.change("s1")
+        return scan(part)
+
+    table.scan = renewing
+    rows = rows_of(watcher_of(table, kinesis, clock, silent_after_s=4.0).look_once())
+    assert (rows["s0"].trouble, rows["s1"].trouble) == (Trouble.SILENT, Trouble.NONE)
+    assert clock.now_s <= 1005
+
+
+# --- all applications -------------------------------------------------------------------------------------
+
+
+class Finder:
+    def __init__(self, *names, refused_count=0):
+        self.found = SimpleNamespace(names=names, refused_count=refused_count)
+        self.error = None
+        self.calls = 0
+
+    def find(self):
+        self.calls += 1
+        if self.error is not None:
+            raise self.error
+        return self.found
+
+
+def fleet(names, finder, kinesis, clock):
+    def open_watcher(name):
+        table = Table(lease("s0"))
+        table.name = name
+        return watcher_of(table, kinesis, clock)
+
+    return FleetWatcher(names, open_watcher, finder, clock)
+
+
+def names_of(look):
+    return [each.application for each in look.applications]
+
+
+def test_applications_that_are_named_are_not_looked_for(kinesis, clock):
+    finder = Finder("other")
+    assert names_of(fleet(["b", "a", "b"], finder, kinesis, clock).look()) == ["a", "b"]
+    assert finder.calls == 0
+
+
+def test_tables_are_looked_for_once_a_minute_and_those_that_have_gone_are_dropped(kinesis, clock):
+    finder = Finder("a", "b")
+    watched = fleet([], finder, kinesis, clock)
+    assert names_of(watched.look()) == ["a", "b"]
+    finder.found = SimpleNamespace(names=("b", "c"), refused_count=2)
+    clock.sleep(30)
+    assert names_of(watched.look()) == ["a", "b"]
+    clock.sleep(31)
+    look = watched.look()
+    assert names_of(look) == ["b", "c"]
+    assert look.problems[0].startswith("2 tables may not be described")
+    finder.error = AccessDenied("ListTables: no")
+    clock.sleep(61)
+    look = watched.look()
+    assert (names_of(look), look.problems) == (["b", "c"], ("ListTables: no",))
+
+
+def test_a_first_listing_that_fails_is_an_error(kinesis, clock):
+    finder = Finder()
+    finder.error = AccessDenied("ListTables: no")
+    with pytest.raises(AccessDenied):
+        fleet([], finder, kinesis, clock).look()
+
+
+def test_more_tables_than_can_be_watched_are_said_to_be_left_out(kinesis, clock):
+    finder = Finder(*(f"t{n:03d}" for n in range(APPLICATIONS_MAX + 1)))
+    look = fleet([], finder, kinesis, clock).look()
+    assert len(look.applications) == APPLICATIONS_MAX
+    assert look.problems[0].startswith(f"{APPLICATIONS_MAX + 1} lease tables were found")
