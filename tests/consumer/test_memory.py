@@ -7,8 +7,10 @@ from datetime import UTC, datetime
 import pytest
 from virtual_world import HeldPool, World
 
-from penstock.consumer import records as consumer_records
-from penstock.consumer.records import Record, UnreadRecord, records_of
+from penstock.aws.data_plane import WireRecord
+from penstock.consumer import unread as consumer_unread
+from penstock.consumer.records import Record
+from penstock.consumer.unread import take_apart
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery import ShardDelivery
@@ -25,9 +27,12 @@ def aggregate(count: int, data: bytes = b"", key_count: int = 1) -> bytes:
     return builder.build().data
 
 
+def taken_apart(data: bytes) -> list[Record]:
+    return take_apart([WireRecord("7" * 56, data, "a", 1e9)], 1, SHARD, DecodeCounts(), None).records
+
+
 def empty_records(count):
-    raw = UnreadRecord("7" * 56, aggregate(count), "a", 1e9)
-    return records_of(raw, SHARD, DecodeCounts(), None)
+    return taken_apart(aggregate(count))
 
 
 def plain_records(count):
@@ -38,8 +43,7 @@ def plain_records(count):
 
 
 def keyed_records(count):
-    raw = UnreadRecord("7" * 56, aggregate(count, b"0123456789", count), "a", 1e9)
-    return records_of(raw, SHARD, DecodeCounts(), None)
+    return taken_apart(aggregate(count, b"0123456789", count))
 
 
 @pytest.mark.parametrize(
@@ -93,7 +97,7 @@ class Opened:
     def __init__(self, monkeypatch):
         self.count = 0
         self.failures = iter(())
-        real = consumer_records.user_records
+        real = consumer_unread.user_records
 
         def counted(*arguments):
             error = next(self.failures, None)
@@ -102,7 +106,7 @@ class Opened:
             self.count += 1
             return real(*arguments)
 
-        monkeypatch.setattr(consumer_records, "user_records", counted)
+        monkeypatch.setattr(consumer_unread, "user_records", counted)
 
 
 @pytest.fixture

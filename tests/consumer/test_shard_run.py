@@ -5,18 +5,19 @@ import random
 import pytest
 from virtual_world import VirtualClock
 
+from penstock.aws.data_plane import WireRecord
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.records import UnreadRecord
 from penstock.consumer.shard_run import ShardRun, TakeApart
+from penstock.consumer.unread import TakenApart, unread_page
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader
 from penstock.core.leases.lease import Lease
-from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.delivery_calls import DeliveryOptions
 from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.reader_steps import ListPage
 from penstock.core.shard import ChildShard
 from penstock.errors import ResourceBusy
+from penstock.ports.kinesis import RecordPage
 from penstock.ports.metrics import NoMetrics
 
 SHARD = "shardId-0"
@@ -38,16 +39,10 @@ def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pau
         processor=HandlerProcessor(lambda _: None),
     )
     run.on_iterator("first")
-    page = ListPage(
-        records=[UnreadRecord("1", b"x", "k", 0.0)],
-        first_sequence_number="1",
-        last=at_record("1"),
-        next_iterator=None if children else "next",
-        millis_behind_latest=0,
-        children=children,
-    )
-    run.on_page(page, clock.monotonic_s())
-    run.on_taken_apart([], [], ResourceBusy("the stream is being changed", operation="ListShards"))
+    page = RecordPage([WireRecord("1", b"x", "k", 0.0)], None if children else "next", 0, children)
+    run.on_page(unread_page(page), clock.monotonic_s())
+    failure = ResourceBusy("the stream is being changed", operation="ListShards")
+    run.on_taken_apart(TakenApart([], [], failure))
     now_s = clock.monotonic_s()
     assert run.advance(now_s, True).fetch is None
     assert run.wake_s is not None

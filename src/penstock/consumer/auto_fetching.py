@@ -8,7 +8,8 @@ from collections.abc import Callable
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.pushed_fetching import PushedFetcher
 from penstock.consumer.shard_run import Fetch, ShardRun
-from penstock.core.reading.reader_steps import FetchIterator, FetchPage, ListPage
+from penstock.consumer.unread import UnreadPage
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.core.reading.retrieval_choice import (
     AutoRetrieval,
     Change,
@@ -119,7 +120,7 @@ class AutoFetcher(PushedFetcher):
     def _poll(self, run: ShardRun, choice: RetrievalChoice, fetch: FetchIterator | FetchPage) -> None:
         started_s = self._clock.monotonic_s()
         came = self._fetcher.fetch(run, fetch)
-        if isinstance(came, ListPage):
+        if isinstance(came, UnreadPage):
             choice.on_polled(started_s, came.read_bytes)
         elif came is not None and isinstance(fetch, FetchPage):
             choice.on_poll_failed(came, started_s)

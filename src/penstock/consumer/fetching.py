@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.consumer.records import Record, UnreadRecord, records_of, unread_page
 from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
+from penstock.consumer.unread import UnreadPage, take_apart, unread_page
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
-from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-from penstock.core.reading.reader_steps import FetchIterator, FetchPage, ListPage, find_listed
+from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_listed
 from penstock.core.reading.resume import plan_iterator
 from penstock.errors import PenstockError, Unavailable
 from penstock.ports.clock import Clock
@@ -50,7 +49,7 @@ class ShardFetcher:
         self._metrics = metrics
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
-    def fetch(self, run: ShardRun, fetch: Fetch) -> ListPage[UnreadRecord] | PenstockError | None:
+    def fetch(self, run: ShardRun, fetch: Fetch) -> UnreadPage | PenstockError | None:
         """Do one step of reading and tell the run; return the page that it brought, or why it failed."""
         try:
             return self._do(run, fetch)
@@ -63,7 +62,7 @@ class ShardFetcher:
             run.on_fetch_failed(failure)
             return failure
 
-    def _do(self, run: ShardRun, fetch: Fetch) -> ListPage[UnreadRecord] | None:
+    def _do(self, run: ShardRun, fetch: Fetch) -> UnreadPage | None:
         if isinstance(fetch, FetchIterator):
             start = plan_iterator(fetch.position)
             run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
@@ -81,7 +80,7 @@ class ShardFetcher:
             run.on_listing(find_listed(run.shard_id, listing.shards))
         return None
 
-    def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> ListPage[UnreadRecord]:
+    def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
         """Bring a run a page, and take apart what there is room for; return it as the run got it."""
         unread = unread_page(page)
         run.on_page(unread, started_s, page.server_ms)
@@ -93,21 +92,7 @@ class ShardFetcher:
         room_bytes, unread = run.peek_unread(self._has_room())
         counts = DecodeCounts()
         rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)
-        records: list[Record] = []
-        taken_counts: list[int] = []
-        failure: PenstockError | None = None
-        for raw in unread:
-            try:
-                found = records_of(raw, run.shard_id, counts, rule)
-            except PenstockError as error:
-                failure = error
-                break
-            records += found
-            taken_counts.append(len(found))
-            room_bytes -= len(found) * RECORD_MEMORY_BYTES + len(raw.data)
-            if room_bytes <= 0:
-                break
-        run.on_taken_apart(records, taken_counts, failure)
+        run.on_taken_apart(take_apart(unread, room_bytes, run.shard_id, counts, rule))
         self._report(run.shard_id, counts)
 
     def _report(self, shard_id: str, counts: DecodeCounts) -> None:

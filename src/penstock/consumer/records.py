@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import NamedTuple, Protocol, overload
 
-from penstock.core.aggregation import DecodeCounts, MisplacedRule, user_records
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
-from penstock.core.reading.reader_steps import ListPage, place_of_whole
 from penstock.errors import UsageError
-from penstock.ports.kinesis import RecordPage
 
 
 class Record(NamedTuple):
@@ -49,67 +46,6 @@ class Record(NamedTuple):
     def position(self) -> Position:
         """The place of the record in its shard."""
         return at_record(self.sequence_number, self.sub_sequence_number)
-
-
-class UnreadRecord(NamedTuple):
-    """A Kinesis record that was fetched and is not taken apart yet.
-
-    An aggregate can hold a hundred times its size in user records, so it is taken apart only when there is room.
-    """
-
-    sequence_number: str
-    data: bytes
-    partition_key: str | None
-    arrival_s: float
-
-    @property
-    def sub_sequence_number(self) -> int:
-        """A number that none of its user records exceeds: whoever has read it has read them all."""
-        return place_of_whole(self.sequence_number, self.data).sub_sequence_number
-
-    @property
-    def memory_bytes(self) -> int:
-        """What it counts against the limits on memory."""
-        return RECORD_MEMORY_BYTES + len(self.data)
-
-
-def unread_page(page: RecordPage) -> ListPage[UnreadRecord]:
-    """Return a page of GetRecords as the reader takes it, its records not taken apart."""
-    records = [
-        UnreadRecord(raw.sequence_number, raw.data, raw.partition_key, raw.arrival_s) for raw in page.records
-    ]
-    last = records[-1] if records else None
-    return ListPage(
-        records=records,
-        first_sequence_number=records[0].sequence_number if records else None,
-        last=None if last is None else place_of_whole(last.sequence_number, last.data),
-        read_bytes=sum(len(record.data) + len(record.partition_key or "") for record in records),
-        next_iterator=page.next_iterator,
-        millis_behind_latest=page.millis_behind_latest,
-        children=page.child_shards,
-    )
-
-
-def records_of(
-    unread: UnreadRecord, shard_id: str, counts: DecodeCounts, rule: MisplacedRule | None
-) -> list[Record]:
-    """Return the user records of one Kinesis record.
-
-    Args:
-        unread: As it was fetched.
-        shard_id: For the records.
-        counts: Added to.
-        rule: Which misplaced aggregates are left out; None leaves out none.
-
-    Raises:
-        ServiceError: The rule had to ask the service, which did not answer. Nothing is lost: ask again.
-    """
-    arrival = datetime.fromtimestamp(unread.arrival_s, UTC)
-    number = unread.sequence_number
-    return [
-        Record(payload, key, number, sub, hash_key, arrival, shard_id)
-        for key, hash_key, payload, sub in user_records(unread.data, unread.partition_key, counts, rule)
-    ]
 
 
 class Acknowledging(Protocol):

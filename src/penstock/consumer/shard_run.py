@@ -19,7 +19,8 @@ from typing import Final, TypeAlias
 
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.pull import IterationEnded
-from penstock.consumer.records import Record, UnreadRecord
+from penstock.consumer.records import Record
+from penstock.consumer.unread import TakenApart, UnreadPage, unread_bytes
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
     CheckpointRequested,
@@ -53,7 +54,6 @@ from penstock.core.reading.reader_steps import (
     FetchPage,
     Finished,
     ListedShard,
-    ListPage,
     PossibleLoss,
     Wait,
 )
@@ -61,6 +61,7 @@ from penstock.core.reading.service_clock import ServiceClock
 from penstock.core.reading.shard_reader import ShardReader
 from penstock.errors import LeaseLost, PenstockError, Throttled
 from penstock.ports.clock import Chance, Clock
+from penstock.ports.kinesis import RawRecord
 from penstock.ports.metrics import Metrics
 
 log = logging.getLogger("penstock.consumer")
@@ -157,7 +158,7 @@ class ShardRun:
         self._deliver_until_s = start.deliver_until_s
         self._durable = start.position
         self._is_fetching = False
-        self._unread: deque[UnreadRecord] = deque()  # fetched, and not taken apart for want of room
+        self._unread: deque[RawRecord] = deque()  # fetched, and not taken apart for want of room
         self._unread_bytes = 0
         self._has_failed_apart = False
         self._has_dropped = False
@@ -355,7 +356,7 @@ class ShardRun:
             self._is_fetching = False
             self._reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
 
-    def on_page(self, page: ListPage[UnreadRecord], started_s: float, server_ms: int | None = None) -> None:
+    def on_page(self, page: UnreadPage, started_s: float, server_ms: int | None = None) -> None:
         """Add a page; `on_taken_apart` follows and completes the step.
 
         Args:
@@ -374,51 +375,55 @@ class ShardRun:
                     self._lost_arrival_s = page.records[0].arrival_s
             new = kept.rows or ()
             self._unread.extend(new)
-            self._unread_bytes += sum(record.memory_bytes for record in new)
+            self._unread_bytes += unread_bytes(new)
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
-    def peek_unread(self, has_room: bool) -> tuple[int, Sequence[UnreadRecord]]:
+    def peek_unread(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
         """Return how much may be taken apart now, in bytes, and what."""
         with self.lock:
             room_bytes = self._unread_room_bytes(has_room)
             return room_bytes, tuple(self._unread) if room_bytes > 0 else ()
 
-    def on_taken_apart(
-        self, records: Sequence[Record], taken_counts: Sequence[int], failure: PenstockError | None
-    ) -> None:
-        """Add what the first of the unread records hold.
-
-        Args:
-            records: Of all of them.
-            taken_counts: How many each of them held.
-            failure: Why the next one could not be taken apart now.
-        """
+    def on_taken_apart(self, taken: TakenApart) -> None:
+        """Add what the first of the unread records hold."""
         with self.lock:
             self._is_fetching = False
-            self._has_failed_apart = failure is not None
-            if failure is not None:
-                self._note_fetch_failed(failure)
+            self._has_failed_apart = taken.failure is not None
+            if taken.failure is not None:
+                self._note_fetch_failed(taken.failure)
             if self._delivery.phase is not Phase.RUNNING or self._is_answered:
                 return
-            place = 0
-            new: list[Record] = []
-            for count in taken_counts:
-                unread = self._unread.popleft()
-                self._unread_bytes -= unread.memory_bytes
-                found = self._without_done(unread, records[place : place + count])
-                place += count
-                self._arrivals.add(len(found), unread.arrival_s)
-                new += found
+            unread = [self._unread.popleft() for _ in taken.counts]
+            self._unread_bytes -= unread_bytes(unread)
+            new = taken.records
+            done_count = self._done_count(new)
+            if done_count:
+                new = new[done_count:]
+            for raw, count in zip(unread, taken.counts, strict=True):
+                skipped = min(count, done_count)
+                done_count -= skipped
+                self._arrivals.add(count - skipped, raw.arrival_s)
             if new:
                 self._taken_through = at_record(new[-1].sequence_number, new[-1].sub_sequence_number)
             self._delivery.add(new, self._delivery.millis_behind_latest)
 
-    def _without_done(self, unread: UnreadRecord, records: Sequence[Record]) -> Sequence[Record]:
-        """Leave out what the checkpoint that the shard was taken at has behind it, inside its aggregate."""
+    def _done_count(self, records: Sequence[Record]) -> int:
+        """Return how many records the checkpoint that the shard was taken at has behind it, inside its aggregate.
+
+        The reader gives nothing that lies before that aggregate.
+        """
         start = self._start
-        if start.sequence_number is None or int(start.sequence_number) != int(unread.sequence_number):
-            return records
-        return [record for record in records if record.sub_sequence_number > start.sub_sequence_number]
+        if start.sequence_number is None or self._taken_through != start:
+            return 0
+        done = (int(start.sequence_number), start.sub_sequence_number)
+        return next(
+            (
+                place
+                for place, record in enumerate(records)
+                if (int(record.sequence_number), record.sub_sequence_number) > done
+            ),
+            len(records),
+        )
 
     def on_listing(self, listed: ListedShard) -> None:
         """Use what a listing tells about the shard."""

@@ -12,13 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.records import Record, records_of, unread_page
+from penstock.consumer.records import Record
 from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
+from penstock.consumer.unread import take_apart, unread_page
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
-from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES, Call, CallKind
+from penstock.core.reading.delivery_calls import Call, CallKind
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.kinesis import RecordPage
@@ -167,16 +168,7 @@ class SimReader:
         # As the consumer's fetcher does it on a thread of its own.
         room_bytes, unread = self.run.peek_unread(has_room=True)
         rule = MisplacedRule(_HashRanges(self._world, self.key), told=self.run.hash_range)
-        records: list[Record] = []
-        taken_counts: list[int] = []
-        for raw in unread:
-            found = records_of(raw, self.key, self._world.decoded, rule)
-            records += found
-            taken_counts.append(len(found))
-            room_bytes -= len(found) * RECORD_MEMORY_BYTES + len(raw.data)
-            if room_bytes <= 0:
-                break
-        self.run.on_taken_apart(records, taken_counts, None)
+        self.run.on_taken_apart(take_apart(unread, room_bytes, self.key, self._world.decoded, rule))
 
     # --- the handler ----------------------------------------------------------------------------------
 

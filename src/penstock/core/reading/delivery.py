@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
+from operator import attrgetter
 from typing import Final, Generic, Literal
 
 from penstock.core.backoff import Backoff
@@ -27,6 +28,7 @@ from penstock.core.reading.delivery_calls import (
     LANE_MEMORY_BYTES,
     Call,
     CallKind,
+    DeliveredRecord,
     DeliveryOptions,
     Halve,
     Phase,
@@ -41,6 +43,11 @@ from penstock.core.shard import ChildShard
 from penstock.errors import HandlerFailed, UsageError
 
 _WHOLE_SHARD: Final = "the one lane of a shard that is delivered in order"
+_memory_bytes_of: Final = attrgetter("memory_bytes")
+
+
+def _memory_bytes(records: Iterable[DeliveredRecord]) -> int:
+    return sum(map(_memory_bytes_of, records))
 
 
 @dataclass(slots=True)
@@ -56,8 +63,9 @@ class _Piece(Generic[R]):
 @dataclass(slots=True)
 class _Lane(Generic[R]):
     # Pieces come again before anything new of the lane. A lane is busy while a piece of it is under way or waits.
-    again: deque[_Piece[R]] = field(default_factory=deque)
-    fresh: deque[tuple[int, R]] = field(default_factory=deque)
+    again: list[_Piece[R]] = field(default_factory=list)  # few: the parts of one call
+    fresh: deque[R] = field(default_factory=deque)
+    ordinals: deque[int] = field(default_factory=deque)  # of `fresh`; the one lane of a shard needs none
     is_busy: bool = False
 
 
@@ -168,21 +176,28 @@ class ShardDelivery(Generic[R]):
         self.millis_behind_latest = millis_behind_latest
         if self.phase is not Phase.RUNNING or not records:
             return
-        keyed = self.options.concurrency > 1
+        self.waiting_bytes += _memory_bytes(records)
+        if self.options.concurrency == 1:
+            self._open_lane(_WHOLE_SHARD).fresh.extend(records)
+            self._added += len(records)
+            return
         for record in records:
             ordinal = self._added
             self._added += 1
-            self.waiting_bytes += record.memory_bytes
-            key: Hashable = _WHOLE_SHARD
-            if keyed:  # a record without a key has no order to keep: a lane of its own
-                key = record.partition_key if record.partition_key is not None else ordinal
-            lane = self._lanes.get(key)
-            if lane is None:
-                lane = self._lanes[key] = _Lane()
-                self.waiting_bytes += self._lane_bytes
-            if not (lane.is_busy or lane.fresh or lane.again):
-                self._ready.append(key)
-            lane.fresh.append((ordinal, record))
+            # A record without a key has no order to keep: a lane of its own.
+            lane = self._open_lane(record.partition_key if record.partition_key is not None else ordinal)
+            lane.fresh.append(record)
+            lane.ordinals.append(ordinal)
+
+    def _open_lane(self, key: Hashable) -> _Lane[R]:
+        """Return the lane of a key, to which a record is added now."""
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane()
+            self.waiting_bytes += self._lane_bytes
+        if not (lane.is_busy or lane.fresh or lane.again):
+            self._ready.append(key)
+        return lane
 
     def on_shard_end(self, children: tuple[ChildShard, ...]) -> None:
         """Note that nothing will be added any more."""
@@ -225,7 +240,7 @@ class ShardDelivery(Generic[R]):
         """
         piece = self._under_way.pop(call_id)
         if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
-            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+            self.waiting_bytes -= _memory_bytes(piece.records)
             if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
                 self._acknowledge(piece.records, piece.ordinals, now_s)
             self._free_lane(piece.lane)
@@ -247,9 +262,9 @@ class ShardDelivery(Generic[R]):
             self._lifecycle[piece.kind] = "due"
             return
         if self.phase is not Phase.RUNNING:
-            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+            self.waiting_bytes -= _memory_bytes(piece.records)
             return
-        self._lanes[piece.lane].again.appendleft(piece)
+        self._lanes[piece.lane].again.insert(0, piece)
         self._ready.appendleft(piece.lane)
 
     def on_raised(self, call_id: int, error: BaseException, now_s: float, chance: float) -> Verdict | None:
@@ -267,7 +282,7 @@ class ShardDelivery(Generic[R]):
         piece = self._under_way.pop(call_id)
         if piece.records and self.phase is not Phase.RUNNING:
             # Not acknowledged, so the next reader of the shard gets the records again.
-            self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+            self.waiting_bytes -= _memory_bytes(piece.records)
             return None
         if self.phase is Phase.LOST:
             # LOST is told once. Whatever else failed was not heard: LOST follows a STOP or an END, nothing a START.
@@ -281,7 +296,7 @@ class ShardDelivery(Generic[R]):
             return self._repeat(piece, now_s, chance)
         if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
             return self._give_up(piece, error)
-        self.waiting_bytes -= sum(record.memory_bytes for record in piece.records)
+        self.waiting_bytes -= _memory_bytes(piece.records)
         return self._stop(self._describe(piece, error), error)
 
     # --- acknowledging ---
@@ -397,7 +412,7 @@ class ShardDelivery(Generic[R]):
         # lane that holds the very next record. Else one slow key could shut the window on itself.
         for index, key in enumerate(self._ready):
             lane = self._lanes[key]
-            if lane.again or lane.fresh[0][0] == self._water.ordinal:
+            if lane.again or (lane.ordinals or [self._taken])[0] == self._water.ordinal:
                 del self._ready[index]
                 return self._take_from(key)
         return None
@@ -406,18 +421,20 @@ class ShardDelivery(Generic[R]):
         lane = self._lanes[key]
         lane.is_busy = True
         if lane.again:
-            return self._begin(lane.again.popleft())
+            return self._begin(lane.again.pop(0))
         size = min(len(lane.fresh), self.options.batch_records_max)
-        taken = [lane.fresh.popleft() for _ in range(size)]
-        self._taken += size
-        self._newest_taken = max(self._newest_taken, taken[-1][0])
-        last = taken[-1][1]
-        end = at_record(last.sequence_number, last.sub_sequence_number)
+        records = tuple([lane.fresh.popleft() for _ in range(size)])
+        end = at_record(records[-1].sequence_number, records[-1].sub_sequence_number)
         self._last_taken = max(self._last_taken, end)
+        ordinals: Sequence[int]
         if self.options.concurrency == 1:
-            self._water.on_run_taken(taken[-1][0], end)
-        records = tuple(record for _, record in taken)
-        return self._begin(_Piece(CallKind.BATCH, key, records, tuple(ordinal for ordinal, _ in taken)))
+            ordinals = range(self._taken, self._taken + size)
+            self._water.on_run_taken(ordinals[-1], end)
+        else:
+            ordinals = tuple([lane.ordinals.popleft() for _ in range(size)])
+        self._taken += size
+        self._newest_taken = max(self._newest_taken, ordinals[-1])
+        return self._begin(_Piece(CallKind.BATCH, key, records, ordinals))
 
     def _begin(self, piece: _Piece[R]) -> Call[R]:
         call_id = next(self._ids)
@@ -448,8 +465,8 @@ class ShardDelivery(Generic[R]):
         self._ready.clear()
         self._paused.clear()
         for lane in self._lanes.values():
-            self.waiting_bytes -= sum(record.memory_bytes for _, record in lane.fresh)
-            self.waiting_bytes -= sum(record.memory_bytes for piece in lane.again for record in piece.records)
+            self.waiting_bytes -= _memory_bytes(lane.fresh)
+            self.waiting_bytes -= sum(_memory_bytes(piece.records) for piece in lane.again)
         self.waiting_bytes -= self._lane_bytes * len(self._lanes)
         self._lanes.clear()
 
@@ -464,7 +481,7 @@ class ShardDelivery(Generic[R]):
             self._lifecycle_at_s[piece.kind] = at_s
             self._lifecycle_attempt[piece.kind] = piece.attempt
         else:
-            self._lanes[piece.lane].again.appendleft(piece)
+            self._lanes[piece.lane].again.insert(0, piece)
             heapq.heappush(self._paused, (at_s, next(self._ids), piece.lane))
         return Repeat(at_s, piece.attempt)
 
@@ -473,8 +490,8 @@ class ShardDelivery(Generic[R]):
         size = len(piece.records)
         self._ready.append(piece.lane)
         if size == 1:
-            lane.again.appendleft(
-                _Piece(CallKind.DEAD_LETTER, piece.lane, piece.records, piece.ordinals, error=error)
+            lane.again.insert(
+                0, _Piece(CallKind.DEAD_LETTER, piece.lane, piece.records, piece.ordinals, error=error)
             )
             return SendToDeadLetter(1)
         half = size // 2
@@ -482,7 +499,7 @@ class ShardDelivery(Generic[R]):
             records = piece.records[part]
             # A part gets one attempt, a record that stands alone all of them.
             attempt = 1 if len(records) == 1 else self.options.retries_max + 1
-            lane.again.appendleft(_Piece(CallKind.BATCH, piece.lane, records, piece.ordinals[part], attempt))
+            lane.again.insert(0, _Piece(CallKind.BATCH, piece.lane, records, piece.ordinals[part], attempt))
         return Halve(size)
 
     def _stop(self, message: str, cause: BaseException | None) -> StopDelivery:
@@ -531,10 +548,14 @@ class ShardDelivery(Generic[R]):
     # --- inside: the low water ---
 
     def _acknowledge(self, records: Sequence[R], ordinals: Sequence[int], now_s: float) -> None:
-        self._water.acknowledge(
-            (ordinal, record.sequence_number, record.sub_sequence_number)
-            for record, ordinal in zip(records, ordinals, strict=True)
-        )
+        if isinstance(ordinals, range) and ordinals.start <= self._water.ordinal < ordinals.stop:
+            last = records[-1]
+            self._water.acknowledge_run(ordinals, last.sequence_number, last.sub_sequence_number)
+        else:
+            self._water.acknowledge(
+                (ordinal, record.sequence_number, record.sub_sequence_number)
+                for record, ordinal in zip(records, ordinals, strict=True)
+            )
         self._note_due(now_s)
 
     def _note_due(self, now_s: float) -> None:

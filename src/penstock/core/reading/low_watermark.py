@@ -46,6 +46,22 @@ class LowWater:
                 self._ahead[ordinal] = (sequence_number, sub_sequence_number)
         self._close_gaps()
 
+    def acknowledge_run(self, ordinals: range, sequence_number: str, sub_sequence_number: int) -> None:
+        """Mark records that follow each other as done.
+
+        Args:
+            ordinals: Of the records; what is below them is acknowledged, and not all of them are.
+            sequence_number: Of the last one.
+            sub_sequence_number: Of the last one.
+        """
+        assert ordinals.start <= self.ordinal < ordinals.stop
+        if self._ahead:
+            for done in ordinals:
+                self._ahead.pop(done, None)
+        self._ahead[ordinals[-1]] = (sequence_number, sub_sequence_number)
+        self.ordinal = ordinals[-1]
+        self._close_gaps()
+
     def acknowledge_through(self, position: Position, ordinal: int | None) -> None:
         """Mark everything up to a position as done.
 

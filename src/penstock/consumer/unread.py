@@ -1,0 +1,122 @@
+"""Kinesis records that were fetched and are not taken apart yet, and the taking apart.
+
+An aggregate can hold a hundred times its size in user records, so it is taken apart only when there is room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from penstock.consumer.records import Record
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, user_records
+from penstock.core.position import Position
+from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
+from penstock.core.reading.reader_steps import Page, place_of_whole
+from penstock.errors import PenstockError
+from penstock.ports.kinesis import RawRecord, RecordPage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UnreadPage(Page[Sequence[RawRecord]]):
+    """A page whose rows are Kinesis records.
+
+    Args:
+        records: As the service gave them.
+    """
+
+    records: Sequence[RawRecord]
+
+    def rows_after(self, done: Position | None) -> Sequence[RawRecord]:
+        """Return the records behind a position, and the aggregate that it lies inside."""
+        if done is None or done.sequence_number is None:
+            return self.records
+        for index, record in enumerate(self.records):
+            if place_of_whole(record.sequence_number, record.data) > done:
+                return self.records[index:] if index else self.records
+        return ()
+
+
+def unread_page(page: RecordPage) -> UnreadPage:
+    """Return a page of GetRecords as the reader takes it."""
+    records = page.records
+    last = records[-1] if records else None
+    return UnreadPage(
+        records=records,
+        first_sequence_number=records[0].sequence_number if records else None,
+        last=None if last is None else place_of_whole(last.sequence_number, last.data),
+        read_bytes=sum([len(record.data) + len(record.partition_key or "") for record in records]),
+        next_iterator=page.next_iterator,
+        millis_behind_latest=page.millis_behind_latest,
+        children=page.child_shards,
+    )
+
+
+def unread_bytes(records: Sequence[RawRecord]) -> int:
+    """Return what records that are not taken apart count against the limits on memory."""
+    return len(records) * RECORD_MEMORY_BYTES + sum([len(record.data) for record in records])
+
+
+class TakenApart(NamedTuple):
+    """What some Kinesis records hold.
+
+    Args:
+        records: Of all of them.
+        counts: How many each of them held.
+        failure: Why the next one could not be taken apart now.
+    """
+
+    records: list[Record]
+    counts: list[int]
+    failure: PenstockError | None
+
+
+def take_apart(
+    unread: Iterable[RawRecord],
+    room_bytes: int,
+    shard_id: str,
+    counts: DecodeCounts,
+    rule: MisplacedRule | None,
+) -> TakenApart:
+    """Take apart what there is room for: one Kinesis record at least.
+
+    Args:
+        unread: In order.
+        room_bytes: For records; the last one may go beyond it.
+        shard_id: For the records.
+        counts: Added to.
+        rule: Which misplaced aggregates are left out; None leaves out none. It may have to ask the service; where that
+            fails, the record stays as it is.
+    """
+    records: list[Record] = []
+    held_counts: list[int] = []
+    arrival_s, arrival = 0.0, datetime.fromtimestamp(0, UTC)
+    new = tuple.__new__  # saves half the time of Record(...), and nearly all records are plain
+    for raw in unread:
+        data = raw.data
+        if raw.arrival_s != arrival_s:
+            arrival_s = raw.arrival_s
+            arrival = datetime.fromtimestamp(arrival_s, UTC)
+        count = 1
+        if data[:4] != MAGIC:
+            records.append(
+                new(Record, (data, raw.partition_key, raw.sequence_number, 0, None, arrival, shard_id))
+            )
+        else:
+            try:
+                found = user_records(data, raw.partition_key, counts, rule)
+            except PenstockError as error:
+                return TakenApart(records, held_counts, error)
+            count = len(found)
+            number = raw.sequence_number
+            records += [
+                new(Record, (payload, key, number, sub, hash_key, arrival, shard_id))
+                for key, hash_key, payload, sub in found
+            ]
+        held_counts.append(count)
+        room_bytes -= count * RECORD_MEMORY_BYTES + len(data)
+        if room_bytes <= 0:
+            break
+    return TakenApart(records, held_counts, None)
