@@ -18,6 +18,7 @@ from penstock.core.leases.coordinator_effects import Report, StopWhy
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import Gain, Reason
+from penstock.core.leases.handovers import Handovers
 from penstock.core.leases.held_lease import HeldLease, LeasePhase
 from penstock.core.leases.held_lease_wants import Want
 from penstock.core.leases.held_leases import HeldLeases
@@ -325,6 +326,11 @@ def _free_leases_are_the_watchers(self: MovePlanner, fleet: Any, now_s: float, *
     return _plan(self, young, now_s, **rest)
 
 
+def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:
+    del self, lease, now_s
+    return False
+
+
 def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any]) -> float | None:
     if self._due_since_s is None:
         return _next_wake_s(self)
@@ -408,6 +414,14 @@ MUTANTS = (
         MovePlanner,
         "plan",
         _free_leases_are_the_watchers,
+    ),
+    Mutant(
+        "who has gone counts as long as a lease names it",
+        "this fleet: ghosts, beside workers that answer no ask",
+        805,
+        Handovers,
+        "is_overdue",
+        _never_overdue,
     ),
     Mutant(
         "create over a row",

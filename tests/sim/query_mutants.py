@@ -214,6 +214,11 @@ def ends_at_an_unknown_shard(self, error):
 # --- what fresh eyes found ----------------------------------------------------------------------------------
 
 
+def leaves_no_end_to_fix(self, start, rows):
+    """A batch that Spark has committed and no action has read is offered again."""
+    return []
+
+
 def claims_nothing(self, lease, why):
     """That a batch holds nothing of a shard is fixed nowhere."""
     return True
@@ -424,6 +429,14 @@ QUERY_MUTANTS = (
         ShardReader,
         "_on_unknown",
         ends_at_an_unknown_shard,
+    ),
+    Mutant(
+        "rows that were left unread are offered again",
+        "this query: actions that read nothing",
+        58,
+        QueryShards,
+        "unclaimed",
+        leaves_no_end_to_fix,
     ),
     Mutant(
         "that there is nothing is not claimed",

@@ -603,6 +603,18 @@ def test_a_worker_over_its_limit_is_found():
     assert "over the limits" in suite.violation.what
 
 
+@pytest.mark.parametrize(("foreign", "found"), [({"b"}, None), (set(), "L1")])
+def test_a_lease_that_the_gone_have_asked_for_counts_for_the_foreign_worker_that_keeps_it(foreign, found):
+    suite = Suite(CoordinatorOptions(), foreign=frozenset(foreign))
+    asked = row(owner="a", checkpoint_owner="b", counter=1)
+    lines = [("up", A), ("up", B), *stream(), taken(who=B), reading(who=B)]
+    lines += [("write", A, RequestHandover("s", "b", "a"), row(owner="b", counter=1), asked)]
+    for line in (*lines, ("down", A, "crashed")):
+        suite.see((0.0, *line))
+    suite.finish()
+    assert (None if suite.violation is None else suite.violation.invariant) == found
+
+
 def test_a_settled_history_is_clean_at_the_end():
     assert judge(SETTLED, at_end=True) is None
 

@@ -154,6 +154,7 @@ MINE = Lease("a", owner="q", checkpoint=TRIM_HORIZON)
 TAKEN = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=TRIM_HORIZON))
 TAKEN_BEHIND = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", checkpoint=AT5))
 DONE = ("done", "q#1", "a", -1, (5,))
+UNREAD = ("unread", "q", 1, ("a",))
 OWNED = ("write", "q#1", Take("a", 0, "q"), Lease("a"), MINE)
 RESTORED = "the checkpoint location is older than the leases in table t (a copy was restored)"
 SET_BACK = ("log", "q#2", "WARNING", RESTORED, "")
@@ -241,6 +242,18 @@ def logged(batch, start, *read):
         ([claims(Lease("a", owner="w"), TRIM_HORIZON)], None),
         ([claims(Lease("a", owner="w", checkpoint_owner="q"), AT5)], None),
         ([DONE, claims(Lease("a", owner="q", checkpoint=AT5), AT6)], "Q6"),
+        ([committed(1, a=(5,)), DONE, logged(2, AT5, "a")], None),
+        ([committed(1, a=(5,)), DONE, logged(2, TRIM_HORIZON, "a")], "Q8"),
+        ([OWNED, committed(1, a=(5,)), DONE, TAKEN, logged(2, TRIM_HORIZON, "a")], None),
+        ([committed(1), DONE, logged(2, TRIM_HORIZON, "a")], None),
+        ([logged(1, TRIM_HORIZON, "a"), UNREAD, DONE, logged(2, AT5, "a")], None),
+        ([logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], "Q8"),
+        ([logged(1, TRIM_HORIZON), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
+        (
+            [("second_driver", "q"), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")],
+            None,
+        ),
+        ([("wall_jump", 9), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
         ([("log", "q#1", "WARNING", "text", "")], None),
         ([("log", "q#1", "CRITICAL", "text", "KeyError()")], "Q5"),
     ],

@@ -81,6 +81,7 @@ class Scenario:
         foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing. Unless it is the rule
             of all, they neither ask nor answer.
         limits: The workers that hold at most so many leases.
+        leavers: The workers that go for good, without a word and best of all while one of the foreign has not answered them.
         delivery: How handlers of consumers are called, and what follows when they fail.
         on_data_loss: What readers of consumers do where records are gone.
         retention_s: How long the stream keeps a record; None is for ever.
@@ -100,6 +101,7 @@ class Scenario:
     query_plan: QueryPlan = CALM
     foreign: frozenset[str] = frozenset()
     limits: tuple[tuple[str, int], ...] = ()
+    leavers: frozenset[str] = frozenset()
     delivery: DeliveryOptions = DELIVERY
     on_data_loss: Literal["fail", "warn"] = "warn"
     retention_s: float | None = None
@@ -141,14 +143,17 @@ def draw_scenario(seed: int) -> Scenario:
         limits = tuple((name, chance.randint(1, 3)) for name in drawn.workers[1:])
     on_data_loss: Literal["warn", "fail"] = chance.choice(("warn", "warn", "fail"))
     is_asked_in_vain = not mixture and options.handover and options.policy is BalancePolicy.EVEN
+    leavers = frozenset[str]()
     if is_asked_in_vain and len(drawn.workers) > 1 and chance.random() < 0.25:
         foreign = frozenset(drawn.workers[:1])
+        leavers = frozenset(drawn.workers[2:3])  # not the last one that hears
     return replace(
         drawn,
         faults=faults,
         options=options,
         foreign=foreign,
         limits=limits,
+        leavers=leavers,
         delivery=delivery,
         on_data_loss=on_data_loss,
         retention_s=retention_s,

@@ -32,10 +32,11 @@ class Covered(Checker):
             parents = [history.rows.get(parent) for parent in row.parents]
             if row.is_ended or any(parent is not None and not parent.is_ended for parent in parents):
                 continue
-            if row.owner not in names:
-                raise Broken(f"{key} belongs to {row.owner}, who does not live")
-            if (row.owner, key) not in read:
-                raise Broken(f"{key} belongs to {row.owner}, who does not read it")
+            owner = history.holder_of(row)
+            if owner not in names:
+                raise Broken(f"{key} belongs to {owner}, who does not live")
+            if (owner, key) not in read:
+                raise Broken(f"{key} belongs to {owner}, who does not read it")
 
 
 class Balanced(Checker):
@@ -57,8 +58,9 @@ class Balanced(Checker):
         """Compare the counts."""
         counts = dict.fromkeys(map(name_of, self.history.alive), 0)
         for row in self.history.rows.values():
-            if not row.is_ended and row.owner in counts:
-                counts[row.owner] += 1
+            owner = self.history.holder_of(row)
+            if not row.is_ended and owner in counts:
+                counts[owner] += 1
         if self.options.policy is BalancePolicy.BY_ZONE:
             zones: dict[str, dict[str, int]] = {}
             for worker, count in counts.items():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -22,6 +22,7 @@ NAMESAKE: Final = "z/namesake"
 _REFUSED: Final = frozenset({STRANGER, NAMESAKE, *TWINS})
 _BATCHES_OF_TWINS_MAX: Final = 4
 _CLOCK_TOLERANCE: Final = 0.05
+_SERVICE_CLOCK_MS: Final = 2000  # a driver knows the service's clock by answers of whole seconds
 
 _Place = tuple[str, str, int, str]
 Results = tuple[tuple[str, tuple[int, ...]], ...]
@@ -374,6 +375,80 @@ class OneReader(Checker):
             self._alive_s[name] = (now if has_paused else since_s, now)
 
 
+class PassesWhatIsDone(Checker):
+    """Q8: a driver goes on behind the batches that it gave out and Spark has committed, also where no action read their rows.
+
+    What came after a batch was planned is for the next one. A lease that changed hands meanwhile goes on where its row says.
+    Of a batch that nobody read a driver knows only if it was alone, and what was there only by a clock that does not jump.
+    """
+
+    invariant = "Q8"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._planned: dict[tuple[str, int, str], tuple[str, int, int]] = {}
+        """Of each shard of a batch: who planned it, where it began, and how many records were there by its reckoning."""
+        self._passed: dict[tuple[str, str], int] = {}
+        """The first record of a shard that a driver's next batch may begin at."""
+        self._read: dict[str, Results] = {}
+        self._has_jumped = False
+        self._doubled: set[str] = set()
+
+    def on_logged(
+        self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
+    ) -> None:
+        """Compare with what the batches before held."""
+        for key, start in starts:
+            index = self.history.index_after(key, start)
+            if index < self._passed.get((who, key), 0) and not self.history.is_forgiven(key):
+                raise Broken(
+                    f"batch {batch} of {who} begins {key} at {start}, where a batch began that it has gone on from"
+                )
+            known_ms = EPOCH_MS + int(self.history.now * 1000) - _SERVICE_CLOCK_MS
+            if key in read:
+                count = bisect_right(self.history.shards[key].arrivals_ms, known_ms)
+                self._planned[name_of(who), batch, key] = (who, index, count)
+
+    def on_committed(self, name: str, _batch: int, results: Results) -> None:
+        """Note what was read to its end; the lines that follow tell by whom."""
+        self._read[name] = results
+
+    def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
+        """Remember what was read to its end."""
+        if epoch < 0 and (key, rows) in self._read.get(name_of(who), ()):
+            self._pass(who, key, bisect_right(self.history.shards[key].sequences, rows[-1]))
+
+    def on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
+        """Remember what was not read, and is done all the same."""
+        for key in () if self._has_jumped or name in self._doubled else keys:
+            who, begin, count = self._planned.get((name, batch, key), ("", 0, 0))
+            if begin < count:
+                self._pass(who, key, begin + 1)
+
+    def _pass(self, who: str, key: str, index: int) -> None:
+        self._passed[who, key] = max(index, self._passed.get((who, key), 0))
+
+    def on_wall_jump(self, _offset_ms: int) -> None:
+        """Trust no reckoning of a driver any more."""
+        self._has_jumped = True
+
+    def on_second_driver(self, name: str) -> None:
+        """From now on there may be two."""
+        self._doubled.add(name)
+
+    on_restored = on_second_driver
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """As above."""
+        self._doubled.add(name)
+
+    def on_write(self, _who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
+        """Forget what another worker has had, or what was set back."""
+        reader = None if before is None else before.reader
+        if isinstance(write, Reset) or after is None or after.reader != reader:
+            self._passed = {place: index for place, index in self._passed.items() if place[1] != write.key}
+
+
 QUERIES: Final = (
     SameReplays,
     OnceEach,
@@ -382,4 +457,5 @@ QUERIES: Final = (
     NoFalseAlarm,
     ReadersClaim,
     OneReader,
+    PassesWhatIsDone,
 )

@@ -61,7 +61,8 @@ _INSIDE: Final = "situation: a reader begins inside an aggregate"
 _BATCH_INSIDE: Final = "situation: a batch begins inside an aggregate"
 _BATCH_GONE: Final = "situation: a batch begins at a record that has left the stream"
 _BATCH_LOSS: Final = "situation: a batch goes on behind a loss"
-_SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE)
+_GHOST: Final = "situation: a worker goes for good while another has not answered it"
+_SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE, _GHOST)
 _COUNTED_LINES: Final = {
     "trimmed": _TRIMMED,
     "expired": _EXPIRED,
@@ -155,6 +156,10 @@ class Situations:
         self._running.pop(who, None)
         if how == "crashed":
             self._met["fault: crashes_per_min"] += 1
+        name = name_of(who)
+        asked = [row for row in self._rows.values() if row.owner == name and row.checkpoint_owner is not None]
+        if asked and name in self._scenario.leavers:
+            self._met[_GHOST] += 1
 
     def _on_up(self, _now: float, who: str) -> None:
         name = name_of(who)

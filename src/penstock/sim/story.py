@@ -100,6 +100,7 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "stopping": lambda who: f"{who} is asked to stop",
     "pause": lambda who, until_s: f"{who} stands still until {until_s:.2f} s",
     "healed": lambda: "the faults end",
+    "wall_jump": lambda offset_ms: f"the time of day is {offset_ms / 1000:.0f} s off from now on",
     "shard": lambda key, parents: f"{key} is born" + (f" of {' and '.join(parents)}" if parents else ""),
     "closed": lambda key: f"{key} is closed",
     "put": lambda key, number, _ms: f"record {number} is put into {key}",

@@ -7,16 +7,16 @@ back, and in the liveness phase the fleet must settle, read everything and stay 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.lease import Lease, LeaseTerm
-from penstock.core.leases.lease_writes import Create
+from penstock.core.leases.lease_writes import Create, RequestHandover
 from penstock.core.position import TRIM_HORIZON
 from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
-from penstock.sim.history import HistoryEntry
+from penstock.sim.history import HistoryEntry, name_of
 from penstock.sim.process import SimProcess
 from penstock.sim.worker import SimWorker
 
@@ -31,6 +31,7 @@ class World(Environment):
         self.workers: dict[str, SimProcess] = {}
         self._incarnations: dict[str, int] = {}
         self._quiet_until = 0.0
+        self._left: set[str] = set()
         self.table.foreign = set(scenario.foreign)
         if scenario.options.policy is not BalancePolicy.KCL2:
             self.table.deaf = set(scenario.foreign)
@@ -45,7 +46,10 @@ class World(Environment):
         self._leave_rows_of_others()
         for name in self.scenario.workers:
             # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
-            self.schedule(4.0 + chance.uniform(0.0, self.scenario.start_spread_s), self.start_worker, name)
+            start_s = 4.0 + chance.uniform(0.0, self.scenario.start_spread_s)
+            if name in self.scenario.leavers:
+                start_s = self.scenario.safety_s - chance.uniform(1.0, 30.0)
+            self.schedule(start_s, self.start_worker, name)
         for rate, action in self.recurring():
             self._recur(rate, action)
         if self.scenario.records_per_s:
@@ -87,6 +91,20 @@ class World(Environment):
             self.schedule(
                 self.now + self.chance.expovariate(self.scenario.records_per_s / 3), self._recur_puts
             )
+
+    def note(self, kind: str, *what: Any) -> None:
+        """Write one line of history, and let a worker that is to leave go behind its ask."""
+        super().note(kind, *what)
+        if kind == "write" and isinstance(what[1], RequestHandover) and what[1].owner in self.table.deaf:
+            name = name_of(what[0])
+            if name in self.scenario.leavers:
+                self.schedule(self.now + self.chance.uniform(0.1, 2.0), self._leave, name)
+
+    def _leave(self, name: str) -> None:
+        self._left.add(name)
+        worker = self.workers.get(name)
+        if worker is not None:
+            self.on_worker_gone(worker, "crashed")
 
     def _put(self) -> None:
         shard = self.stream.draw_open_shard()
@@ -154,6 +172,8 @@ class World(Environment):
         for worker in self.workers.values():
             worker.paused_until = min(worker.paused_until, self.now)
             worker.resume()
+        for name in self.scenario.leavers:
+            self._leave(name)
         for name in self.scenario.workers:
             if name not in self.workers:
                 self.start_worker(name)
@@ -168,8 +188,8 @@ class World(Environment):
                 worker.request_stop()
 
     def start_worker(self, name: str) -> None:
-        """Start a process of this name, unless one runs."""
-        if name in self.workers:
+        """Start a process of this name, unless one runs or it has left for good."""
+        if name in self.workers or name in self._left:
             return
         worker = self.workers[name] = self.make_worker(name)
         self.note("up", worker.who)
@@ -227,6 +247,7 @@ class World(Environment):
 
     def _jump_wall(self) -> None:
         self.wall_offset_ms = self.chance.randint(-3_600_000, 3_600_000)
+        self.note("wall_jump", self.wall_offset_ms)
 
     def _reshard(self) -> None:
         shards = self.stream.open_shards()
