@@ -524,6 +524,19 @@ def test_an_empty_page_where_the_record_must_be_is_asked_for_again():
     assert (places(kept.rows), kept.loss) == ([(101, 0)], None)
 
 
+def test_each_record_that_must_be_there_is_asked_for_as_often_whatever_was_in_doubt_before():
+    machine = started(at_record("100"))
+    for record in (100, 101, 102):
+        for attempt in range(3):
+            assert machine.on_page(page(), 100.0 * attempt, 100.0 * attempt) == Kept(None)
+            machine.on_iterator("again", 100.0 * attempt + 99.0, 1_000_000)
+        kept = machine.on_page(page(record, record + 1), 300.0, 300.0)
+        assert (places(kept.rows), kept.loss) == ([(record + 1, 0)], None)
+        machine.on_failure(ExpiredIterator("old"), 900.0, 0.5)
+        assert machine.plan_step(900.0) == FetchIterator(at_record(str(record + 1)))
+        machine.on_iterator("after five minutes", 900.0, 1_000_000)
+
+
 def test_an_empty_last_page_without_children_where_the_record_must_be_is_asked_for_again():
     machine = started(at_record("100"))
     assert machine.on_page(page(iterator=None), 0.0, 0.1) == Kept(None)

@@ -352,6 +352,8 @@ class ShardReader:
             # Sequence numbers rise: one page that has records is behind what was done.
             self._skip_through = None
             self._is_foreign = False
+            # Doubts are about one record. It is there, or known to be missing, and the next one deserves as many.
+            self._doubts = 0
             self.position = page.last if done is None else max(done, page.last)
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
