@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from heapq import heappop, heappush
 from typing import Final
 
 from penstock.core.leases.coordinator_effects import FetchLease
@@ -21,7 +22,8 @@ class RowLooks:
 
     def __init__(self, turn: Turn) -> None:
         self._turn = turn
-        self._due_s: dict[str, float] = {}
+        self._due: list[tuple[float, str]] = []  # a heap: the first due is in front
+        self._waiting: set[str] = set()
         self._under_way: set[str] = set()
 
     @property
@@ -29,19 +31,18 @@ class RowLooks:
         """When the next look may begin; infinity while enough are under way."""
         if len(self._under_way) >= _UNDER_WAY_MAX:
             return math.inf
-        return min(self._due_s.values(), default=math.inf)
+        return self._due[0][0] if self._due else math.inf
 
     def want(self, key: str, now_s: float) -> None:
         """Ask for a look; does nothing while one is wanted or under way."""
-        if key not in self._under_way:
-            self._due_s.setdefault(key, now_s)
+        if key not in self._under_way and key not in self._waiting:
+            self._wait(key, now_s)
 
     def look(self, now_s: float) -> None:
         """Begin the looks that are due."""
-        for key in sorted(key for key, due_s in self._due_s.items() if due_s <= now_s):
-            if len(self._under_way) >= _UNDER_WAY_MAX:
-                return
-            del self._due_s[key]
+        while self.next_look_s <= now_s:
+            _, key = heappop(self._due)
+            self._waiting.discard(key)
             self._under_way.add(key)
             self._turn.emit(FetchLease(key))
 
@@ -55,4 +56,8 @@ class RowLooks:
         """Observe that a row could not be read: it is tried again a little later."""
         if key in self._under_way:
             self._under_way.discard(key)
-            self._due_s[key] = now_s + _AGAIN_S * (0.5 + self._turn.draw())
+            self._wait(key, now_s + _AGAIN_S * (0.5 + self._turn.draw()))
+
+    def _wait(self, key: str, due_s: float) -> None:
+        self._waiting.add(key)
+        heappush(self._due, (due_s, key))
