@@ -68,6 +68,7 @@ class LeaseGains:
 
     def shun(self, key: str, now_s: float) -> None:
         """Leave a lease to others for a while: its shard failed here."""
+        self._shunned = {key: until_s for key, until_s in self._shunned.items() if until_s > now_s}
         self._shunned[key] = now_s + _SHUN_DURATIONS * self.options.lease_duration_s
 
     def begin(self, gain: Gain, now_s: float) -> None:
