@@ -21,8 +21,14 @@ def tally():
     return MetricsTally()
 
 
-def progress_of(behind, records=10, durations=None, name="billing"):
-    report = {
+def progress_of(*behinds, records=10, durations=None, name="billing"):
+    sources = [SimpleNamespace(latestOffset="of another source", numInputRows=99)]
+    sources += [SimpleNamespace(latestOffset=report_of(behind), numInputRows=records) for behind in behinds]
+    return SimpleNamespace(id="q-1", name=name, batchId=7, sources=sources, durationMs=durations or RAN)
+
+
+def report_of(behind):
+    return {
         "bytes": 80,
         "leases": {"held": len(behind), "lost": 0, "taken": 3, "total": 6},
         "millisBehindLatest": behind,
@@ -30,15 +36,10 @@ def progress_of(behind, records=10, durations=None, name="billing"):
         "records": 10,  # of the batch before
         "stream": "orders",
     }
-    sources = [
-        SimpleNamespace(latestOffset="of another source", numInputRows=99),
-        SimpleNamespace(latestOffset=report, numInputRows=records),
-    ]
-    return SimpleNamespace(id="q-1", name=name, batchId=7, sources=sources, durationMs=durations or RAN)
 
 
-def batch(listener, behind, **more):
-    listener.onQueryProgress(SimpleNamespace(progress=progress_of(behind, **more)))
+def batch(listener, *behinds, **more):
+    listener.onQueryProgress(SimpleNamespace(progress=progress_of(*behinds, **more)))
 
 
 def gauges(tally):
@@ -87,6 +88,24 @@ def test_a_lag_that_grows_is_warned_of_with_the_shard_that_is_furthest_behind(ca
     assert message.startswith(
         "query billing falls behind: the lag of stream orders has grown from 0.0 to 61.0 s (shardId-1 is"
     )
+
+
+def test_a_query_that_reads_a_stream_twice_has_two_lags(tally, caplog):
+    listener = LagListener(warn_growth_s=60, metrics=tally)
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        for _ in range(3):  # the one works off a backlog, the other is at the tip
+            batch(listener, {"shardId-0": 500_000, "shardId-1": 7}, {"shardId-0": 0})
+    assert caplog.messages == []
+    shown = {("millis_behind_latest", "shardId-0"): 500_000, ("millis_behind_latest", "shardId-1"): 7}
+    assert gauges(tally) == shown
+    batch(
+        listener, {"shardId-0": 500_000}, {"shardId-0": 0, "shardId-1": 7}
+    )  # a lease went from one to the other
+    assert gauges(tally) == shown
+    with caplog.at_level(logging.WARNING, "penstock.spark"):
+        batch(listener, {"shardId-0": 400_000}, {"shardId-0": 70_000})
+    (message,) = caplog.messages
+    assert "has grown from 0.0 to 70.0 s" in message
 
 
 def test_a_query_that_waits_is_at_the_tip_and_one_that_ended_is_not_shown(tally):

@@ -6,7 +6,7 @@ The figures are those of `penstock.spark.lag`: Spark gives a listener the same p
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -41,15 +41,6 @@ class LagGrowth:
         return None
 
 
-@dataclass(slots=True)
-class _Watched:
-    """What is known of one source of a running query."""
-
-    growth: LagGrowth
-    shards: frozenset[str] = frozenset()
-    """Those whose lag is shown."""
-
-
 class LagListener(StreamingQueryListener):
     """Watches every query of a session that reads Kinesis: `spark.streams.addListener(LagListener())`.
 
@@ -71,7 +62,10 @@ class LagListener(StreamingQueryListener):
         self._told_after_ms = warn_growth_s * 1000
         self._metrics: Metrics = metrics or NoMetrics()
         self._names: dict[str, str] = {}
-        self._watched: dict[tuple[str, str], _Watched] = {}
+        self._growths: dict[tuple[str, str, int], LagGrowth] = {}
+        self._shown: dict[
+            tuple[str, str], frozenset[str]
+        ] = {}  # shards whose lag is shown, by query and stream
 
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Note the query's name."""
@@ -84,11 +78,12 @@ class LagListener(StreamingQueryListener):
         self._names.setdefault(query, progress.name or query)
         # A source tells of the batch that was settled last, in some progresses again. Spark's own count is of this one.
         row_counts = [each.numInputRows for each in progress.sources if report_of(each) is not None]
-        for source, row_count in zip(lags_of_progress(progress), row_counts, strict=True):
+        sources = lags_of_progress(progress)
+        for source, row_count in zip(sources, row_counts, strict=True):
             self._log_batch(query, progress.batchId, source, row_count)
             labels = {"query": self._names[query], "stream": source.stream}
             self._metrics.count("records", row_count, labels)
-            self._look_at(query, source)
+        self._look_at(query, sources)
 
     def onQueryIdle(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Measure and judge a query that waits for data."""
@@ -96,14 +91,15 @@ class LagListener(StreamingQueryListener):
         query = None if session is None else session.streams.get(str(event.id))
         if query is not None:
             self._names.setdefault(str(event.id), query.name or str(event.id))
-            for source in lag(query):
-                self._look_at(str(event.id), source)
+            self._look_at(str(event.id), lag(query))
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802 - Spark's name
         """Forget the query."""
         query = str(event.id)
-        for key in [key for key in self._watched if key[0] == query]:
-            self._show(key, {}, self._watched.pop(key))
+        for _, stream in [key for key in self._shown if key[0] == query]:
+            self._show(query, stream, {})
+            del self._shown[query, stream]
+        self._growths = {key: growth for key, growth in self._growths.items() if key[0] != query}
         self._names.pop(query, None)
 
     def _log_batch(self, query: str, batch: int, source: StreamLag, row_count: int) -> None:
@@ -118,12 +114,22 @@ class LagListener(StreamingQueryListener):
             source.total_leases,
         )
 
-    def _look_at(self, query: str, source: StreamLag) -> None:
-        key = (query, source.stream)
-        watched = self._watched.setdefault(key, _Watched(LagGrowth(self._told_after_ms)))
-        self._show(key, source.millis_behind_latest, watched)
+    def _look_at(self, query: str, sources: Sequence[StreamLag]) -> None:
+        for stream in {source.stream: None for source in sources}:
+            # A query may read a stream twice, from two places or for two applications: each has a lag of its own.
+            same = [source for source in sources if source.stream == stream]
+            shards = {shard for source in same for shard in source.millis_behind_latest}
+            largest = {
+                shard: max(each.millis_behind_latest.get(shard, 0) for each in same) for shard in shards
+            }
+            self._show(query, stream, largest)
+            for number, source in enumerate(same):
+                growth = self._growths.setdefault((query, stream, number), LagGrowth(self._told_after_ms))
+                self._judge(query, source, growth)
+
+    def _judge(self, query: str, source: StreamLag, growth: LagGrowth) -> None:
         lag_ms = source.max_millis_behind_latest
-        grown_from_ms = watched.growth.add(lag_ms)
+        grown_from_ms = growth.add(lag_ms)
         if grown_from_ms is not None:
             behind = source.millis_behind_latest
             _log.warning(
@@ -136,13 +142,12 @@ class LagListener(StreamingQueryListener):
                 max(behind, key=behind.__getitem__),
             )
 
-    def _show(self, key: tuple[str, str], behind: Mapping[str, int], watched: _Watched) -> None:
-        """Set the gauges of a source, and forget those of shards that it does not hold any more."""
-        query, stream = key
+    def _show(self, query: str, stream: str, behind: Mapping[str, int]) -> None:
+        """Set the gauges of a stream, and forget those of shards that the query does not hold any more."""
         labels = {"query": self._names.get(query, query), "stream": stream}
         if isinstance(self._metrics, ForgettingMetrics):
-            for shard in watched.shards - behind.keys():
+            for shard in self._shown.get((query, stream), frozenset()) - behind.keys():
                 self._metrics.forget_gauge("millis_behind_latest", {**labels, "shard": shard})
         for shard, millis in behind.items():
             self._metrics.gauge("millis_behind_latest", millis, {**labels, "shard": shard})
-        watched.shards = frozenset(behind)
+        self._shown[query, stream] = frozenset(behind)
