@@ -132,6 +132,23 @@ def test_where_a_record_is_gone_the_tip_is_believed_only_if_nothing_can_have_gon
     assert state.is_finished is (is_closed and not is_for_a_task)
 
 
+def test_the_record_of_the_position_itself_is_no_answer():
+    state = ShardState(at_record("5"))
+    poller = NewsPoller(OneShard(HOUR_MS, 5, 6), "s", 1.0, MovedClock(0.0))
+
+    def has_looked(number):
+        poller.poll_due([("s", state)])
+        return state.iterator == number or state.has_news
+
+    try:
+        wait_until(lambda: has_looked("6"), "a look at the record of the position")
+        assert (state.is_answered, state.has_news) == (False, False)
+        wait_until(lambda: has_looked("7"), "a look behind it")
+    finally:
+        poller.close()
+    assert (state.is_answered, state.has_news) == (True, True)
+
+
 ONE, TWO = "shardId-000000000000", "shardId-000000000001"
 
 

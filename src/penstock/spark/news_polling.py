@@ -275,7 +275,6 @@ class NewsPoller:
 
     def _learn(self, state: ShardState, page: RecordPage) -> None:
         now_ms = self._service_clock.hear(self._clock.wall_ms(), page.server_ms)
-        state.is_answered = True
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
             first = page.records[0]
@@ -283,17 +282,20 @@ class NewsPoller:
                 state.is_there = True
                 inner = None if state.is_whole else deaggregate(first.data)
                 if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
-                    # It is the record of the position itself, with nothing behind: look behind it next time.
+                    # It is the record of the position itself, and tells nothing of what is behind it: look there next.
                     state.is_whole = True
                     state.iterator = page.next_iterator
                     state.due_s = self._clock.monotonic_s()
                     if page.next_iterator is None:
+                        state.is_answered = True
                         _end(state, page)
                     return
+            state.is_answered = True
             state.has_news = True
             state.arrival_ms = round(first.arrival_s * 1000)
             state.millis_behind_latest = age_ms(first.arrival_s, now_ms)
             return
+        state.is_answered = True
         state.iterator = page.next_iterator
         is_last = page.next_iterator is None
         if (is_last or not page.millis_behind_latest) and not (

@@ -287,6 +287,19 @@ def test_available_now_goes_on_with_leases_that_it_renews_late(server, query, cl
     assert q.numbers() == list(range(40))
 
 
+def test_available_now_of_a_new_checkpoint_location_reads_what_the_application_has_not(query, client):
+    q = query()
+    put(client, q.stream, numbered(0, 20))
+    q.drain()
+    q.reader.stop()
+    put(client, q.stream, numbered(20, 40))
+    q.done, q.reader = None, q.fresh()
+    q.reader.prepareForTriggerAvailableNow()
+    while q.batch() is not None:
+        pass
+    assert q.numbers() == list(range(40))
+
+
 def test_available_now_does_not_end_while_a_shard_gives_no_answer(server, query, client):
     q = query()
     put(client, q.stream, numbered(0, 20))
