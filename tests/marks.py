@@ -18,6 +18,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "docs": ("slow",),
     "docs/test_alerts.py": (),
     "docs/test_pages.py": (),
+    "docs/test_readme.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
     "interop": ("interop",),
     "interop/test_fleet.py": (),

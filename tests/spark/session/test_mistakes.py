@@ -116,3 +116,49 @@ def test_a_batch_read_of_a_missing_stream_is_told_near_the_top(spark):
     with pytest.raises(PySparkException) as caught:
         spark.read.format("kinesis").option("streamName", "no-such").load().count()
     check(str(caught.value), "NotFound:", "stream no-such", "check the name, the region and the account")
+
+
+def test_another_schema_is_told_near_the_top(spark, stream, tmp_path):
+    query = (
+        spark.readStream.format("kinesis")
+        .option("streamName", stream)
+        .schema("a INT")
+        .load()
+        .writeStream.format("noop")
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    with pytest.raises(PySparkException) as caught:
+        query.awaitTermination(DEADLINE_S)
+    check(str(caught.value), "OptionError: schema struct<a:int>", "leave out .schema(...)", "from_json")
+
+
+@pytest.mark.parametrize(
+    ("mode", "part"),
+    [
+        ("complete", "OptionError: a stream cannot be replaced: use mode append"),
+        (
+            "update",
+            "requirement failed",
+        ),  # Spark's own: it does not ask the sink; docs/spark.md says what to do
+    ],
+)
+def test_a_mode_that_the_sink_does_not_have_ends_the_query(spark, stream, tmp_path, mode, part):
+    counts = (
+        spark.readStream.format("kinesis")
+        .option("streamName", stream)
+        .load()
+        .groupBy("partitionKey")
+        .count()
+        .selectExpr("partitionKey", "cast(count as string) as data")
+    )
+    query = (
+        counts.writeStream.format("kinesis")
+        .outputMode(mode)
+        .option("streamName", stream)
+        .option("checkpointLocation", str(tmp_path))
+        .start()
+    )
+    with pytest.raises(PySparkException) as caught:
+        query.awaitTermination(DEADLINE_S)
+    assert part in str(caught.value)
