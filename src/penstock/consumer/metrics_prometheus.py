@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Final, Self
 
 from penstock.consumer.health import Health
 from penstock.errors import OptionError
-from penstock.runtime.metrics_tally import Labels, MetricsTally, Series, Snapshot
+from penstock.runtime.metrics_tally import LabelledMetrics, Labels, MetricsTally, Series, Snapshot
 
 _CLIENT_TIMEOUT_S: Final = 10.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -127,35 +127,6 @@ class PrometheusMetrics(MetricsTally):
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-class LabelledMetrics:
-    """Implements `penstock.ports.metrics.Metrics` by adding labels to every figure.
-
-    Args:
-        metrics: Where the figures go.
-        labels: Added to those that each figure has.
-    """
-
-    def __init__(self, metrics: MetricsTally, labels: Mapping[str, str]) -> None:
-        self._metrics = metrics
-        self._labels = dict(labels)
-
-    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a counter."""
-        self._metrics.count(name, value, {**self._labels, **(labels or {})})
-
-    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge."""
-        self._metrics.gauge(name, value, {**self._labels, **(labels or {})})
-
-    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Stop showing a gauge."""
-        self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
-
-    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Add to a distribution."""
-        self._metrics.observe(name, value, {**self._labels, **(labels or {})})
 
 
 def _lines(snapshot: Snapshot, prefix: str) -> Iterator[str]:

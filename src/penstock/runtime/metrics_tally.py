@@ -136,3 +136,32 @@ class MetricsTally:
     def _has_place(self) -> bool:
         held = len(self._now.counters) + len(self._now.gauges) + len(self._now.distributions)
         return held < SERIES_MAX
+
+
+class LabelledMetrics:
+    """Implements `penstock.ports.metrics.Metrics` by adding labels to every figure.
+
+    Args:
+        metrics: Where the figures go.
+        labels: Added to those that each figure has.
+    """
+
+    def __init__(self, metrics: MetricsTally, labels: Mapping[str, str]) -> None:
+        self._metrics = metrics
+        self._labels = dict(labels)
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        self._metrics.count(name, value, {**self._labels, **(labels or {})})
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set a gauge."""
+        self._metrics.gauge(name, value, {**self._labels, **(labels or {})})
+
+    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Stop showing a gauge."""
+        self._metrics.forget_gauge(name, {**self._labels, **(labels or {})})
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a distribution."""
+        self._metrics.observe(name, value, {**self._labels, **(labels or {})})
