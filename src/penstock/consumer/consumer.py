@@ -20,13 +20,12 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.home_process import HomeProcess
-from penstock.consumer.metrics_prometheus import PrometheusMetrics
-from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory
+from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory, traced
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
 from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
@@ -40,9 +39,12 @@ from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
-from penstock.ports.metrics import Metrics, NoMetrics
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
 
 log = logging.getLogger("penstock.consumer")
 
@@ -89,6 +91,7 @@ class Consumer:
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
         metrics: Where metrics go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and
             `/ready` too.
+        tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
         region: AWS region; None: as boto3 finds it.
         endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
         connection: Further fields of `penstock.wiring.AwsOptions`, for instance `{"profile": "test"}`, and
@@ -114,6 +117,7 @@ class Consumer:
         endpoint_url: str | None = None,
         connection: dict[str, Any] | None = None,
         metrics: Metrics | None = None,
+        tracer_provider: TracerProvider | None = None,
         ports: ConsumerPorts | None = None,
         **single_options: Any,
     ) -> None:
@@ -138,6 +142,7 @@ class Consumer:
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
         self._metrics: Metrics = metrics or NoMetrics()
+        self._tracer_provider = tracer_provider
         self._ports = ports
         self._connection = merge_connection(connection, region=region, endpoint_url=endpoint_url)
         if ports is not None and self._connection:
@@ -312,7 +317,7 @@ class Consumer:
         check_has_come(options.start, clock.wall_ms(), f"starting_position={options.starting_position!r}")
         summary = ports.kinesis.fetch_summary(self.stream)
         metrics = self._metrics
-        if isinstance(metrics, PrometheusMetrics):
+        if isinstance(metrics, MetricsOfConsumers):
             metrics = metrics.of_consumer(self.stream, self.application, self.worker_id, self.health)
         factory = self._processor_factory
         if factory is None:
@@ -321,6 +326,12 @@ class Consumer:
                 raise UsageError("no handler")
             processor = HandlerProcessor(handler)
             factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
+        dead_letter = self._dead_letter
+        if self._tracer_provider is not None:
+            from penstock.runtime.open_telemetry import BatchTraces
+
+            traces = BatchTraces(self._tracer_provider, self.stream, self.application, self.worker_id)
+            factory, dead_letter = traced(factory, dead_letter, traces.span)
         registration: ConsumerRegistration | None = None
         if self.options.retrieval != "polling" and ports.fan_out is not None:
             name = self.options.consumer_name or self.application
@@ -342,7 +353,7 @@ class Consumer:
             pools=thread_pools(self.options),
             home=self._home,
             processor_factory=factory,
-            dead_letter=self._dead_letter,
+            dead_letter=dead_letter,
             is_lifecycle_called=self._processor_factory is not None,
             retention_s=summary.retention_ms / 1000,
             stream_identity=StreamIdentity(summary.arn, summary.created_ms),

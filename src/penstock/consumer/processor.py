@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from penstock.consumer.records import Batch, ShardCheckpointer
@@ -61,3 +62,42 @@ class HandlerProcessor:
 
     def on_lost(self) -> None:
         """Do nothing."""
+
+
+Span: TypeAlias = Callable[[str, Batch], AbstractContextManager[None]]
+"""Begins the span in which user code is given a batch; the text names what it does with it."""
+
+
+class TracedProcessor:
+    """Another processor, each of whose batches is processed inside a span."""
+
+    def __init__(self, processor: ShardProcessor, span: Span) -> None:
+        self._processor = processor
+        self._span = span
+        self.on_start = processor.on_start
+        self.on_end = processor.on_end
+        self.on_stop = processor.on_stop
+        self.on_lost = processor.on_lost
+
+    def on_batch(self, batch: Batch) -> None:
+        """Process records inside a span."""
+        with self._span("process", batch):
+            self._processor.on_batch(batch)
+
+
+def traced(
+    factory: ProcessorFactory, dead_letter: DeadLetterHandler | None, span: Span
+) -> tuple[ProcessorFactory, DeadLetterHandler | None]:
+    """Return the same user code, with a span around each batch that it is given."""
+
+    def make() -> TracedProcessor:
+        return TracedProcessor(factory(), span)
+
+    if dead_letter is None:
+        return make, None
+
+    def put_aside(batch: Batch, error: BaseException) -> None:
+        with span("dead_letter", batch):
+            dead_letter(batch, error)
+
+    return make, put_aside

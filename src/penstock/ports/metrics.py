@@ -5,8 +5,8 @@ Implementations must not raise: no measurement is worth a failure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
 
 
 class Metrics(Protocol):
@@ -35,6 +35,23 @@ class ForgettingMetrics(Protocol):
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
         """Stop showing a gauge: what it measured is gone, or another worker measures it now."""
+
+
+@runtime_checkable
+class MetricsOfConsumers(Protocol):
+    """Metrics that several consumers of a process may share."""
+
+    def of_consumer(
+        self, stream: str, application: str, worker_id: str, health: Callable[[], Any], /
+    ) -> Metrics:
+        """Return where one consumer's figures go, told apart from the others'.
+
+        Args:
+            stream: Name or ARN.
+            application: Names the lease table.
+            worker_id: In the lease table.
+            health: Returns the consumer's `penstock.consumer.Health`.
+        """
 
 
 class NoMetrics:

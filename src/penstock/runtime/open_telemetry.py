@@ -1,0 +1,180 @@
+"""Metrics and traces for OpenTelemetry, by its API alone: the program chooses the SDK and the exporters."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock.errors import UsageError
+from penstock.runtime.metrics_tally import (
+    LabelledMetrics,
+    MetricsTally,
+    Series,
+    Snapshot,
+    labels_of,
+)
+
+if TYPE_CHECKING:
+    from opentelemetry.metrics import CallbackOptions, Histogram, MeterProvider, Observation
+    from opentelemetry.trace import TracerProvider
+
+_SCOPE: Final = "penstock"
+_UNITS: Final = {"_s": "s", "_bytes": "By"}
+
+
+class OpenTelemetryMetrics(MetricsTally):
+    """Implements `penstock.ports.metrics.Metrics` with OpenTelemetry's instruments, by the names of docs/metrics.md.
+
+    Counters become observable counters, gauges observable gauges, and distributions histograms. Several consumers may share
+    it: each one's figures carry its stream, application and worker.
+
+    Args:
+        provider: Makes the instruments; None: the provider of the process (`opentelemetry.metrics.set_meter_provider`).
+        prefix: In front of every name.
+
+    Raises:
+        UsageError: opentelemetry-api is not installed.
+    """
+
+    def __init__(self, provider: MeterProvider | None = None, prefix: str = "penstock.") -> None:
+        super().__init__()
+        from penstock import __version__
+
+        with _asking_for_the_extra():
+            from opentelemetry import metrics
+        self._observation: type[Observation] = metrics.Observation
+        self._meter = metrics.get_meter(_SCOPE, __version__, meter_provider=provider)
+        self._prefix = prefix
+        self._observed: set[str] = set()
+        self._histograms: dict[str, Histogram] = {}
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        super().count(name, value, labels)
+        self._observe_through(self._meter.create_observable_counter, name, lambda now: now.counters)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set a gauge."""
+        super().gauge(name, value, labels)
+        self._observe_through(self._meter.create_observable_gauge, name, lambda now: now.gauges)
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a distribution."""
+        super().observe(name, value, labels)
+        with self._lock:
+            if (name, labels_of(labels)) not in self._now.distributions:
+                return  # for lack of room
+            histogram = self._histograms.get(name)
+            if histogram is None:
+                histogram = self._meter.create_histogram(self._prefix + name, unit=_unit_of(name))
+                self._histograms[name] = histogram
+        histogram.record(value, dict(labels or {}))
+
+    def of_consumer(
+        self, stream: str, application: str, worker_id: str, _health: Callable[[], Any]
+    ) -> LabelledMetrics:
+        """Return where a consumer's figures go. Called by `Consumer` when it starts."""
+        return LabelledMetrics(self, {"stream": stream, "application": application, "worker": worker_id})
+
+    def _observe_through(
+        self, create: Callable[..., object], name: str, kind: Callable[[Snapshot], dict[Series, float]]
+    ) -> None:
+        """Make the observable instrument of a name when it is first measured."""
+        with self._lock:
+            if name in self._observed:
+                return
+            self._observed.add(name)
+
+        def read(_: CallbackOptions) -> Iterable[Observation]:
+            return [
+                self._observation(value, dict(labels))
+                for (measured, labels), value in kind(self.snapshot()).items()
+                if measured == name
+            ]
+
+        create(self._prefix + name, callbacks=[read], unit=_unit_of(name))
+
+
+class HandledBatch(Protocol):
+    """What a span tells of a batch; `penstock.consumer.Batch` has it."""
+
+    shard_id: str
+    millis_behind_latest: int
+    attempt: int
+
+    @property
+    def records(self) -> Any:
+        """Its records, at least one."""
+
+
+class BatchTraces:
+    """Makes a span for each call of a consumer's handler.
+
+    Args:
+        provider: Makes the tracer.
+        stream: Name or ARN.
+        application: Of the consumer.
+        worker_id: Of the consumer.
+
+    Raises:
+        UsageError: opentelemetry-api is not installed.
+
+    Source:
+        OpenTelemetry's semantic conventions for messaging, "Messaging attributes".
+    """
+
+    def __init__(self, provider: TracerProvider, stream: str, application: str, worker_id: str) -> None:
+        from penstock import __version__
+
+        with _asking_for_the_extra():
+            from opentelemetry import trace
+        self._kind = trace.SpanKind.CONSUMER
+        self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider=provider)
+        self._destination = stream.rpartition("/")[2]
+        self._shared = {
+            "messaging.system": "aws_kinesis",
+            "messaging.destination.name": self._destination,
+            "messaging.consumer.group.name": application,
+            "messaging.client.id": worker_id,
+        }
+
+    @contextlib.contextmanager
+    def span(self, operation: str, batch: HandledBatch) -> Iterator[None]:
+        """Run a call inside a span of its own; an exception marks it as failed and goes on.
+
+        Args:
+            operation: `process`, or `dead_letter`.
+            batch: What user code is given.
+        """
+        records = batch.records
+        attributes = {
+            **self._shared,
+            "messaging.operation.name": operation,
+            "messaging.operation.type": "process",
+            "messaging.destination.partition.id": batch.shard_id,
+            "messaging.batch.message_count": len(records),
+            "penstock.attempt": batch.attempt,
+            "penstock.millis_behind_latest": batch.millis_behind_latest,
+            "penstock.first_sequence_number": records[0].sequence_number,
+            "penstock.last_sequence_number": records[-1].sequence_number,
+        }
+        name = f"{operation} {self._destination}"
+        with self._tracer.start_as_current_span(name, kind=self._kind, attributes=attributes):
+            yield
+
+
+@contextlib.contextmanager
+def _asking_for_the_extra() -> Iterator[None]:
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            f"OpenTelemetry is not installed ({error.name}): pip install 'penstock[otel]'"
+        ) from error
+
+
+def _unit_of(name: str) -> str:
+    if name.startswith("millis_"):
+        return "ms"
+    return next((unit for ending, unit in _UNITS.items() if name.endswith(ending)), "")
