@@ -17,6 +17,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "demo/test_demo.py": ("spark", "slow"),
     "docs": ("slow",),
     "docs/test_alerts.py": (),
+    "docs/test_deploy.py": (),
     "docs/test_pages.py": (),
     "docs/test_readme.py": ("spark", "slow"),
     "examples": ("spark", "slow"),
