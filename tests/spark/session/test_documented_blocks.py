@@ -47,6 +47,7 @@ def without_comments(text):
 @pytest.mark.skipif(
     not TELLS_START, reason="on this Spark a run reads one batch, and the filters stay with Spark"
 )
+@pytest.mark.timeout(900)  # several queries, one after the other, on a busy machine
 def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path):
     reading, *_, writing, _, _ = run_blocks("README.md")
     same_reading, view, of_table, runs, listening, aligning, driving = run_blocks("docs/spark.md")
