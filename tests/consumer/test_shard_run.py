@@ -7,7 +7,8 @@ from virtual_world import VirtualClock
 
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer.processor import HandlerProcessor
-from penstock.consumer.shard_run import ShardRun, TakeApart
+from penstock.consumer.shard_plan import TakeApart
+from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import TakenApart, unread_page
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader

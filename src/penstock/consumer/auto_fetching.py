@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.pushed_fetching import PushedFetcher
-from penstock.consumer.shard_run import Fetch, ShardRun
+from penstock.consumer.shard_plan import Fetch
+from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import UnreadPage
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage
 from penstock.core.reading.retrieval_choice import (

@@ -20,12 +20,14 @@ from itertools import count
 from typing import Final
 
 from penstock.consumer.auto_fetching import AutoFetcher
+from penstock.consumer.budget import Budget
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
 from penstock.consumer.pushed_fetching import PushedFetcher
 from penstock.consumer.records import Batch, Record
-from penstock.consumer.shard_run import Fetch, ShardRun
+from penstock.consumer.shard_plan import Fetch
+from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stopped import StoppedShards
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
@@ -53,35 +55,6 @@ _FIRST_LOOK_S: Final = 1.0  # after a shard stopped, so that the coordinator kno
 
 STREAM_LOOK_S: Final = 300.0
 """How often each worker asks how many open shards the stream has: for a metric, so rarely."""
-
-
-class Budget:
-    """Counts the bytes that all shards of the process hold. Safe to use from several threads."""
-
-    def __init__(self, bytes_max: int) -> None:
-        self._bytes_max = bytes_max
-        self._held: dict[tuple[str, int], int] = {}
-        self._total = 0
-        self._lock = threading.Lock()
-
-    @property
-    def has_room(self) -> bool:
-        """Whether more may be fetched."""
-        return self._total < self._bytes_max
-
-    def hold(self, run: ShardRun) -> None:
-        """Note what a run holds now."""
-        key = (run.shard_id, run.epoch)
-        held = run.waiting_bytes
-        with self._lock:
-            self._total += held - self._held.pop(key, 0)
-            if held:
-                self._held[key] = held
-
-    def forget(self, run: ShardRun) -> None:
-        """Note that a run is gone."""
-        with self._lock:
-            self._total -= self._held.pop((run.shard_id, run.epoch), 0)
 
 
 class RunHandle:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
+from penstock.consumer.shard_plan import Fetch, TakeApart
+from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import UnreadPage, take_apart, unread_page
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.reading.reader_steps import FetchIterator, FetchPage, find_listed

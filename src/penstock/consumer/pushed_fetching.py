@@ -6,7 +6,8 @@ import logging
 from collections.abc import Callable
 
 from penstock.consumer.fetching import ShardFetcher
-from penstock.consumer.shard_run import Fetch, ShardRun
+from penstock.consumer.shard_plan import Fetch
+from penstock.consumer.shard_run import ShardRun
 from penstock.core.reading.reader_steps import SUBSCRIBED, FetchIterator, FetchPage
 from penstock.core.reading.resume import plan_iterator
 from penstock.errors import ExpiredIterator, PenstockError

@@ -15,11 +15,12 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.consumer.processor import ShardProcessor
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record
+from penstock.consumer.shard_plan import Fetch, Plan, TakeApart
 from penstock.consumer.unread import TakenApart, UnreadPage, unread_bytes
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.coordinator_events import (
@@ -49,9 +50,6 @@ from penstock.core.reading.lag import ArrivalMarks, age_ms
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.reader_steps import (
     Failed,
-    FetchIterator,
-    FetchListing,
-    FetchPage,
     Finished,
     ListedShard,
     PossibleLoss,
@@ -70,33 +68,6 @@ READ_FAILURES_TOLD: Final = 5
 """After so many failures of reads in a row a warning is logged."""
 LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
-
-
-@dataclass(frozen=True, slots=True)
-class TakeApart:
-    """Take apart what was fetched, as far as there is room."""
-
-
-Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | TakeApart
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What a run wants done now.
-
-    Args:
-        fetch: A call to the service, or None.
-        calls: Calls of user code.
-        events: For the coordinator.
-        is_starved: Whether the run would read if the process held less.
-        is_over: Whether the run has ended and is to be forgotten.
-    """
-
-    fetch: Fetch | None = None
-    calls: Sequence[Call[Record]] = ()
-    events: Sequence[Event] = ()
-    is_starved: bool = False
-    is_over: bool = False
 
 
 @dataclass(slots=True)

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.records import Record
-from penstock.consumer.shard_run import Fetch, ShardRun, TakeApart
+from penstock.consumer.shard_plan import Fetch, TakeApart
+from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import take_apart, unread_page
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange

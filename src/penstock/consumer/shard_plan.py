@@ -1,0 +1,39 @@
+"""What a shard's run wants done: a call to the service, calls of user code, events for the coordinator."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from penstock.consumer.records import Record
+from penstock.core.leases.coordinator_events import Event
+from penstock.core.reading.delivery_calls import Call
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage
+
+
+@dataclass(frozen=True, slots=True)
+class TakeApart:
+    """Take apart what was fetched, as far as there is room."""
+
+
+Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | TakeApart
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a run wants done now.
+
+    Args:
+        fetch: A call to the service, or None.
+        calls: Calls of user code.
+        events: For the coordinator.
+        is_starved: Whether the run would read if the process held less.
+        is_over: Whether the run has ended and is to be forgotten.
+    """
+
+    fetch: Fetch | None = None
+    calls: Sequence[Call[Record]] = ()
+    events: Sequence[Event] = ()
+    is_starved: bool = False
+    is_over: bool = False
