@@ -22,9 +22,9 @@ class Budget:
         return self._total < self._bytes_max
 
     def hold(self, run: ShardRun) -> None:
-        """Note what a run holds now."""
+        """Note what a run holds now. What a paused one holds must not keep the others from reading."""
         key = (run.shard_id, run.epoch)
-        held = run.waiting_bytes
+        held = 0 if run.is_paused else run.waiting_bytes
         with self._lock:
             self._total += held - self._held.pop(key, 0)
             if held:

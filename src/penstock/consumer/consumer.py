@@ -229,6 +229,42 @@ class Consumer:
             )
         self._raise_failure()
 
+    def pause(self, *shard_ids: str) -> None:
+        """Read and deliver nothing more of these shards, or of all if none is named, until `resume`.
+
+        Calls of the handler that have begun are finished, and their checkpoints stored. The leases stay this worker's and are
+        renewed. What was fetched stays in memory, and is delivered after `resume` without another read. A pause holds for
+        this worker only, also for shards that it gets later, and until it ends: another worker that gets a shard reads it.
+
+        The stream's retention goes on: records that leave it meanwhile are lost, as `on_data_loss` says.
+
+        Args:
+            shard_ids: Of this stream, whether held or not.
+
+        Raises:
+            UsageError: The consumer was not started.
+        """
+        self._set_paused(shard_ids, is_paused=True)
+
+    def resume(self, *shard_ids: str) -> None:
+        """Go on with these shards, or with all if none is named, where they stand.
+
+        Args:
+            shard_ids: As for `pause`.
+
+        Raises:
+            UsageError: The consumer was not started.
+        """
+        self._set_paused(shard_ids, is_paused=False)
+
+    def _set_paused(self, shard_ids: tuple[str, ...], *, is_paused: bool) -> None:
+        self._home.check()
+        if self._worker is None:
+            raise UsageError("this consumer was not started: start it, then pause it")
+        self._worker.delivery.set_paused(shard_ids, is_paused=is_paused)
+        named = ", ".join(shard_ids) or "all shards"
+        log.info("worker %s: %s %s", self.worker_id, named, "paused" if is_paused else "resumed")
+
     @property
     def is_running(self) -> bool:
         """Whether the consumer was started and has not ended."""

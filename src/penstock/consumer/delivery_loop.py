@@ -15,7 +15,7 @@ import heapq
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import Final
 
@@ -34,6 +34,7 @@ from penstock.core.leases.coordinator_events import CheckpointRequested, Event, 
 from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
+from penstock.core.reading.paused_shards import PausedShards
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import AutoRetrieval
 from penstock.core.starting import StartingPosition, with_moment
@@ -52,6 +53,8 @@ STOPPED_REPORT_S: Final = 60.0
 
 
 _FIRST_LOOK_S: Final = 1.0  # after a shard stopped, so that the coordinator knows of it
+
+_WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
 STREAM_LOOK_S: Final = 300.0
 """How often each worker asks how many open shards the stream has: for a metric, so rarely."""
@@ -198,6 +201,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._standing_look_s = math.inf
         self._standing: frozenset[tuple[str, int]] | None = None
         self._gauged: set[tuple[str, str, str]] = set()
+        self._paused = PausedShards()
         self.stopped = StoppedShards()
 
     def _open_pushed(
@@ -237,6 +241,7 @@ class DeliveryLoop(Loop[ShardRun]):
             processor=self._processor_factory(),
         )
         with self._runs_lock:
+            run.is_paused = effect.key in self._paused
             self._runs[(effect.key, effect.epoch)] = run
         self.stopped.drop(effect.key)
         self.post(run)
@@ -290,6 +295,16 @@ class DeliveryLoop(Loop[ShardRun]):
             runs = list(self._runs.values())
         for run in runs:
             run.stop(StopWhy.LOST)
+
+    def set_paused(self, shard_ids: Collection[str], *, is_paused: bool) -> None:
+        """Pause or resume these shards, or all. Leases stay, and calls under way are finished."""
+        with self._runs_lock:
+            self._paused.set(shard_ids, is_paused=is_paused)
+            runs = list(self._runs.values())
+            for run in runs:
+                run.is_paused = run.shard_id in self._paused
+        for run in runs:
+            self.post(run)
 
     def _find(self, key: str, epoch: int) -> ShardRun | None:
         with self._runs_lock:
@@ -423,6 +438,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self.stopped.keep_held(held)
         stopped = self.stopped.runs()
         self._metrics.gauge("stopped_shards", len(stopped))
+        self._metrics.gauge("paused_shards", sum(run.is_paused and not run.is_told for run in runs))
         self._metrics.gauge("worker_leases", len(held))  # known also while the table cannot be read
         shown: set[tuple[str, str, str]] = set()
         for run in [*runs, *stopped]:
@@ -486,7 +502,8 @@ class DeliveryLoop(Loop[ShardRun]):
         self._handler_pool.submit(lambda: self._run_call(run, call))
 
     def _run_call(self, run: ShardRun, call: Call[Record]) -> None:
-        if call.kind is not CallKind.LOST and not run.may_deliver:
+        is_paused = run.is_paused and call.kind in _WAITING_OUT_A_PAUSE
+        if call.kind is not CallKind.LOST and (is_paused or not run.may_deliver):
             run.on_not_begun(call)
         else:
             try:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-ShardState: TypeAlias = Literal["reading", "stalled", "waiting", "leaving", "stopped"]
+ShardState: TypeAlias = Literal["reading", "paused", "stalled", "waiting", "leaving", "stopped"]
 """`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is given up."""
 
 

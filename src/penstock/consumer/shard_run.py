@@ -147,6 +147,7 @@ class ShardRun:
         self._progress_s = clock.monotonic_s()
         self.failure: PenstockError | None = None
         self.worker_failure: PenstockError | None = None
+        self.is_paused = False  # set by the loop: nothing is read, and no call of user code begins
         self.is_told = False  # set by the loop once the coordinator's answer is posted
         self.wake_s: float | None = None
 
@@ -193,7 +194,7 @@ class ShardRun:
             events += self._plan_leaving(now_s)
             times = [
                 wake_s,
-                self._delivery.next_wake_s(),
+                self._delivery.next_wake_s(may_call=not self.is_paused),
                 self._grace_until_s if not self._is_answered else None,
             ]
             self.wake_s = min((time_s for time_s in times if time_s is not None), default=None)
@@ -204,7 +205,7 @@ class ShardRun:
         is_leaving = self._delivery.phase is not Phase.RUNNING or self._is_answered
         if is_leaving:
             self._drop_unread()
-        if is_leaving or self._is_fetching:
+        if is_leaving or self._is_fetching or self.is_paused:
             return None, None, False
         step = self._reader.plan_step(now_s, self.waiting_bytes, has_room)
         if self._unread and not (self._has_failed_apart and isinstance(step, Failed)):
@@ -246,6 +247,8 @@ class ShardRun:
 
     def _plan_calls(self, now_s: float) -> list[Call[Record]]:
         calls: list[Call[Record]] = []
+        if self.is_paused and self._delivery.phase is Phase.RUNNING:
+            return calls
         # LOST is told when the lease is gone; everything else needs it.
         while self._delivery.phase is Phase.LOST or now_s < self._deliver_until_s:
             call = self._delivery.take_call(now_s)
@@ -561,6 +564,8 @@ class ShardRun:
             throughput_kbps = self._tally.bytes / 1024 / passed_s
             self._tally = _Tally(since_s=now_s)
             read_through = f"{self._reader.position} {self._delivery.low_water}"
+            if self.is_paused:
+                read_through += f" paused {now_s}"  # it does not stand still by itself
             if read_through != self._read_through or lag_ms == 0:
                 self._read_through, self._progress_s = read_through, now_s
             tip = self._tip()

@@ -261,6 +261,8 @@ class Worker:
             return ShardHealth(key, "stopped", lag_ms, str(run.failure))
         if phase is not LeasePhase.READING:
             return ShardHealth(key, "leaving", lag_ms)
+        if run.is_paused:
+            return ShardHealth(key, "paused", lag_ms)
         is_stalled = run.still_s(now_s) >= self._options.stall_after_s
         failure = run.read_failure
         why = None if failure is None else str(failure)

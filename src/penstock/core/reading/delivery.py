@@ -222,10 +222,15 @@ class ShardDelivery(Generic[R]):
             return self._take_lowest()
         return self._take_from(self._ready.popleft())
 
-    def next_wake_s(self) -> float | None:
-        """Return when time alone may bring another call; None if only events can."""
-        times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING else []
-        owed = self._next_lifecycle()
+    def next_wake_s(self, *, may_call: bool = True) -> float | None:
+        """Return when time alone may bring another call, or a checkpoint; None if only events can.
+
+        Args:
+            may_call: Whether calls are taken while the shard is delivered.
+        """
+        is_calling = may_call or self.phase is not Phase.RUNNING
+        times = [self._paused[0][0]] if self._paused and self.phase is Phase.RUNNING and is_calling else []
+        owed = self._next_lifecycle() if is_calling else None
         if owed is not None and owed in self._lifecycle_at_s:
             times.append(self._lifecycle_at_s[owed])
         if self._due_since_s is not None and self.phase is not Phase.LOST:
