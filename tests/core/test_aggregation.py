@@ -35,7 +35,7 @@ PEER = json.loads((GOLDEN / "aggregates.json").read_text())
 def decode(blob):
     """Return the records of an aggregate, or the reason why it is not one."""
     found = aggregation.decode(blob)
-    return found.records if isinstance(found, aggregation.Aggregate) else found
+    return found.columns.to_records() if isinstance(found, aggregation.Aggregate) else found
 
 
 def pack(*records, is_marked=False):
@@ -245,7 +245,10 @@ def test_a_marked_aggregate_with_one_record_outside_the_shard_is_dropped_whole_a
     assert user_records(blob, "a", counts, rule) == []
     assert counts == DecodeCounts(aggregates=1, misplaced_aggregates=1, misplaced_records=3)
     taken = take_apart(blob, "a", counts, rule)
-    assert (taken.is_misplaced, [record.sub_sequence_number for record in taken.records]) == (True, [0, 1, 2])
+    assert (taken.is_misplaced, [record.sub_sequence_number for record in taken.columns.to_records()]) == (
+        True,
+        [0, 1, 2],
+    )
 
 
 @pytest.mark.parametrize(

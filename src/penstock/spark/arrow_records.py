@@ -6,12 +6,13 @@ Imported only by those who want Arrow (the Spark source, the benches): `import p
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Final
+from itertools import repeat
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserRecord, take_apart
+from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserColumns, take_apart
 from penstock.core.aggregation import deaggregate as take_apart_blob
 from penstock.core.position import Position
 from penstock.ports.kinesis import RawRecord
@@ -110,59 +111,97 @@ def _mixed(  # noqa: PLR0917 - what was given to `records_to_slices`
     rule: MisplacedRule | None,
     rows_max: int,
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    sequence: list[str] = []
-    arrivals: list[float] = []
-    found: list[UserRecord] = []
-    misplaced: list[bool] = []
+    found = _Slice()
     for count, record in enumerate(records, 1):
-        inner, is_misplaced = take_apart(record.data, record.partition_key, counts, rule)
-        found += inner
-        sequence += [record.sequence_number] * len(inner)
-        arrivals += [record.arrival_s] * len(inner)
-        misplaced += [is_misplaced] * len(inner)
-        if len(found) >= rows_max or count == len(records):
-            keys, hash_keys, data, subs = zip(*found, strict=True)
-            batch = _batch(stream_name, shard_id, sequence, subs, keys, hash_keys, arrivals, data)
-            marked = _marked(batch, misplaced)
-            del keys, hash_keys, data, subs, batch  # while the slice is used, its raw form must not take room
-            sequence, arrivals, found, misplaced = [], [], [], []
-            yield marked, count
+        columns, is_misplaced = take_apart(record.data, record.partition_key, counts, rule)
+        found.add(record, columns, is_misplaced=is_misplaced)
+        if len(found.data) >= rows_max or count == len(records):
+            rows = found.rows(stream_name, shard_id)
+            found = _Slice()  # while the slice is used, its raw form must not take room
+            yield rows, count
 
 
-def _marked(batch: pa.RecordBatch, misplaced: list[bool]) -> pa.RecordBatch:
-    if True not in misplaced:
-        return batch
-    return pa.RecordBatch.from_arrays(
-        [*batch.columns, pa.array(misplaced)], schema=SCHEMA.append(pa.field(MISPLACED, pa.bool_()))
-    )
+class _Slice:
+    """User records of some Kinesis records; what all of one Kinesis record share stands once, until Arrow repeats it."""
+
+    def __init__(self) -> None:
+        self.data: list[bytes] = []
+        self._keys: list[str | None] = []
+        self._hash_keys: list[str | None] = []
+        self._has_hash_keys = False
+        self._subs: list[int] = []
+        self._ends: list[int] = []  # behind the rows of each Kinesis record
+        self._sequence: list[str] = []
+        self._arrivals: list[float] = []
+        self._misplaced: list[bool] = []
+
+    def add(self, record: RawRecord, columns: UserColumns, *, is_misplaced: bool) -> None:
+        """Add what one Kinesis record holds."""
+        row_count = len(columns.data)
+        self.data += columns.data
+        self._keys += columns.partition_keys
+        self._hash_keys += columns.explicit_hash_keys or repeat(None, row_count)
+        self._has_hash_keys = self._has_hash_keys or columns.explicit_hash_keys is not None
+        self._subs += range(row_count)
+        self._ends.append(len(self.data))
+        self._sequence.append(record.sequence_number)
+        self._arrivals.append(record.arrival_s)
+        self._misplaced.append(is_misplaced)
+
+    def rows(self, stream_name: str, shard_id: str) -> pa.RecordBatch:
+        """Return all of it, with the column `MISPLACED` where that says anything."""
+        batch = _batch(
+            stream_name,
+            shard_id,
+            self._repeated(pa.array(self._sequence, pa.string())),
+            self._subs,
+            self._keys,
+            self._hash_keys if self._has_hash_keys else None,
+            self._repeated(pa.array(self._arrivals, pa.float64())),
+            self.data,
+        )
+        if True not in self._misplaced:
+            return batch
+        misplaced = self._repeated(pa.array(self._misplaced))
+        schema = SCHEMA.append(pa.field(MISPLACED, pa.bool_()))
+        return pa.RecordBatch.from_arrays([*batch.columns, misplaced], schema=schema)
+
+    def _repeated(self, values: pa.Array) -> pa.Array:
+        """Return a value of each Kinesis record as often as it has rows."""
+        ends = pa.array(self._ends, pa.int32())
+        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
 
 
 def _batch(  # noqa: PLR0917 - one argument per column
     stream_name: str,
     shard_id: str,
-    sequence: Sequence[str],
+    sequence: Sequence[str] | pa.Array,
     subs: Sequence[int] | None,
     keys: Sequence[str | None],
     hash_keys: Sequence[str | None] | None,
-    arrivals: Sequence[float],
+    arrivals: Sequence[float] | pa.Array,
     data: Sequence[bytes] | pa.BinaryArray,
 ) -> pa.RecordBatch:
     count = len(sequence)
     # The service gives milliseconds as a decimal number of seconds; rounding undoes the binary fraction.
-    millis = pc.round(pc.multiply(pa.array(arrivals, pa.float64()), 1000.0)).cast(pa.int64())
+    millis = pc.round(pc.multiply(_array(arrivals, pa.float64()), 1000.0)).cast(pa.int64())
     return pa.RecordBatch.from_arrays(
         [
             pa.repeat(pa.scalar(stream_name, pa.string()), count),
             pa.repeat(pa.scalar(shard_id, pa.string()), count),
-            pa.array(sequence, pa.string()),
+            _array(sequence, pa.string()),
             pa.repeat(pa.scalar(0, pa.int64()), count) if subs is None else pa.array(subs, pa.int64()),
             pa.array(keys, pa.string()),
             pa.nulls(count, pa.string()) if hash_keys is None else pa.array(hash_keys, pa.string()),
             millis.cast(pa.timestamp("ms", tz="UTC")).cast(SCHEMA.field("approximateArrivalTimestamp").type),
-            data if isinstance(data, pa.Array) else pa.array(data, pa.binary()),
+            _array(data, pa.binary()),
         ],
         schema=SCHEMA,
     )
+
+
+def _array(values: Sequence[Any] | pa.Array, kind: pa.DataType) -> pa.Array:
+    return values if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
 def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
