@@ -41,6 +41,7 @@ def consume(stream: str, application: str, record_count: int) -> None:
 
 
 def penstock(stream: str, turn: int, record_count: int) -> Figures:
+    import penstock.consumer
     import penstock.wiring  # noqa: F401 - loaded before the clock runs, as boto3 is
 
     meter = Meter()
