@@ -52,6 +52,22 @@ def columns(records: list[tuple[str, int, str, Any, bytes]]) -> Any:
     )
 
 
+def columns_of(records: list[dict[str, Any]]) -> Any:
+    """Return the source's columns of plain records as the service names their fields."""
+    return columns(
+        [
+            (
+                record["SequenceNumber"],
+                0,
+                record["PartitionKey"],
+                record["ApproximateArrivalTimestamp"],
+                record["Data"],
+            )
+            for record in records
+        ]
+    )
+
+
 def parser() -> Callable[[bytes], list[dict[str, Any]]]:
     """Return botocore's parser of GetRecords."""
     import botocore.session
@@ -68,18 +84,7 @@ def boto3(json_path: str, cbor_path: str, **sizes: int) -> Figures:
     parse = parser()
 
     def read(body: bytes) -> Any:
-        return columns(
-            [
-                (
-                    record["SequenceNumber"],
-                    0,
-                    record["PartitionKey"],
-                    record["ApproximateArrivalTimestamp"],
-                    record["Data"],
-                )
-                for record in parse(body)
-            ]
-        )
+        return columns_of(parse(body))
 
     return measured(read, Path(json_path).read_bytes(), **sizes)
 
@@ -89,18 +94,7 @@ def cbor2(json_path: str, cbor_path: str, **sizes: int) -> Figures:
     import cbor2
 
     def read(body: bytes) -> Any:
-        return columns(
-            [
-                (
-                    record["SequenceNumber"],
-                    0,
-                    record["PartitionKey"],
-                    record["ApproximateArrivalTimestamp"],
-                    record["Data"],
-                )
-                for record in cbor2.loads(body)["Records"]
-            ]
-        )
+        return columns_of(cbor2.loads(body)["Records"])
 
     return measured(read, Path(cbor_path).read_bytes(), **sizes)
 
