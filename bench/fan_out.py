@@ -10,7 +10,6 @@ is about 3.1 MB/s on the wire.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import base64
 import json
@@ -37,6 +36,7 @@ from botocore.parsers import EventStreamJSONParser
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.events import RequestReceived, StreamReset
+from row_printing import parser_of, print_rows
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.event_stream import FrameBuffer, decode_event
@@ -316,9 +316,8 @@ def measure_memory(name: str, record_count: int, count: int) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Print the rows."""
-    parser = argparse.ArgumentParser(description="measure enhanced fan-out on the reader's side")
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    """Print the rows, and how busy the machine was."""
+    parser = parser_of(__doc__)
     parser.add_argument("--seconds", type=float, default=3.0, help="of each row of subscriptions")
     arguments = parser.parse_args()
     rows = [measure_memory(name, record_count, 100) for name, record_count in SHAPES.items()]
@@ -327,12 +326,7 @@ def main() -> int:
         rows += [
             measure_subscriptions(name, record_count, count, arguments.seconds) for count in (1, 20, 100)
         ]
-    if arguments.json:
-        print(json.dumps(rows, indent=2))
-        return 0
-    print(f"  load of the machine: {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
-    for row in rows:
-        print(", ".join(f"{key} {value}" if key != "name" else f"  {value:45}" for key, value in row.items()))
+    print_rows(rows, as_json=arguments.json)
     return 0
 
 

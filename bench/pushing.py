@@ -10,8 +10,6 @@ the server's CPU time, less what it needs for the same puts without subscribers.
 
 from __future__ import annotations
 
-import argparse
-import json
 import os
 import random
 import statistics
@@ -21,6 +19,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from row_printing import parser_of, print_rows
 
 from penstock import Consumer
 from penstock.aws.aws_options import AwsOptions
@@ -202,18 +202,10 @@ def measure_server() -> list[dict[str, Any]]:
 
 def main() -> int:
     """Print the rows, and how busy the machine was."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = parser_of(__doc__)
     parser.add_argument("--records", type=int, default=200)
-    parser.add_argument("--json", action="store_true", help="print JSON")
     arguments = parser.parse_args()
-    rows = [*measure_latency(arguments.records), *measure_server()]
-    load = f"{os.getloadavg()[0]:.1f} on {os.cpu_count()} cores"
-    if arguments.json:
-        print(json.dumps({"load": load, "rows": rows}, indent=2))
-        return 0
-    print(f"  load of the machine: {load}")
-    for row in rows:
-        print(", ".join(f"{key} {value}" if key != "name" else f"  {value:34}" for key, value in row.items()))
+    print_rows([*measure_latency(arguments.records), *measure_server()], as_json=arguments.json)
     return 0
 
 
