@@ -25,8 +25,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from penstock.core.limits import GET_RECORDS_PER_S_MAX, SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.reading.lag import NEAR_TIP_MS_MAX
+from penstock.core.reading.own_reads import OwnReads, is_quota_refusal
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import ExpiredIterator, OptionError, PenstockError, Throttled, Unavailable
 
@@ -35,11 +35,9 @@ _CALLS_MIN: Final = 5
 _REFUSED_SHARE_MIN: Final = 0.2
 _FORGOTTEN_S: Final = 60.0  # calls so long ago say nothing; no pause after a refusal is longer
 _TRIAL_SHARE: Final = 1 / 3  # of the time before a change, while on trial
-_ARRIVAL_SLACK_S: Final = 0.1  # calls are timed here and counted there
 _HOLD_GROWTH_MAX: Final = 8
 _PUSH_FAILURES_MAX: Final = 2
 _RETRY_S: Final = 60.0
-_REFUSAL_CODE: Final = "ProvisionedThroughputExceededException"
 
 
 class Retrieval(Enum):
@@ -97,30 +95,6 @@ class AutoRetrieval:
     def options_of(self, retrieval: Retrieval) -> ReaderOptions:
         """Return how a shard is read in one of the ways."""
         return self.polling if retrieval is Retrieval.POLLING else self.fan_out
-
-
-class OwnReads:
-    """What one reader takes of a shard's quota. Not thread-safe."""
-
-    def __init__(self) -> None:
-        self._calls: deque[float] = deque()
-        self._busy_until_s = float("-inf")
-
-    def on_call(self, started_s: float) -> None:
-        """Count a call, whatever came of it."""
-        self._calls.append(started_s)
-        while self._calls[0] <= started_s - 1.0:
-            self._calls.popleft()
-
-    def on_bytes(self, started_s: float, read_bytes: int) -> None:
-        """Count what a call brought."""
-        begin_s = max(self._busy_until_s, started_s)
-        self._busy_until_s = begin_s + read_bytes / SHARD_READ_BYTES_PER_S_MAX
-
-    def explain_refusal(self, started_s: float) -> bool:
-        """Return whether the last call, which began then, would have been refused without other readers too."""
-        is_over_count = len(self._calls) > GET_RECORDS_PER_S_MAX
-        return is_over_count or started_s < self._busy_until_s + _ARRIVAL_SLACK_S
 
 
 class RetrievalChoice:
@@ -209,7 +183,7 @@ class RetrievalChoice:
     def on_poll_failed(self, error: PenstockError, started_s: float) -> None:
         """Learn that a call for a page failed."""
         self._own.on_call(started_s)
-        if isinstance(error, Throttled) and error.code == _REFUSAL_CODE:
+        if is_quota_refusal(error):
             self._count(started_s, is_refused=not self._own.explain_refusal(started_s))
 
     def _count(self, started_s: float, *, is_refused: bool) -> None:
