@@ -155,6 +155,7 @@ class Service:
     page_record_count: int = 10
     event_record_count: int = 10
     is_throttled: bool = False
+    poll_failures: list = field(default_factory=list)
     polled: list = field(default_factory=list)
     """(moment, records) of each GetRecords."""
     streams: list = field(default_factory=list)
@@ -191,8 +192,12 @@ class Service:
 
     def fetch_records(self, stream, iterator, record_count_max=10_000):
         self.time.sleep(0.02)
+        if self.poll_failures:
+            raise self.poll_failures.pop(0)
         if self.is_throttled:
-            raise Throttled("others read it", operation="GetRecords")
+            raise Throttled(
+                "others read it", operation="GetRecords", code="ProvisionedThroughputExceededException"
+            )
         first = int(iterator)
         found = self.records[first : first + min(self.page_record_count, record_count_max)]
         self.polled.append((self.time.now_s, len(found)))
@@ -327,7 +332,7 @@ class Query:
             share=Share(**limits),
             until_ms=None,
             planned_ms=10**15,
-            tip_ms=None,
+            tip_ms=self.note.tip_ms if claim is not None and start == claim.end else None,
             is_foreign=False,
             retention_ms=86_400_000,
             stream=StreamIdentity("arn:orders", 1),

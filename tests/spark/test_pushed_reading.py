@@ -9,12 +9,13 @@ from itertools import pairwise
 
 import pytest
 
+from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorStart, IteratorType
-from penstock.errors import AccessDenied, ClaimConflict, NotFound, ResourceBusy, Unavailable
+from penstock.errors import AccessDenied, ClaimConflict, NotFound, ResourceBusy, Throttled, Unavailable
 from penstock.ports.fan_out import Broken, Ended
 from penstock.spark.kept_subscriptions import KEPT_MAX, UNUSED_S, KeptSubscriptions
-from penstock.spark.pushed_reading import PATIENCE_S
+from penstock.spark.pushed_reading import PATIENCE_S, PushedReading
 from penstock.spark.task_subscription import TaskSubscription
 from pushed_shard import CONSUMER, SHARD, Process, Query
 
@@ -314,17 +315,70 @@ def test_auto_subscribes_only_to_a_shard_that_is_behind():
     assert len(query.service.subscribed) == 1
 
 
-def test_auto_lets_a_subscription_go_when_the_shard_has_kept_up_for_a_while():
+@pytest.mark.parametrize(("count", "pause_s"), [(1, 4.0), (50, 30.0)])
+def test_auto_lets_a_subscription_go_when_the_shard_has_kept_up_for_a_while(count, pause_s):
     query = Query("auto")
     query.service.put(200)
     query.process.read()
     for _ in range(30):
         assert query.service.open_count == 1 or query.time.now_s > 1060.0
-        query.service.put(1)
+        query.service.put(count)  # the first page is as far from the tip as the last batch is away
         query.process.read()
-        query.time.sleep(4.0)
+        query.time.sleep(pause_s)
     assert query.service.open_count == 0
     assert len(query.service.subscribed) == 1
+
+
+def test_auto_subscribes_again_when_a_shard_is_further_behind_than_its_last_batch_is_away():
+    query = Query("auto")
+    query.service.put(5)
+    query.process.read()
+    for _ in range(3):
+        query.time.sleep(30.0)
+        query.service.put(50)
+        query.process.read()
+    assert query.service.subscribed == []
+    query.time.sleep(5.0)
+    query.service.put(50)
+    query.process.read()
+    assert len(query.service.subscribed) == 1
+
+
+QUOTA = "ProvisionedThroughputExceededException"
+
+
+@pytest.mark.parametrize(
+    ("error", "is_subscribed"),
+    [
+        (Throttled("others read it", code=QUOTA), True),
+        (Throttled("the key is used too often", code="KMSThrottlingException"), False),
+        (Unavailable("500"), False),
+    ],
+    ids=["quota", "another limit", "failure"],
+)
+def test_auto_subscribes_where_the_shards_reads_are_used_up_and_for_no_other_refusal(error, is_subscribed):
+    query = Query("auto")
+    query.service.put(5)
+    query.service.poll_failures = [error] * 3
+    assert query.process.read() == list(range(5))
+    assert len(query.service.subscribed) == is_subscribed
+
+
+def test_a_refusal_that_the_own_reads_of_the_batch_before_explain_is_not_taken_for_others():
+    query = Query("auto")
+    kept = KeptSubscriptions(query.time, query.time.at)
+    ports = {"is_eager": False, "clock": query.time, "chance": query.chance, "threads": query.time}
+    before = PushedReading(kept, query.service, KEY, **ports)
+    before.learn_poll(query.time.now_s, 3 * SHARD_READ_BYTES_PER_S_MAX)
+    counts = []
+    for delay_s in (1.5, 1.0, 1.0):
+        query.time.sleep(delay_s)
+        reading = PushedReading(kept, query.service, KEY, **ports)
+        reading.learn_failure(Throttled("slow down", code=QUOTA), query.time.now_s)
+        reading.consider(TRIM_HORIZON)
+        reading.close()
+        counts.append(len(query.service.subscribed))
+    assert counts == [0, 0, 1]  # three seconds' worth was read
 
 
 def test_the_rest_of_an_event_outlives_its_subscription():

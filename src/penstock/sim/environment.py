@@ -300,7 +300,7 @@ class Environment:
         if self.is_denied("stream"):
             return AccessDenied("access is denied", code=self.denial)
         if self.luck("stream_throttle"):
-            return Throttled("throttled")
+            return Throttled("throttled", code="ProvisionedThroughputExceededException")
         if self.luck("broken_connection"):
             return UnknownOutcome("connection reset")
         return None

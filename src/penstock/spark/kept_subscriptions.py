@@ -16,12 +16,13 @@ from typing import Final, TypeAlias
 from penstock.core.backoff import Backoff
 from penstock.core.limits import SUBSCRIBE_AGAIN_S
 from penstock.core.position import Position
+from penstock.core.reading.own_reads import OwnReads
 from penstock.runtime.threads import Threads
 from penstock.spark.task_subscription import TaskSubscription
 
 KEPT_MAX: Final = 64
 UNUSED_S: Final = 60.0
-_PAUSES_MAX: Final = 10_000
+_SHARDS_MAX: Final = 10_000
 _REFUSED: Final = Backoff(2.0, 60.0)
 _REFUSED_S_MIN: Final = 1.0
 
@@ -57,6 +58,7 @@ class KeptSubscriptions:
         self._call_later = call_later
         self._kept: OrderedDict[Key, _Kept] = OrderedDict()
         self._pauses: OrderedDict[Key, _Pause] = OrderedDict()
+        self._own_reads: OrderedDict[Key, OwnReads] = OrderedDict()
         self._is_closing_due = False
 
     def __len__(self) -> int:
@@ -102,7 +104,16 @@ class KeptSubscriptions:
             due_s = next_s + UNUSED_S
             self._call_later(due_s - now_s, lambda: self._close_unused(due_s))
 
-    # --- when to subscribe again ---
+    # --- whether to subscribe, and when again ---
+
+    def own_reads(self, key: Key) -> OwnReads:
+        """Return what this process takes of a shard's quota, over all batches; for one task at a time."""
+        with self._lock:
+            own = self._own_reads.setdefault(key, OwnReads())
+            self._own_reads.move_to_end(key)
+            while len(self._own_reads) > _SHARDS_MAX:
+                self._own_reads.popitem(last=False)
+            return own
 
     def may_subscribe(self, key: Key, now_s: float) -> bool:
         """Whether the service would not refuse a subscription, as far as this process knows; then it is taken for begun."""
@@ -112,7 +123,7 @@ class KeptSubscriptions:
                 return False
             pause.until_s = now_s + SUBSCRIBE_AGAIN_S
             self._pauses.move_to_end(key)
-            while len(self._pauses) > _PAUSES_MAX:
+            while len(self._pauses) > _SHARDS_MAX:
                 self._pauses.popitem(last=False)
             return True
 

@@ -15,8 +15,9 @@ from typing import Final
 
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.reading.lag import NEAR_TIP_MS_MAX
+from penstock.core.reading.own_reads import is_quota_refusal
 from penstock.core.reading.resume import plan_iterator
-from penstock.errors import AccessDenied, NotFound, PenstockError, Throttled
+from penstock.errors import AccessDenied, NotFound, PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut
 from penstock.ports.kinesis import RecordPage
@@ -66,7 +67,8 @@ class PushedReading:
         self._chance = chance
         self._threads = threads
         self._subscription: TaskSubscription | None = None
-        self._is_behind = False  # or held up by others
+        self._own_reads = kept.own_reads(key)
+        self._is_needed = False  # polling alone is too slow, or others hold it up
         self._ends: Counter[str] = Counter()
 
     @property
@@ -91,7 +93,7 @@ class PushedReading:
     def consider(self, position: Position) -> None:
         """Subscribe at the place that was read to, if that is wanted and not too soon. Nothing is waited for."""
         self._let_go_if_over()
-        if self._subscription is not None or not (self._is_eager or self._is_behind):
+        if self._subscription is not None or not (self._is_eager or self._is_needed):
             return
         is_sure = position.is_record or position == TRIM_HORIZON  # LATEST would be another moment
         if not is_sure or not self._kept.may_subscribe(self._key, self._clock.monotonic_s()):
@@ -101,13 +103,19 @@ class PushedReading:
         self._subscription = TaskSubscription(self._threads.condition(), plan_iterator(place), now_s)
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
-    def learn_lag(self, millis_behind_latest: int) -> None:
-        """Learn how far behind the tip the reading is."""
-        self._is_behind = self._is_behind or millis_behind_latest > NEAR_TIP_MS_MAX
+    def learn_lag(self, behind_ms: int) -> None:
+        """Learn how far the reading is behind, beyond what has come up since the shard was at its tip before the batch."""
+        self._is_needed |= behind_ms > NEAR_TIP_MS_MAX
 
-    def learn_failure(self, error: PenstockError) -> None:
-        """Learn that GetRecords failed."""
-        self._is_behind = self._is_behind or isinstance(error, Throttled)
+    def learn_poll(self, started_s: float, read_bytes: int) -> None:
+        """Learn that GetRecords brought a page."""
+        self._own_reads.on_call(started_s)
+        self._own_reads.on_bytes(started_s, read_bytes)
+
+    def learn_failure(self, error: PenstockError, started_s: float) -> None:
+        """Learn that GetRecords failed; a refusal that this process's own reads explain says nothing of others."""
+        self._own_reads.on_call(started_s)
+        self._is_needed |= is_quota_refusal(error) and not self._own_reads.explain_refusal(started_s)
 
     def wait(self, duration_s: float) -> None:
         """Wait so long, or until a subscription is accepted or refused."""
@@ -137,7 +145,7 @@ class PushedReading:
         if subscription is None:
             return
         now_s = self._clock.monotonic_s()
-        if self._is_eager or self._is_behind:
+        if self._is_eager or self._is_needed:
             subscription.needed_s = now_s
         is_sure = position.is_record or position == TRIM_HORIZON
         is_needed = now_s - subscription.needed_s < NEEDED_FOR_S

@@ -144,6 +144,7 @@ class ShardRange:
         self._is_pushed = False  # the subscription brings the pages now
         # Rows came, or the service was asked: an empty event may be older than the news that this reads.
         self._may_tell_tip = False
+        self._pause_ms: int | None = None  # from the tip before the start to the first answer
         self._service_clock = ServiceClock()
         self._reader: ShardReader | None = None
         self._is_inside_page = False  # the iterator is behind rows that were not given out yet
@@ -321,7 +322,7 @@ class ShardRange:
             except PenstockError as error:
                 self._on_failure(reader, error, started_s)
                 if self._pushes is not None:
-                    self._pushes.learn_failure(error)
+                    self._pushes.learn_failure(error, started_s)
                 return
             service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
             self._may_tell_tip = True
@@ -348,7 +349,13 @@ class ShardRange:
             _log.warning("%s", kept.doubt)
         self._report_loss(reader, kept.loss)
         if self._pushes is not None:
-            self._pushes.learn_lag(answer.millis_behind_latest)
+            if not is_pushed:
+                self._pushes.learn_poll(started_s, _read_bytes(records))
+            if self._pause_ms is None:
+                self._pause_ms = 0 if self._tip_ms is None else max(0, service_ms - self._tip_ms)
+            # A shard takes half of what a reader may poll in the same time. So who was at the tip and paused (a trigger every
+            # half minute) is back there in half the pause, and needs no subscription for it.
+            self._pushes.learn_lag(answer.millis_behind_latest - self._pause_ms)
             if is_pushed and (kept.rows is None or (answer.next_iterator is None and not reader.is_final)):
                 self._pushes.close()  # what the event says is doubted, so the service is asked
                 self._is_pushed = False
