@@ -275,13 +275,7 @@ class ClaimedRead:
                 return
             self._progress.millis_behind_latest = page.millis_behind_latest
             count = self._cut(page.rows)
-            taken = page.rows.slice(0, count)
-            self._progress.add(
-                taken,
-                self._position_after(taken),
-                whole_record=is_whole_record(page.rows, count),
-                is_pushed=page.is_pushed,
-            )
+            taken = self._give_out(page, count)
             if taken.num_rows:
                 yield taken
             if count < page.rows.num_rows:
@@ -295,6 +289,17 @@ class ClaimedRead:
             if self._is_enough(page, began_s):
                 self._shard.keep_iterator(self._progress.end)
                 return
+
+    def _give_out(self, page: ShardPage, count: int) -> pa.RecordBatch:
+        """Count the first rows of a page as given out, and return them."""
+        taken = page.rows.slice(0, count)
+        self._progress.add(
+            taken,
+            self._position_after(taken),
+            whole_record=is_whole_record(page.rows, count),
+            is_pushed=page.is_pushed,
+        )
+        return taken
 
     def _keep_rest(self, page: ShardPage, count: int) -> None:
         self._rest = page.tail(count)
@@ -357,13 +362,7 @@ class ClaimedRead:
             if page is None:
                 return
             count = page.rows.num_rows if end.is_shard_end else count_up_to(page.rows, end)
-            taken = page.rows.slice(0, count)
-            self._progress.add(
-                taken,
-                self._position_after(taken),
-                whole_record=is_whole_record(page.rows, count),
-                is_pushed=page.is_pushed,
-            )
+            taken = self._give_out(page, count)
             if taken.num_rows:
                 yield taken
             if self._progress.end == end:
