@@ -27,6 +27,7 @@ from penstock.spark.pushed_reading import PushedReading
 from penstock.spark.shard_opening import ReadingProcess
 from penstock.spark.shard_task import ShardTask, read_shard
 from penstock.spark.spark_options import parse_source
+from raw_record import Raw
 
 SHARD = "shardId-000000000000"
 CONSUMER = "arn:orders/consumer/billing:1"
@@ -85,14 +86,6 @@ class _Condition:
 
     def notify_all(self):
         pass
-
-
-@dataclass(frozen=True)
-class Raw:
-    sequence_number: str
-    data: bytes
-    partition_key: str
-    arrival_s: float
 
 
 @dataclass

@@ -14,6 +14,7 @@ from penstock.errors import ExpiredIterator, Throttled, Unavailable
 from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from raw_record import Raw
 
 
 class VirtualClock:
@@ -38,14 +39,6 @@ class InlinePool:
 
     def close(self) -> None:
         pass
-
-
-@dataclass(frozen=True)
-class Raw:
-    sequence_number: str
-    data: bytes
-    partition_key: str
-    arrival_s: float
 
 
 @dataclass

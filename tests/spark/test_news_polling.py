@@ -21,6 +21,7 @@ from penstock.errors import AccessDenied, NotFound, Unavailable
 from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
 from penstock.spark.news_polling import NewsPoller
+from raw_record import Raw
 from spark_support import wait_until
 
 
@@ -70,7 +71,7 @@ class OneShard:
 
     def __init__(self, now_ms, *records, is_closed=False):
         self.now_ms = now_ms
-        self.records = [Record(str(number)) for number in records]
+        self.records = [Raw(str(number)) for number in records]
         self.is_closed = is_closed
 
     def without_retries(self):
@@ -86,16 +87,6 @@ class OneShard:
         is_end = self.is_closed and not left
         children = (ChildShard("c", ("s",), HashRange(0, 1)),) if is_end else ()
         return RecordPage(left, None if is_end else after, 0, children, self.now_ms)
-
-
-@dataclass
-class Record:
-    """A record of one byte."""
-
-    sequence_number: str
-    data: bytes = b"x"
-    partition_key: str = "k"
-    arrival_s: float = 0.0
 
 
 @pytest.mark.parametrize("is_closed", [False, True], ids=["open", "closed"])

@@ -1,19 +1,11 @@
 """The age of the oldest record that is not done."""
 
-from dataclasses import dataclass
-
 import pytest
 
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.lag import ArrivalMarks, age_ms, find_oldest_unread
-
-
-@dataclass(frozen=True)
-class Raw:
-    sequence_number: str
-    data: bytes = b"x"
-    arrival_s: float = 100.0
+from raw_record import Raw
 
 
 def aggregate(count: int) -> bytes:
