@@ -51,7 +51,7 @@ def test_prometheus_reads_counters_gauges_and_summaries():
 
 def test_prometheus_listens_on_this_machine_only_and_knows_one_page():
     with PrometheusMetrics(port=0) as metrics:
-        assert metrics._server.server_address[0] == "127.0.0.1"
+        assert metrics._service._server.server_address[0] == "127.0.0.1"
         with pytest.raises(urllib.error.HTTPError, match="404") as caught:
             urllib.request.urlopen(f"http://127.0.0.1:{metrics.port}/secret")
         caught.value.close()

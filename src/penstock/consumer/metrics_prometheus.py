@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import json
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Final, Self
 
 from penstock.consumer.health import Health
-from penstock.errors import OptionError
+from penstock.runtime.http_service import CLIENT_TIMEOUT_S, HttpService
 from penstock.runtime.metrics_tally import LabelledMetrics, Labels, MetricsTally, Series, Snapshot
 
-_CLIENT_TIMEOUT_S: Final = 10.0
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
-
-
-class _Server6(ThreadingHTTPServer):
-    address_family = socket.AF_INET6
 
 
 class PrometheusMetrics(MetricsTally):
@@ -49,7 +42,7 @@ class PrometheusMetrics(MetricsTally):
         class Handler(BaseHTTPRequestHandler):
             """Answers GET."""
 
-            timeout = _CLIENT_TIMEOUT_S
+            timeout = CLIENT_TIMEOUT_S
 
             def do_GET(self) -> None:
                 path = self.path.partition("?")[0]
@@ -72,21 +65,8 @@ class PrometheusMetrics(MetricsTally):
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
                 """Log nothing about each scrape."""
 
-        try:
-            self._server = (_Server6 if ":" in host else ThreadingHTTPServer)((host, port), Handler)
-        except (OSError, OverflowError) as error:
-            raise OptionError(
-                f"cannot serve metrics on {host}:{port}: {error}; give a port that is free, or 0 for any"
-            ) from error
-        self._server.daemon_threads = True
-        self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(
-            target=self._server.serve_forever,
-            kwargs={"poll_interval": 0.1},
-            name="penstock-metrics",
-            daemon=True,
-        )
-        self._thread.start()
+        self._service = HttpService(host, port, Handler, "metrics")
+        self.port: int = self._service.port
 
     def of_consumer(
         self, stream: str, application: str, worker_id: str, health: Callable[[], Health]
@@ -118,9 +98,7 @@ class PrometheusMetrics(MetricsTally):
 
     def close(self) -> None:
         """Stop serving."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        self._service.close()
 
     def __enter__(self) -> Self:
         return self
