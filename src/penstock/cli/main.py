@@ -31,6 +31,7 @@ _COMMANDS: Final = {
     "streams": "penstock.cli.streams_command",
     "leases": "penstock.cli.leases_command",
     "top": "penstock.cli.top_command",
+    "dashboard": "penstock.cli.dashboard_command",
     "local": "penstock.cli.local_command",
     "simulate": "penstock.cli.simulate_command",
     "demo": "penstock_demo.command",  # by name: the demonstration stands above the command line

@@ -75,7 +75,7 @@ def print_look(look: Look) -> None:
 
 
 def _print_application(output: Output, look: ApplicationLook) -> None:
-    from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, duration, shard_cells, stream_name
+    from penstock.cli.overview.cells import RIGHT, SHARD_COLUMNS, counted, duration, shard_cells, stream_name
     from penstock.cli.terminal import escape_text
 
     for problem in look.problems:
@@ -83,7 +83,7 @@ def _print_application(output: Output, look: ApplicationLook) -> None:
     ended = len(look.shards) - look.unfinished_count
     output.line(
         escape_text(
-            f"{look.application}: stream {stream_name(look.stream)}, {look.unfinished_count} shards, "
+            f"{look.application}: stream {stream_name(look.stream)}, {counted(look.unfinished_count, 'shard')}, "
             f"{look.trouble_count} in trouble, {ended} ended, lag {duration(look.lag_ms)}"
         ),
         style="bold",

@@ -18,17 +18,26 @@ class Access:
 
     Args:
         allow_hosts: Host names to answer to beside those of loopback.
+        program: Who refuses, for the message.
+        way_out: What can be done about it, for the message.
 
     Raises:
         OptionError: One of them is no host name.
     """
 
-    def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
+    def __init__(
+        self,
+        allow_hosts: Iterable[str] = (),
+        program: str = "penstock local",
+        way_out: str = "allow others with --allow-host NAME or allow_hosts=(NAME,)",
+    ) -> None:
         if isinstance(allow_hosts, str):
             raise OptionError(f"allow_hosts takes a tuple of names, not the text {allow_hosts!r}")
         for name in allow_hosts:
             if not name or name.lower() != _name_of(name):
                 raise OptionError(f"allow_hosts takes host names without scheme and port, not {name!r}")
+        self._program = program
+        self._way_out = way_out
         self._names = frozenset(name.lower() for name in allow_hosts)
 
     def refusal(self, headers: Mapping[str, str]) -> str | None:
@@ -40,15 +49,15 @@ class Access:
         host = headers.get("host")
         if host is None or not self._is_ours(_name_of(host)):
             return (
-                f"the Host {_shown(host)} is no name of this machine. penstock local answers to localhost and "
-                "loopback addresses; allow further names with --allow-host NAME or allow_hosts=(NAME,)."
+                f"the Host {_shown(host)} is no name of this machine. {self._program} answers to localhost and "
+                f"loopback addresses; {self._way_out}."
             )
         origin = headers.get("origin")
         if origin is not None:
             if not self._is_ours(_name_of(origin.partition("://")[2])):
                 return (
-                    f"the Origin {_shown(origin)} is a web page of another host. penstock local answers to no page "
-                    "but those of this machine; allow others with --allow-host NAME or allow_hosts=(NAME,)."
+                    f"the Origin {_shown(origin)} is a web page of another host. {self._program} answers to no page "
+                    f"but those of this machine; {self._way_out}."
                 )
         elif headers.get("sec-fetch-site") == "cross-site":
             return "the request was made by a web page of another host (Sec-Fetch-Site: cross-site)."

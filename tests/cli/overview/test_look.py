@@ -62,6 +62,16 @@ def test_a_stopped_shard_is_told_with_the_reason_of_its_reader_only():
     assert rows["s1"].trouble is Trouble.NONE
 
 
+def test_a_rate_is_that_of_whoever_reads_now():
+    rows = rows_of(
+        Lease("s0", owner="w", throughput_kbps=5.0),
+        Lease("s1", owner="w", throughput_kbps=5.0, stopped=StopNote("w", "handler_failed")),
+        Lease("s2", throughput_kbps=5.0),
+        Lease("s3", owner="w", throughput_kbps=5.0, checkpoint=SHARD_END),
+    )
+    assert {key: row.kb_per_s for key, row in rows.items()} == {"s0": 5.0, "s1": None, "s2": None, "s3": None}
+
+
 def test_a_shard_without_a_lease_is_trouble_only_when_nothing_keeps_it_from_being_made():
     graph = ShardGraph(STREAM)
     waiting = rows_of(Lease("s0", owner="w"), Lease("s1", owner="w"), graph=graph)
@@ -134,7 +144,7 @@ def test_what_happens_to_a_shard_is_told_once():
         ("s3", "w2 reads it"),
         ("s4", "it is read again"),
         ("s5", "its lease was made; w1 reads it"),
-        ("s6", "its lease was deleted"),
+        ("s6", "its finished lease was removed"),
         ("s7", "went from w1 to w2"),
         ("s8", "w1 gave it back"),
         ("s9", "its lease was made; w1 reads it"),
@@ -152,6 +162,12 @@ def test_new_shards_of_the_stream_and_workers_that_go_are_told():
         ("s3", "the stream has a new shard, from s0"),
     ]
     assert told(look(row), look(ShardRow("s0", "unowned")))[-1] == (None, "worker w1 has no lease any more")
+
+
+def test_a_lease_that_is_deleted_before_its_time_is_told():
+    assert told(
+        look(ShardRow("s0", "read", "w"), ShardRow("s1", "unowned")), look(ShardRow("s0", "read", "w"))
+    ) == [("s1", "its lease was deleted")]
 
 
 def test_a_look_that_could_not_read_the_table_tells_of_no_deletion():

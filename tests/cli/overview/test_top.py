@@ -179,7 +179,7 @@ def terminal(kinesis):
 
 def test_keys_lead_from_all_applications_to_a_shard_and_q_ends(terminal):
     seen = terminal("--stream", "orders")
-    seen.read_until(b"1 applications")
+    seen.read_until(b"1 application ")
     seen.press(b"\r")
     seen.read_until(b"leases per worker")
     seen.press(b"\x1b[B\r")

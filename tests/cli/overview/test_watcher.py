@@ -116,6 +116,17 @@ def test_the_stream_is_taken_from_the_leases_and_listed_twice_a_minute(kinesis, 
     assert kinesis.listings == 2
 
 
+def test_a_lease_of_a_new_shard_lets_the_shards_be_listed_at_once_and_only_once(kinesis, clock):
+    table = Table(lease("s0"), lease("s1"))
+    watcher = watcher_of(table, kinesis, clock)
+    watcher.look()
+    table.leases["s9"] = lease("s9")
+    for _ in range(3):
+        clock.sleep(1)
+        watcher.look()
+    assert kinesis.listings == 2
+
+
 def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):
     kinesis.arrival_s = {"s0": 990.0, "s1": 900.0}
     watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 INTERVAL_MIN_S: Final = 1.0
 COST: Final = (
     "Nothing is written. Each look costs, for each application, one eventually consistent Scan of its lease table (8 KiB to a "
-    "read unit, about 18 leases), and every half a minute ListShards; for each shard that is asked for its lag, one "
+    "read unit, about 18 leases), and ListShards every half a minute and when a lease of a new shard is seen; for each shard that is asked for its lag, one "
     "GetShardIterator and one or two GetRecords of at most two records, out of the five reads a second that the shard gives to "
     "all. Without names, ListTables once a minute, and DescribeTable once for every table."
 )

@@ -24,7 +24,10 @@ def _texts(before: ApplicationLook, after: ApplicationLook) -> Iterator[tuple[st
     now = {row.shard: row for row in after.shards}
     for shard in sorted(then.keys() | now.keys()):
         if shard not in now:
-            yield shard, "its lease was deleted"
+            yield (
+                shard,
+                "its finished lease was removed" if then[shard].state == "ended" else "its lease was deleted",
+            )
         elif shard not in then or then[shard].state == "no lease" != now[shard].state:
             yield shard, _beginning(now[shard])
         else:

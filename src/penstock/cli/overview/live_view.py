@@ -18,6 +18,7 @@ from penstock.cli.overview.cells import (
     RIGHT,
     SHARD_COLUMNS,
     application_cells,
+    counted,
     duration,
     event_line,
     shard_cells,
@@ -155,7 +156,7 @@ def _applications(look: Look, place: Place, height: int) -> list[RenderableType]
         (application_cells(each), "bold red" if each.problems else _STYLES[each.worst])
         for each in look.applications
     ]
-    heading = _heading(f"{len(names)} applications", look.taken_ms, look.problems)
+    heading = _heading(counted(len(names), "application"), look.taken_ms, look.problems)
     if selected is None:
         return [
             heading,
@@ -169,7 +170,7 @@ def _applications(look: Look, place: Place, height: int) -> list[RenderableType]
 def _shards(look: Look, application: ApplicationLook, place: Place, height: int) -> list[RenderableType]:
     ended = len(application.shards) - application.unfinished_count
     heading = _heading(
-        f"{application.application}   stream {stream_name(application.stream)}   {application.unfinished_count} shards, "
+        f"{application.application}   stream {stream_name(application.stream)}   {counted(application.unfinished_count, 'shard')}, "
         f"{application.trouble_count} in trouble, {ended} ended   lag {duration(application.lag_ms)}",
         look.taken_ms,
         application.problems,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.lease_report import Sighting, state_of, zone_of
 from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge
@@ -190,6 +190,10 @@ def shard_rows(
     return judge(rows, limits)
 
 
+_READ_IN: Final = ("read", "handing over")
+"""States of a lease in which its shard is read."""
+
+
 def _row(
     sighting: Sighting,
     leases: Mapping[str, Lease],
@@ -213,7 +217,7 @@ def _row(
         lag_ms=None if known is None else known.lag.lag_ms,
         lag_change=None if known is None else known.change,
         why_lag_unknown="" if known is None else known.lag.why_unknown,
-        kb_per_s=None if lease.is_ended or lease.reader is None else lease.throughput_kbps,
+        kb_per_s=lease.throughput_kbps if state in _READ_IN else None,
         is_throttled=known is not None and known.lag.refused_count > 0,
         stopped_reason=lease.stopped_reason,
         waits=any(parent in leases and not leases[parent].is_ended for parent in lease.parents),

@@ -11,6 +11,7 @@ from penstock.cli.service_options import open_kinesis, open_lease_table, open_le
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from penstock.cli.overview.look import Look
 
@@ -45,11 +46,15 @@ class LookThread:
     Args:
         watcher: Nobody else's.
         interval_s: Seconds from the end of one look to the beginning of the next.
+        on_look: Called with each look, on the thread.
     """
 
-    def __init__(self, watcher: FleetWatcher, interval_s: float) -> None:
+    def __init__(
+        self, watcher: FleetWatcher, interval_s: float, on_look: Callable[[Look], None] = lambda _: None
+    ) -> None:
         self._watcher = watcher
         self._interval_s = interval_s
+        self._on_look = on_look
         self._condition = threading.Condition()
         self._is_closed = False
         self._newest: Look | None = None
@@ -61,6 +66,7 @@ class LookThread:
         while True:
             try:
                 look = self._watcher.look()
+                self._on_look(look)
             except BaseException as error:  # noqa: BLE001 - raised again where the looks are shown
                 with self._condition:
                     self._error = error

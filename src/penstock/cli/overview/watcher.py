@@ -82,6 +82,7 @@ class ApplicationWatcher:
         self._lags: dict[str, tuple[float, KnownLag]] = {}
         self._graph = ShardGraph()
         self._listed_s: float | None = None
+        self._unlisted: frozenset[str] = frozenset()  # leases that the last listing knew no shard of
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._before: ApplicationLook | None = None
 
@@ -137,7 +138,7 @@ class ApplicationWatcher:
         )
         problems = skipped_problems(skipped)
         if stream is not None:
-            problems += self._list_shards(stream)
+            problems += self._list_shards(stream, leases)
             self._measure(stream, leases, effort, lag_count_max)
         elif leases and lag_count_max:
             problems.append("the leases do not name their stream, so no lag is known: give --stream")
@@ -153,15 +154,19 @@ class ApplicationWatcher:
             problems=tuple(problems),
         )
 
-    def _list_shards(self, stream: str) -> list[str]:
+    def _list_shards(self, stream: str, leases: Sequence[Lease]) -> list[str]:
+        """List the shards twice a minute, and at once when there are leases of new ones."""
         now_s = self._clock.monotonic_s()
-        if self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S:
+        unlisted = frozenset(lease.key for lease in leases if lease.key not in self._graph)
+        is_recent = self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S
+        if is_recent and unlisted <= self._unlisted:
             return []
         try:
             self._graph = ShardGraph(self._kinesis.fetch_shards(stream).shards)
         except (ServiceError, ValueError) as error:
             return [str(error)]
         self._listed_s = now_s
+        self._unlisted = frozenset(key for key in unlisted if key not in self._graph)
         return []
 
     def _measure(self, stream: str, leases: Sequence[Lease], effort: ReadEffort, count_max: int) -> None:

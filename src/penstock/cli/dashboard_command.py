@@ -1,0 +1,81 @@
+"""`penstock dashboard`: what `penstock top` shows, in a browser, with the lineage of shards and lag over time."""
+
+from __future__ import annotations
+
+import os
+import re
+from ipaddress import ip_address
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.overview.arguments import COST, add_look_arguments, check_look_arguments
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    import argparse
+
+    from penstock.cli.service_options import Subparsers
+
+DESCRIPTION = (
+    "Serve a dashboard of applications: trouble first, the lineage of shards, lag over time, workers, events."
+)
+_TOKEN_VARIABLE: Final = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")
+_LOOK_EVERY_S: Final = 1.0
+
+
+def add_parser(subparsers: Subparsers) -> None:
+    """Add the command to the command line."""
+    parser = subparsers.add_parser("dashboard", help=DESCRIPTION, description=DESCRIPTION, epilog=COST)
+    parser.add_argument("--port", type=int, default=0, help="TCP port (default: 0, a free one)")
+    parser.add_argument(
+        "--host",
+        default="127.0.0.1",
+        help="address to listen on (default: 127.0.0.1); any other than this machine's own needs a token",
+    )
+    parser.add_argument(
+        "--token",
+        metavar="TEXT",
+        help=f"answer only who has this token, of at least 16 letters, digits, '.', '_', '~' and '-'; also {_TOKEN_VARIABLE}, "
+        "which no list of processes shows",
+    )
+    add_look_arguments(parser, interval_s=10.0)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Serve until Ctrl-C; return the exit status."""
+    from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
+    from penstock.cli.overview.lag_history import LagHistory
+    from penstock.cli.overview.looking import LookThread, open_fleet_watcher
+
+    check_look_arguments(args)
+    token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None
+    _check_token(args.host, token)
+    history = LagHistory()
+    watcher = open_fleet_watcher(args, silent_after_s=30.0)
+    with LookThread(watcher, args.interval, history.add) as looks:
+        contents = Contents(looks.newest, history, args.lag_warn, args.interval)
+        with DashboardServer(contents, Gate(token), args.host, args.port) as server:
+            host = f"[{args.host}]" if ":" in args.host else args.host
+            print(f"http://{host}:{server.port}/{'' if token is None else '?token=...'}", flush=True)
+            while True:
+                looks.wait_until_failed(_LOOK_EVERY_S)
+
+
+def _check_token(host: str, token: str | None) -> None:
+    if token is None and not _is_loopback(host):
+        raise OptionError(
+            f"--host {host} is reached from other machines: give a --token, or set {_TOKEN_VARIABLE}"
+        )
+    if token is not None and _TOKEN.fullmatch(token) is None:
+        raise OptionError(
+            "--token: expected at least 16 characters, each a letter, a digit, '.', '_', '~' or '-'"
+        )
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,215 @@
+"""The pages of the dashboard: HTML that needs nothing from elsewhere. Pure. Everything from outside is escaped here."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from penstock.cli.overview.cells import (
+    SHARD_COLUMNS,
+    counted,
+    duration,
+    shard_cells,
+    stream_name,
+)
+from penstock.cli.overview.drawings import (
+    LEGEND,
+    draw_bar,
+    draw_lag,
+    draw_lineage,
+    draw_spark,
+    html_text,
+)
+from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.trouble import Trouble
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from penstock.cli.overview.lag_history import LagPoint
+    from penstock.cli.overview.look import ApplicationLook, Look
+
+_STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
+_SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
+_ROWS_MAX: Final = 1000
+_KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble"), " number") | {
+    "why": " long",
+    "worker": " long",
+}
+"""Further classes of columns, by name."""
+
+
+def _source_of(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+CONTENT_SECURITY_POLICY: Final = (
+    f"default-src 'none'; style-src {_source_of(_STYLE)}; script-src {_source_of(_SCRIPT)}; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing runs but our own script, and nothing is fetched but from the server itself."""
+
+
+def address_of(application: str) -> str:
+    """Return where the page of an application is."""
+    return f"/application?name={quote(application, safe='')}"
+
+
+def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
+    """Return the page with all applications."""
+    cards = "".join(_card(each, spark_points.get(each.application, ())) for each in look.applications)
+    if not cards:
+        cards = "<p>No lease table was found: name an application, or check the region.</p>"
+    body = f'{_problems(look.problems)}<div class="cards">{cards}</div>'
+    return _page("Penstock", counted(len(look.applications), "application"), look.taken_ms, body, interval_s)
+
+
+def page_of_application(
+    look: ApplicationLook, points: Sequence[LagPoint], limit_s: float, interval_s: float
+) -> str:
+    """Return the page of one application."""
+    ended = len(look.shards) - look.unfinished_count
+    told = (
+        f"stream {stream_name(look.stream)}, {counted(look.unfinished_count, 'shard')}, {look.trouble_count} in trouble, {ended} ended, "
+        f"lag {duration(look.lag_ms)}"
+    )
+    parts = [
+        f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>{html_text(told)}</p>",
+        _problems(look.problems),
+    ]
+    chart = draw_lag(points, limit_s) or "<p>From the second look on.</p>"
+    parts.append(f'<h2>Lag: worst and median shard</h2><div class="panel">{chart}</div>')
+    lineage = draw_lineage(look, limit_s)
+    if lineage:
+        legend = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in LEGEND)
+        parts.append(
+            "<h2>Shards by hash key, splits and merges to the right</h2>"
+            f'<div class="panel"><div class="wide">{lineage}</div><div class="legend">{legend}</div></div>'
+        )
+    parts.append(f'<h2>Shards</h2><div class="panel wide">{_shards(look)}</div>')
+    parts.append(
+        f'<div class="two"><section><h2>Workers</h2><div class="panel wide">{_workers(look)}</div></section>'
+        f'<section><h2>What happened</h2><div class="panel">{_events(look)}</div></section></div>'
+    )
+    return _page(look.application, "", look.taken_ms, "".join(parts), interval_s)
+
+
+def page_without(name: str, interval_s: float) -> str:
+    """Return the page of an application that is not watched."""
+    body = f'<p class="problem">{html_text(name)} is not among the applications that are watched.</p>'
+    return _page("Penstock", "", None, body, interval_s)
+
+
+def page_before_the_first_look(interval_s: float) -> str:
+    """Return the page while nothing has been read yet."""
+    return _page("Penstock", "", None, "<p>Looking ...</p>", min(1.0, interval_s))
+
+
+def _page(title: str, told: str, taken_ms: int | None, body: str, interval_s: float) -> str:
+    taken = "" if taken_ms is None else f"{moment_of(taken_ms)[:19]}Z"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{html_text(title)}</title><link rel="icon" href="data:,"><style>{_STYLE}</style>'
+        f'<noscript><meta http-equiv="refresh" content="{max(1, round(interval_s))}"></noscript></head>'
+        f'<body data-interval="{interval_s:g}"><header><h1><a href="/">Penstock</a></h1><p>{html_text(told)}</p>'
+        f'<p id="taken">{taken}</p><p id="state" class="stale"></p></header><main>{body}</main>'
+        f"<script>{_SCRIPT}</script></body></html>"
+    )
+
+
+def _problems(problems: Iterable[str]) -> str:
+    return "".join(f'<p class="problem">{html_text(problem)}</p>' for problem in problems)
+
+
+def _pill(look: ApplicationLook) -> str:
+    if look.problems and not look.shards:
+        return '<span class="pill bad">cannot be read</span>'
+    if look.worst is Trouble.NONE:
+        return '<span class="pill">well</span>' if look.shards else '<span class="pill">no leases yet</span>'
+    kind = (
+        "bad"
+        if look.worst in (Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE)
+        else "trouble"
+    )
+    return f'<span class="pill {kind}">{look.trouble_count} {html_text(look.worst.value)}</span>'
+
+
+def _card(look: ApplicationLook, points: Sequence[LagPoint]) -> str:
+    why = look.problems[0] if look.problems else look.shards[0].why if look.shards else ""
+    told = (
+        f"{stream_name(look.stream)} · {counted(look.unfinished_count, 'shard')} · {counted(len(look.workers), 'worker')} · lag "
+        f"{duration(look.lag_ms)}"
+    )
+    return (
+        f'<a class="card" href="{escape(address_of(look.application))}"><strong>{html_text(look.application)}</strong> '
+        f"{_pill(look)}<p>{html_text(told)}</p><p>{html_text(why)}</p>{draw_spark(points)}</a>"
+    )
+
+
+def _table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """Return a table.
+
+    Args:
+        columns: Their names.
+        rows: Each with its class and its cells, which are HTML.
+    """
+    classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]
+    head = "".join(f"<th {kind}>{name}</th>" for name, kind in zip(columns, classes, strict=True))
+    body = "".join(
+        f'<tr class="{name}">{"".join(f"<td {kind}>{cell}</td>" for cell, kind in zip(cells, classes, strict=True))}</tr>'
+        for name, cells in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
+
+
+def _shards(look: ApplicationLook) -> str:
+    if not look.shards:
+        return "<p>No leases yet.</p>"
+    rows = [
+        (
+            "ended" if row.state == "ended" else "",
+            [html_text(row.shard), *(escape(cell) for cell in shard_cells(row)[1:])],
+        )
+        for row in look.shards[:_ROWS_MAX]
+    ]
+    left = len(look.shards) - _ROWS_MAX
+    return _table(SHARD_COLUMNS, rows) + (
+        f"<p>and {left} more, which /api/look names</p>" if left > 0 else ""
+    )
+
+
+def _workers(look: ApplicationLook) -> str:
+    if not look.workers:
+        return "<p>Nobody owns a lease.</p>"
+    largest = look.workers[0].lease_count
+    rows = [
+        (
+            "",
+            (
+                html_text(row.worker),
+                html_text(row.zone),
+                draw_bar(row.lease_count / largest, "lag3" if row.trouble_count else "lag0"),
+                str(row.lease_count),
+                str(row.trouble_count),
+                html_text(duration(row.lag_ms)),
+            ),
+        )
+        for row in look.workers[:_ROWS_MAX]
+    ]
+    return _table(("worker", "zone", "share", "leases", "in trouble", "lag"), rows)
+
+
+def _events(look: ApplicationLook) -> str:
+    if not look.events:
+        return "<p>Nothing since the dashboard was started.</p>"
+    items = "".join(
+        f"<li><time>{moment_of(event.at_ms)[11:19]}Z</time>"
+        f"{'' if event.shard is None else f'<strong>{html_text(event.shard)}</strong> '}{html_text(event.text)}</li>"
+        for event in look.events
+    )
+    return f"<ul>{items}</ul>"

@@ -1,0 +1,207 @@
+"""Serve the dashboard: to this machine, or to whoever has the token. Answers GET only, and changes nothing."""
+
+from __future__ import annotations
+
+import hmac
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from http.server import BaseHTTPRequestHandler
+from typing import TYPE_CHECKING, Final, Self
+from urllib.parse import parse_qs
+
+from penstock.cli.overview.dashboard_page import (
+    CONTENT_SECURITY_POLICY,
+    page_before_the_first_look,
+    page_of_all,
+    page_of_application,
+    page_without,
+)
+from penstock.cli.overview.look import Look, document_of
+from penstock.cli.terminal import safe_json
+from penstock.local.access import Access
+from penstock.runtime.http_service import CLIENT_TIMEOUT_S, HttpService
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from penstock.cli.overview.lag_history import LagHistory
+
+_COOKIE: Final = "penstock-dashboard"
+_HTML: Final = "text/html; charset=utf-8"
+_JSON: Final = "application/json"
+_TEXT: Final = "text/plain; charset=utf-8"
+_HEADERS: Final = (
+    ("Cache-Control", "no-store"),
+    ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What is answered to a request.
+
+    Args:
+        status: The HTTP status.
+        content_type: Of the body.
+        body: The document.
+        headers: Further ones.
+    """
+
+    status: int
+    content_type: str
+    body: str
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What the dashboard shows.
+
+    Args:
+        newest: Returns the newest look; None before the first.
+        history: The lags of the looks so far.
+        lag_limit_s: A shard that is further behind is in trouble.
+        interval_s: Seconds between two looks.
+    """
+
+    newest: Callable[[], Look | None]
+    history: LagHistory
+    lag_limit_s: float
+    interval_s: float
+
+    def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
+        """Return what stands at a path."""
+        look = self.newest()
+        if path == "/api/look":
+            return _as_json(look)
+        if path not in ("/", "/application"):
+            return Answer(404, _TEXT, "not found\n")
+        if look is None:
+            return Answer(200, _HTML, page_before_the_first_look(self.interval_s))
+        if path == "/application":
+            return self._application(look, query.get("name", [""])[0])
+        points = {each.application: self.history.points_of(each.application) for each in look.applications}
+        return Answer(200, _HTML, page_of_all(look, points, self.interval_s))
+
+    def _application(self, look: Look, name: str) -> Answer:
+        for each in look.applications:
+            if each.application == name:
+                points = self.history.points_of(name)
+                return Answer(
+                    200, _HTML, page_of_application(each, points, self.lag_limit_s, self.interval_s)
+                )
+        return Answer(404, _HTML, page_without(name, self.interval_s))
+
+
+def _as_json(look: Look | None) -> Answer:
+    if look is None:
+        text = '{"problems": ["the first look is under way"]}\n'
+        return Answer(503, _JSON, text, (("Retry-After", "1"),))
+    return Answer(200, _JSON, safe_json(document_of(look)) + "\n")
+
+
+class Gate:
+    """Decides who is answered.
+
+    Args:
+        token: Who does not have it is refused. None answers to every program of this machine, and to no page of
+            another host that a browser of this machine shows.
+    """
+
+    def __init__(self, token: str | None) -> None:
+        self._token = token
+        self._access = Access(program="penstock dashboard", way_out="use one of these, or give it a --token")
+
+    def refuse(self, path: str, query: Mapping[str, list[str]], headers: Mapping[str, str]) -> Answer | None:
+        """Return the answer to who is not let in, or who has just brought the token; None for the others.
+
+        Args:
+            path: What is asked for.
+            query: What stands behind it.
+            headers: The request's, names in lower case.
+        """
+        if self._token is None:
+            refusal = self._access.refusal(headers)
+            return None if refusal is None else Answer(403, _TEXT, f"{refusal}\n")
+        if path == "/" and self._is_token(query.get("token", [""])[0]):
+            # The browser keeps the token, and the address that stays in its history is without it.
+            cookie = f"{_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            return Answer(303, _TEXT, "", (("Location", "/"), ("Set-Cookie", cookie)))
+        kind, _, given = headers.get("authorization", "").partition(" ")
+        if (kind.lower() == "bearer" and self._is_token(given.strip())) or self._is_token(
+            _cookie_of(headers)
+        ):
+            return None
+        text = "the token is missing or wrong: open /?token=TOKEN, or send Authorization: Bearer TOKEN\n"
+        return Answer(401, _TEXT, text, (("WWW-Authenticate", "Bearer"),))
+
+    def _is_token(self, given: str) -> bool:
+        return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
+
+
+def _cookie_of(headers: Mapping[str, str]) -> str:
+    try:
+        cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
+    except CookieError:
+        return ""
+    return "" if cookie is None else cookie.value
+
+
+class DashboardServer:
+    """Serves until it is closed.
+
+    Args:
+        contents: What is shown.
+        gate: Who is answered.
+        host: Address to listen on.
+        port: TCP port; 0 takes a free one, see `port` afterwards.
+
+    Raises:
+        OptionError: The address cannot be used.
+    """
+
+    def __init__(self, contents: Contents, gate: Gate, host: str, port: int) -> None:
+        class Handler(BaseHTTPRequestHandler):
+            """Answers GET."""
+
+            timeout = CLIENT_TIMEOUT_S
+            server_version = "penstock"
+            sys_version = ""
+
+            def do_GET(self) -> None:
+                path, _, asked = self.path.partition("?")
+                query = parse_qs(asked)
+                headers = {name.lower(): value for name, value in self.headers.items()}
+                self._send(gate.refuse(path, query, headers) or contents.answer(path, query))
+
+            def _send(self, answer: Answer) -> None:
+                body = answer.body.encode()
+                self.send_response(answer.status)
+                for name, value in (
+                    ("Content-Type", answer.content_type),
+                    ("Content-Length", str(len(body))),
+                    *_HEADERS,
+                    *answer.headers,
+                ):
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
+                """Log nothing about each request: it may hold the token."""
+
+        self._service = HttpService(host, port, Handler, "the dashboard")
+        self.port: int = self._service.port
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

@@ -1,0 +1,184 @@
+"""The drawings of the dashboard, as SVG. Pure. Everything that comes from outside is escaped here."""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.overview.cells import duration, short_shard
+from penstock.cli.overview.lineage import place_shards
+from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.trouble import Trouble
+from penstock.cli.terminal import escape_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.cli.overview.lag_history import LagPoint
+    from penstock.cli.overview.lineage import Box
+    from penstock.cli.overview.look import ApplicationLook, ShardRow
+
+_BAD: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
+LEGEND: Final = (
+    ("lag0", "next to no lag"),
+    ("lag1", "less than half of the limit"),
+    ("lag2", "less than the limit"),
+    ("lag3", "less than five times the limit"),
+    ("lag4", "more"),
+    ("bad", "stopped, silent, no owner or no lease"),
+    ("unknown", "lag unknown"),
+    ("ended", "read to its end"),
+    ("unread", "closed, without a lease"),
+)
+"""The classes of shards by colour, and what each means."""
+
+
+def html_text(text: str) -> str:
+    """Return text for HTML; what would reorder or hide other text is spelled out."""
+    return escape(escape_text(text))
+
+
+def colour_of(row: ShardRow | None, limit_s: float) -> str:
+    """Return the class of a shard's colour.
+
+    Args:
+        row: None where the application has no lease for it.
+        limit_s: A shard that is further behind is in trouble.
+    """
+    if row is None:
+        return "unread"
+    if row.trouble in _BAD:
+        return "bad"
+    if row.state == "ended":
+        return "ended"
+    if row.lag_ms is None:
+        return "unknown"
+    share = row.lag_ms / 1000 / max(limit_s, 0.001)
+    return next(
+        (name for name, end in (("lag0", 0.1), ("lag1", 0.5), ("lag2", 1.0), ("lag3", 5.0)) if share <= end),
+        "lag4",
+    )
+
+
+# --- lineage ----------------------------------------------------------------------------------------------
+
+_COLUMN: Final = 120
+_WIDTH_MIN: Final = 720
+_GAP: Final = 6
+_LINE: Final = 16
+_HEIGHT: Final = (160, 2400)
+
+
+def draw_lineage(look: ApplicationLook, limit_s: float) -> str:
+    """Return the stream's shards as a picture: hash keys downwards, splits and merges in order to the right."""
+    boxes = place_shards(look.lineage)
+    if not boxes:
+        return ""
+    rows = {row.shard: row for row in look.shards}
+    columns = max(box.end for box in boxes)
+    thinnest = min(box.bottom - box.top for box in boxes)
+    low, high = _HEIGHT
+    height = min(high, max(low, round(_LINE / max(thinnest, 1e-9))))
+    column = max(_COLUMN, _WIDTH_MIN // columns)
+    width = columns * column
+    drawn = "".join(_draw_box(box, rows.get(box.shard.shard_id), (column, height), limit_s) for box in boxes)
+    return (
+        f'<svg class="lineage" viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
+        f'aria-label="lineage of the shards">{drawn}</svg>'
+    )
+
+
+def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: float) -> str:
+    column, height = size
+    x, y = box.first * column, box.top * height
+    wide, tall = (box.end - box.first) * column - _GAP, max(1.0, (box.bottom - box.top) * height - 1)
+    shard = box.shard
+    told = [shard.shard_id, f"{box.bottom - box.top:.2%} of the keys", "open" if shard.is_open else "closed"]
+    if shard.parents:
+        told.append(f"from {' and '.join(shard.parents)}")
+    if row is not None:
+        told += [
+            row.trouble.value or row.state,
+            f"owner {row.owner or '-'}",
+            f"lag {duration(row.lag_ms)}",
+            row.why,
+        ]
+    label = ""
+    if tall >= _LINE - 3:
+        lag = f"  {duration(row.lag_ms)}" if row is not None and row.lag_ms is not None else ""
+        text = html_text(f"{short_shard(shard.shard_id)[:12]}{lag}")
+        label = f'<text x="{x + 6}" y="{y + min(tall / 2 + 4, tall - 3):.1f}">{text}</text>'
+    title = html_text(", ".join(part for part in told if part))
+    return (
+        f'<g class="{colour_of(row, limit_s)}"><title>{title}</title>'
+        f'<rect x="{x}" y="{y:.1f}" width="{wide}" height="{tall:.1f}" rx="2"/>{label}</g>'
+    )
+
+
+# --- lag over time ----------------------------------------------------------------------------------------
+
+_CHART: Final = (640, 160)
+_SPARK: Final = (240, 40)
+
+
+def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
+    """Return the worst and the median lag over time; empty before the second look."""
+    if len(points) < 2:
+        return ""
+    top_ms = _top_of(points)
+    lines = _line(points, [point.worst_ms for point in points], top_ms, _CHART, "worst")
+    lines += _line(points, [point.median_ms for point in points], top_ms, _CHART, "median")
+    if limit_s * 1000 <= top_ms:
+        y = _height_of(limit_s * 1000, top_ms, _CHART[1])
+        lines += f'<line class="limit" x1="0" x2="{_CHART[0]}" y1="{y:.1f}" y2="{y:.1f}"/>'
+    began, ended = (moment_of(at_ms)[11:19] for at_ms in (points[0].at_ms, points[-1].at_ms))
+    told = f"from 0 to {duration(top_ms)}; the limit is {duration(round(limit_s * 1000))}"
+    return (
+        f'{_drawing("chart", _CHART, lines)}<div class="axis"><span>{began}Z</span><span>{escape(told)}</span>'
+        f"<span>{ended}Z</span></div>"
+    )
+
+
+def draw_spark(points: Sequence[LagPoint]) -> str:
+    """Return the worst lag over time as a small line; empty before the second look."""
+    if len(points) < 2:
+        return ""
+    lags_ms = [point.worst_ms for point in points]
+    return _drawing("spark", _SPARK, _line(points, lags_ms, _top_of(points), _SPARK, "worst"))
+
+
+def _drawing(name: str, size: tuple[int, int], lines: str) -> str:
+    # Stretched to its room: what is written beside it would be stretched too, so nothing is written in it.
+    return (
+        f'<svg class="{name}" viewBox="0 0 {size[0]} {size[1]}" preserveAspectRatio="none" role="img" '
+        f'aria-label="lag over time">{lines}</svg>'
+    )
+
+
+def _top_of(points: Sequence[LagPoint]) -> int:
+    return max(1, *(point.worst_ms for point in points))
+
+
+def _line(
+    points: Sequence[LagPoint], lags_ms: Sequence[int], top_ms: int, size: tuple[int, int], name: str
+) -> str:
+    began_ms = points[0].at_ms
+    span_ms = max(1, points[-1].at_ms - began_ms)
+    places = (
+        f"{(point.at_ms - began_ms) / span_ms * size[0]:.1f},{_height_of(lag_ms, top_ms, size[1]):.1f}"
+        for point, lag_ms in zip(points, lags_ms, strict=True)
+    )
+    return f'<polyline class="{name}" points="{" ".join(places)}"/>'
+
+
+def _height_of(lag_ms: float, top_ms: int, height: int) -> float:
+    room = height / 16
+    return height - room - lag_ms / top_ms * (height - 2 * room)
+
+
+def draw_bar(share: float, kind: str) -> str:
+    """Return a bar of some share of its room, 0 to 1."""
+    return (
+        '<svg class="bar" viewBox="0 0 100 8" preserveAspectRatio="none" aria-hidden="true">'
+        f'<rect class="{kind}" width="{max(1.0, 100 * share):.1f}" height="8"/></svg>'
+    )

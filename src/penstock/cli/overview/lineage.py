@@ -1,0 +1,61 @@
+"""Where each shard of a stream is drawn: hash keys downwards, splits and merges in order to the right. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.shard import Shard
+
+_HASH_KEYS: Final = 2**128
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """The place of one shard.
+
+    Args:
+        shard: The shard.
+        first: The column in which it begins: one behind the last of its parents, 0 without any.
+        end: The column behind its last one: where its children begin; behind the last column while nothing follows.
+        top: Where its hash range begins, 0 to 1.
+        bottom: Where it ends.
+    """
+
+    shard: Shard
+    first: int
+    end: int
+    top: float
+    bottom: float
+
+
+def place_shards(lineage: Sequence[Shard]) -> tuple[Box, ...]:
+    """Return a place for every shard: no two share one, and each touches the shards that it came from.
+
+    Args:
+        lineage: Parents before children, as a `ShardGraph` gives them.
+    """
+    first: dict[str, int] = {}
+    end: dict[str, int] = {}
+    for shard in lineage:
+        known = [parent for parent in shard.parents if parent in first]
+        first[shard.shard_id] = 1 + max((first[parent] for parent in known), default=-1)
+    for shard in lineage:
+        for parent in shard.parents:
+            # Of two children, the merged one may begin later: the parent ends where the first of them begins.
+            if parent in first:
+                end[parent] = min(end.get(parent, first[shard.shard_id]), first[shard.shard_id])
+    width = 1 + max(first.values(), default=-1)
+    return tuple(
+        Box(
+            shard,
+            first[shard.shard_id],
+            end.get(shard.shard_id, width),
+            shard.hash_range.start / _HASH_KEYS,
+            (shard.hash_range.end + 1) / _HASH_KEYS,
+        )
+        for shard in lineage
+    )

@@ -1,0 +1,273 @@
+"""The dashboard: its pages, who is answered, and the command against the embedded Kinesis."""
+
+import http.client
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from html.parser import HTMLParser
+
+import pytest
+
+pytest.importorskip("httptools")
+
+from penstock.cli import main as cli
+from penstock.cli.overview.dashboard_page import address_of
+from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
+from penstock.cli.overview.lag_history import LagHistory
+from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
+from penstock.cli.overview.trouble import TroubleLimits, judge
+from penstock.core.hash_key import HashRange
+from penstock.core.shard import Shard
+from penstock.local import LocalKinesis
+
+TOKEN = "0123456789abcdef"
+HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e\x1b"
+
+
+def application(name, stream="orders"):
+    rows = judge(
+        [
+            ShardRow("shardId-000000000000", "read", "w1", lag_ms=5),
+            ShardRow("shardId-000000000001", "stopped", "w2", stopped_reason="handler_failed"),
+        ],
+        TroubleLimits(),
+    )
+    lineage = tuple(Shard(f"shardId-{n:012d}", HashRange(n * 2**127, (n + 1) * 2**127 - 1)) for n in range(2))
+    return ApplicationLook(
+        name, stream, 1_000, rows, worker_rows(rows), lineage, (), (Event(500, None, "began"),)
+    )
+
+
+def hostile():
+    rows = judge([ShardRow(HOSTILE, "stopped", HOSTILE, HOSTILE, stopped_reason=HOSTILE)], TroubleLimits())
+    lineage = (Shard(HOSTILE, HashRange(0, 5), (HOSTILE + "2",)),)
+    events = (Event(0, HOSTILE, HOSTILE),)
+    return ApplicationLook(HOSTILE, HOSTILE, 0, rows, worker_rows(rows), lineage, (HOSTILE,), events)
+
+
+def contents(*looks, problems=()):
+    history = LagHistory()
+    newest = Look(1_000, looks, problems) if looks else None
+    if newest is not None:
+        history.add(newest)
+        history.add(newest)
+    return Contents(lambda: newest, history, 60.0, 10.0)
+
+
+class Page(HTMLParser):
+    """Notes the tags, the attributes and the text of a page."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.attributes, self.text = [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        self.attributes += [(tag, name, value) for name, value in attrs]
+
+    def handle_data(self, data):
+        self.text.append(data)
+
+
+def test_all_applications_are_cards_that_lead_to_their_pages():
+    answer = contents(application("billing"), application("a b&c")).answer("/", {})
+    page = Page(answer.body)
+    assert [value for tag, name, value in page.attributes if (tag, name) == ("a", "href")] == [
+        "/",
+        "/application?name=billing",
+        "/application?name=a%20b%26c",
+    ]
+    assert "1 stopped" in page.text
+    assert page.tags.count("polyline") == 2
+
+
+def test_an_application_has_its_shards_lineage_lag_workers_and_events():
+    answer = contents(application("billing")).answer("/application", {"name": ["billing"]})
+    page = Page(answer.body)
+    assert answer.status == 200
+    assert {"shardId-000000000000", "shardId-000000000001", "w1", "w2", "began"} <= set(page.text)
+    assert "handler_failed (more in the log of w2)" in page.text
+    assert page.tags.count("rect") == 2 + 2  # the lineage and the workers' bars
+    assert page.tags.count("polyline") == 2
+
+
+@pytest.mark.parametrize(("path", "query"), [("/", {}), ("/application", {"name": [HOSTILE]})])
+def test_what_others_wrote_is_text_on_every_page(path, query):
+    answer = contents(hostile(), problems=(HOSTILE,)).answer(path, query)
+    assert answer.status == 200
+    page = Page(answer.body)
+    assert "img" not in page.tags
+    assert not [name for _, name, _ in page.attributes if name.startswith("on")]
+    assert not {"\u202e", "\x1b"} & set(answer.body)
+    assert any("<img src=x onerror=alert(1)>" in text for text in page.text)
+    assert page.tags.count("script") == 1
+
+
+def test_a_page_needs_nothing_from_elsewhere():
+    body = contents(application("billing")).answer("/application", {"name": ["billing"]}).body
+    assert not [value for _, name, value in Page(body).attributes if name == "src"]
+    assert not re.search(r"https?://|@import|url\(", body)
+
+
+def test_before_the_first_look_the_page_says_so_and_the_programs_are_told_to_come_again():
+    assert "Looking" in contents().answer("/", {}).body
+    answer = contents().answer("/api/look", {})
+    assert (answer.status, answer.headers) == (503, (("Retry-After", "1"),))
+
+
+def test_what_is_not_there_is_status_404():
+    assert contents(application("billing")).answer("/nosuch", {}).status == 404
+    answer = contents(application("billing")).answer("/application", {"name": ["<b>"]})
+    assert answer.status == 404
+    assert "<b>" not in answer.body
+
+
+# --- who is answered --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_answered"),
+    [
+        ({"host": "127.0.0.1:8000"}, True),
+        ({"host": "localhost:8000"}, True),
+        ({"host": "[::1]:8000"}, True),
+        ({"host": "evil.example:8000"}, False),
+        ({"host": "127.0.0.1.evil.example"}, False),
+        ({}, False),
+        ({"host": "localhost", "origin": "https://evil.example"}, False),
+        ({"host": "localhost", "sec-fetch-site": "cross-site"}, False),
+    ],
+)
+def test_without_a_token_only_names_of_this_machine_are_answered(headers, is_answered):
+    answer = Gate(None).refuse("/", {}, headers)
+    assert (answer is None) is is_answered
+    assert answer is None or answer.status == 403
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_answered"),
+    [
+        ({}, False),
+        ({"authorization": f"Bearer {TOKEN}"}, True),
+        ({"authorization": f"bearer {TOKEN}"}, True),
+        ({"authorization": f"Bearer {TOKEN}x"}, False),
+        ({"authorization": f"Basic {TOKEN}"}, False),
+        ({"authorization": "Bearer ü"}, False),
+        ({"cookie": f"other=1; penstock-dashboard={TOKEN}"}, True),
+        ({"cookie": "penstock-dashboard=wrong"}, False),
+        ({"cookie": "\x00;;==[]"}, False),
+    ],
+)
+def test_with_a_token_only_who_has_it_is_answered(headers, is_answered):
+    answer = Gate(TOKEN).refuse("/api/look", {}, {"host": "dashboard.example", **headers})
+    assert (answer is None) is is_answered
+    assert answer is None or (answer.status, dict(answer.headers)) == (401, {"WWW-Authenticate": "Bearer"})
+
+
+def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address():
+    answer = Gate(TOKEN).refuse("/", {"token": [TOKEN]}, {})
+    assert answer.status == 303
+    assert dict(answer.headers)["Location"] == "/"
+    cookie = dict(answer.headers)["Set-Cookie"]
+    assert "HttpOnly" in cookie
+    assert "SameSite=Strict" in cookie
+    assert Gate(TOKEN).refuse("/", {}, {"cookie": cookie.partition(";")[0]}) is None
+    assert Gate(TOKEN).refuse("/", {"token": ["wrong"]}, {}).status == 401
+
+
+def ask(port, path, method="GET", **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_over_http_everything_has_its_headers_and_only_get_is_answered():
+    with DashboardServer(contents(application("billing")), Gate(None), "127.0.0.1", 0) as server:
+        status, headers, body = ask(server.port, "/api/look")
+        assert status == 200
+        assert json.loads(body)["applications"][0]["application"] == "billing"
+        assert headers["Cache-Control"] == "no-store"
+        assert headers["Content-Security-Policy"].startswith("default-src 'none'")
+        assert "Access-Control-Allow-Origin" not in headers
+        assert ask(server.port, address_of("billing"))[0] == 200
+        assert ask(server.port, "/", Host="evil.example")[0] == 403
+        assert ask(server.port, "//[", Host="localhost")[0] == 404
+        assert ask(server.port, "/", "POST")[0] == 501
+
+
+def test_a_wrong_token_is_status_401_over_http():
+    with DashboardServer(contents(application("billing")), Gate(TOKEN), "127.0.0.1", 0) as server:
+        assert ask(server.port, "/")[0] == 401
+        assert ask(server.port, "/api/look", Authorization="Bearer wrong")[0] == 401
+        assert ask(server.port, "/api/look", Authorization=f"Bearer {TOKEN}")[0] == 200
+        assert ask(server.port, f"/?token={TOKEN}")[0] == 303
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--host", "0.0.0.0"], "--host 0.0.0.0 is reached from other machines: give a --token"),
+        (["--host", "dashboard.example"], "give a --token"),
+        (["--token", "short"], "--token: expected at least 16 characters"),
+        (["--token", "0123456789abcdef;"], "--token: expected at least 16 characters"),
+        (["--interval", "0"], "--interval 0: expected at least 1"),
+    ],
+)
+def test_a_dashboard_that_anybody_could_read_is_refused(arguments, message, capsys, monkeypatch):
+    monkeypatch.delenv("PENSTOCK_DASHBOARD_TOKEN", raising=False)
+    assert cli.main(["dashboard", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_the_command_serves_what_it_finds_until_it_is_interrupted():
+    with LocalKinesis() as kinesis:
+        kinesis.create_stream("orders", 2)
+        dynamodb = kinesis.client("dynamodb")
+        dynamodb.create_table(
+            TableName="billing",
+            KeySchema=[{"AttributeName": "leaseKey", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        lease = {
+            "leaseKey": {"S": "shardId-000000000000"},
+            "leaseOwner": {"S": "w1"},
+            "leaseCounter": {"N": "1"},
+        }
+        dynamodb.put_item(TableName="billing", Item={**lease, "checkpoint": {"S": "TRIM_HORIZON"}})
+        environ = {**os.environ, **kinesis.environ(), "PENSTOCK_DASHBOARD_TOKEN": TOKEN}
+        command = [sys.executable, "-m", "penstock", "dashboard", "--stream", "orders", "--interval", "1"]
+        process = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            line = process.stdout.readline()
+            port = int(re.fullmatch(r"http://127\.0\.0\.1:(\d+)/\?token=\.\.\.\n", line)[1])
+            end_s = time.monotonic() + 60
+            status = 503
+            while status == 503:
+                assert time.monotonic() < end_s
+                status, _, body = ask(port, "/api/look", Authorization=f"Bearer {TOKEN}")
+            assert status == 200
+            (shown,) = json.loads(body)["applications"]
+            assert [shard["trouble"] for shard in shown["shards"]] == ["no lease", None]
+            page = ask(port, address_of("billing"), Authorization=f"Bearer {TOKEN}")[2]
+            assert "shardId-000000000001" in page
+            process.send_signal(signal.SIGINT)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        assert (process.returncode, out, err) == (130, "", "")
