@@ -154,6 +154,7 @@ class Rig:
     clock: MovedClock = field(default_factory=lambda: MovedClock(1000.0))
     states: dict[str, ShardState] = field(default_factory=dict)
     checked: int = 0
+    found_gone: NotFound | None = None
     poller: NewsPoller | None = None
 
     def begin(self, position=TRIM_HORIZON):
@@ -174,6 +175,8 @@ class Rig:
 
     def check(self):
         self.checked += 1
+        if self.found_gone is not None:
+            raise self.found_gone
 
     def settle(self, *still_asked):
         """Take the answers that are under way, but for the shards whose calls are held up; the clock stands still."""
@@ -337,10 +340,7 @@ def test_a_shard_that_the_service_does_not_know_is_for_a_task_to_look_at(rig):
 
 
 def test_a_stream_that_is_gone_ends_the_query(rig):
-    def say():
-        raise NotFound("stream x is gone")
-
-    rig.poller._check_stream = say
+    rig.found_gone = NotFound("stream x is gone")
     rig.client.delete_stream(StreamName=rig.stream)
     with pytest.raises(NotFound, match="stream x is gone"):
         rig.until(lambda: False, "the error")

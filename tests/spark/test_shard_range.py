@@ -51,6 +51,9 @@ class Rig:
         deadline_s=10.0,
         fail=True,
         retention_ms=DAY_MS,
+        read_bytes_per_s_max=None,
+        spacing_s=0.0,
+        clock=None,
         **more,
     ):
         return ShardRange(
@@ -60,8 +63,8 @@ class Rig:
             start,
             options=ReaderOptions(
                 record_count_max=fetch_count_max,
-                spacing_s=0.0,
-                read_bytes_per_s_max=None,
+                spacing_s=spacing_s,
+                read_bytes_per_s_max=read_bytes_per_s_max,
                 backoff_min_s=0.01,
                 backoff_max_s=0.02,
                 deadline_s=deadline_s,
@@ -69,7 +72,7 @@ class Rig:
                 retention_s=retention_ms / 1000,
                 way_out=WAY_OUT,
             ),
-            clock=SystemClock(),
+            clock=clock or SystemClock(),
             chance=random.Random(1),
             **more,
         )
@@ -290,9 +293,7 @@ def test_a_refused_iterator_is_replaced(rig):
     cache = IteratorCache()
     position = rig.positions()[4]
     cache.put(rig.kinesis, rig.stream, FIRST, position, "no-iterator-at-all", 1e12)
-    shard = rig.read(position)
-    shard._iterators = cache
-    assert numbers(shard) == [5, 6, 7, 8, 9]
+    assert numbers(rig.read(position, iterators=cache)) == [5, 6, 7, 8, 9]
 
 
 def test_what_is_refused_for_good_is_raised_after_some_new_iterators(rig):
@@ -325,8 +326,7 @@ def test_a_page_of_aggregates_of_empty_records_comes_in_slices(rig):
         rig.client.put_record(StreamName=rig.stream, PartitionKey="k", Data=packer.build().data)
     found: list[Position] = []
     kept = IteratorCache()
-    shard = rig.read()
-    shard._iterators = kept
+    shard = rig.read(iterators=kept)
     for page in shard.pages():
         assert page.rows.num_rows <= 2 * count
         last = page.rows.slice(page.rows.num_rows - 1).to_pylist()[0]
@@ -390,9 +390,8 @@ class VirtualClock(SystemClock):
 def test_a_large_page_uses_up_the_bytes_of_the_seconds_to_come(rig):
     for number in range(4):
         put(rig.client, rig.stream, [(f"k{number}", "x" * (1024 * 1024 - 2))])
-    shard = rig.read(fetch_count_max=2)
-    shard._options = replace(shard._options, read_bytes_per_s_max=2 * 1024 * 1024, spacing_s=0.2)
-    clock = shard._clock = VirtualClock()
+    clock = VirtualClock()
+    shard = rig.read(fetch_count_max=2, clock=clock, read_bytes_per_s_max=2 * 1024 * 1024, spacing_s=0.2)
     read_at_s = []
     for page in shard.pages():
         read_at_s.append(clock.now_s)
