@@ -10,7 +10,7 @@ NAMES = [name for name in vars(limits) if name.isupper() and name not in {"KIB",
 
 
 def test_every_limit_says_its_unit_last():
-    units = r"_(BYTES|COUNT|CHARS|DIGITS|PER_S|S)(_MAX|_MIN)?$"
+    units = r"_(BYTES|COUNT|CHARS|DIGITS|PER_S|S|MS)(_MAX|_MIN)?$"
     assert [name for name in NAMES if not re.search(units, name)] == []
 
 
