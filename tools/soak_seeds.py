@@ -1,6 +1,6 @@
 """Run seeds of the simulator on all cores, from where the last run ended.
 
-`python tools/soak_seeds.py --seeds 2000 [--state .soak-seeds.json]` runs so many seeds of consumers and as many of Spark queries, and
+`python tools/soak_seeds.py --seeds 2000 [--state .soak-seeds.json]` runs so many seeds of each kind of world, and
 notes in the state file how far it came: ended at any moment, it goes on there. A seed that breaks an invariant is told in plain words,
 and printed as a test with as few faults as still break it. The exit code is 1 when there was one, and 130 after Ctrl-C.
 """
@@ -19,12 +19,13 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
+from penstock.sim.faults import Scenario
 from penstock.sim.run import SeedResult, run_scenario
+from penstock.sim.seed_kinds import DRAW
 from penstock.sim.shrinking import as_test, shrink
 
-KINDS = {"consumers": draw_scenario, "queries": draw_query_scenario}
-BEGIN = {"consumers": 350, "queries": 240}
+KINDS = {kind.value: draw for kind, draw in DRAW.items()}
+BEGIN = {"consumers": 350, "queries": 240, "kcl3": 100}
 """The seeds before are run by the tests."""
 CHUNK = 20
 STORY_LINES = 60
@@ -53,7 +54,7 @@ def _describe(kind: str, scenario: Scenario, result: SeedResult) -> str:
         return violation is not None and violation.invariant == broken
 
     smaller = shrink(scenario, breaks)
-    test = as_test(smaller, scenario, queries=kind == "queries")
+    test = as_test(smaller, scenario, KINDS[kind])
     story = "\n".join(f"  {line}" for line in run_scenario(smaller).story(STORY_LINES))
     return f"seed {scenario.seed} of {kind}: {result.violation}\n{story}\n\n{test}\n"
 

@@ -307,14 +307,16 @@ def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: Ba
     return SendToDeadLetter(len(piece.records))
 
 
-def _forget_the_place_inside(self: ShardRun, unread: Any, records: Any) -> Any:
-    del self, unread
-    return records
+def _forget_the_place_inside(self: ShardRun, records: Any) -> int:
+    del self, records
+    return 0
 
 
-def _skip_the_rest_of_the_aggregate(self: ShardRun, unread: Any, records: Any) -> Any:
+def _skip_the_rest_of_the_aggregate(self: ShardRun, records: Any) -> int:
     start = self._start.sequence_number
-    return [] if start is not None and int(start) == int(unread.sequence_number) else records
+    if start is None or self._taken_through != self._start:
+        return 0
+    return sum(1 for record in records if int(record.sequence_number) == int(start))
 
 
 def _term_of_anybody(self: Lease) -> float:
@@ -388,7 +390,7 @@ MUTANTS = (
         "several: sub-sequence numbers are not stored",
         1,
         ShardRun,
-        "_without_done",
+        "_done_count",
         _forget_the_place_inside,
     ),
     Mutant(
@@ -396,7 +398,7 @@ MUTANTS = (
         "AFTER_SEQUENCE_NUMBER behind a checkpoint inside an aggregate",
         1,
         ShardRun,
-        "_without_done",
+        "_done_count",
         _skip_the_rest_of_the_aggregate,
     ),
     Mutant(

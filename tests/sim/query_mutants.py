@@ -7,7 +7,9 @@ from dataclasses import replace
 from penstock.core.batches import claims, query_shards
 from penstock.core.batches.claims import (
     BatchStart,
+    ClaimedElsewhere,
     ReadFreely,
+    ReadTo,
     RefusedClaim,
     StartReason,
     judge_refused_claim,
@@ -214,6 +216,19 @@ def ends_at_an_unknown_shard(self, error):
 # --- what fresh eyes found ----------------------------------------------------------------------------------
 
 
+def forgets_what_it_gives_back(self, key):
+    """A shard that comes back before the next batch begins where its row says, though it was read further."""
+    event = GIVE_BACK(self, key)
+    self._given_back.pop(key, None)
+    return event
+
+
+def finds_its_batch_empty(lease, execution):
+    """A task that finds the claim of another driver takes its batch for one that holds nothing."""
+    plan = plan_read(lease, execution)
+    return ReadTo(execution.start) if isinstance(plan, ClaimedElsewhere) else plan
+
+
 def leaves_no_end_to_fix(self, start, rows):
     """A batch that Spark has committed and no action has read is offered again."""
     return []
@@ -239,6 +254,7 @@ def refuses_nothing(*_args, **_kwargs):
     return
 
 
+GIVE_BACK = QueryShards._give_back
 KEEP_REST = ClaimedRead._keep_rest
 POSITION_OF = page_limits.position_of
 COUNT_DONE = arrow_records._count_done
@@ -429,6 +445,22 @@ QUERY_MUTANTS = (
         ShardReader,
         "_on_unknown",
         ends_at_an_unknown_shard,
+    ),
+    Mutant(
+        "a second driver finds its batch empty",
+        "this query: second drivers",
+        297,
+        claimed_read,
+        "plan_read",
+        finds_its_batch_empty,
+    ),
+    Mutant(
+        "what was given back is forgotten",
+        "this query",
+        296,
+        QueryShards,
+        "_give_back",
+        forgets_what_it_gives_back,
     ),
     Mutant(
         "rows that were left unread are offered again",

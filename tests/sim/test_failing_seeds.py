@@ -74,7 +74,7 @@ def test_a_failing_seed_is_shrunk_to_a_test_that_fails_too():
         smaller = shrink(drawn, lambda scenario: run_scenario(scenario).violation is not None, runs_max=12)
         result = run_scenario(smaller)
     assert result.story()
-    text = as_test(smaller, drawn, queries=False)
+    text = as_test(smaller, drawn, draw_scenario)
     assert f"draw_scenario({mutant.seed})" in text
     ran = []
     names = {"draw_scenario": draw_scenario, "replace": replace, "show": str}

@@ -5,12 +5,14 @@ from functools import partial
 
 import pytest
 
-from penstock.sim.run import run_query_seed, run_seed
+from penstock.sim.run import run_kcl3_seed, run_query_seed, run_seed
+from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 
 BLOCK = 5
 WORKERS = range(60, 350, BLOCK)
 PUSHED = range(10, 50, BLOCK)
+KCL3 = range(15, 45, BLOCK)
 QUERIES = range(20, 240, BLOCK)
 
 
@@ -38,6 +40,11 @@ def test_no_invariant_is_broken_in_any_of_many_seeds(begin):
     check(run_seed, begin)
 
 
+@pytest.mark.parametrize("begin", KCL3)
+def test_no_invariant_is_broken_in_fleets_that_a_kcl_3_worker_leads(begin):
+    check(run_kcl3_seed, begin)
+
+
 @pytest.mark.parametrize("begin", QUERIES)
 def test_no_guarantee_of_a_query_is_broken_in_any_of_many_seeds(begin, met_by_queries):
     met_by_queries[begin] = check(run_query_seed, begin)
@@ -62,4 +69,4 @@ def test_subscriptions_brought_pages_in_both_ways(events_pushed):
 def test_everything_that_is_expected_of_queries_came_up_in_them(met_by_queries):
     if len(met_by_queries) < len(QUERIES):
         pytest.skip("only a part of the seeds was run, or some of them failed")
-    assert never_met(sum(met_by_queries.values(), Counter()), queries=True) == []
+    assert never_met(sum(met_by_queries.values(), Counter()), SeedKind.QUERIES) == []

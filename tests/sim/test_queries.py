@@ -24,6 +24,7 @@ from penstock.sim.query import LogConflict, QueryLog
 from penstock.sim.query_checkers import QUERIES
 from penstock.sim.query_loss_checkers import QueryLossesTold
 from penstock.sim.run import run_query_seed, run_seed
+from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 from penstock.spark.task_subscription import TaskSubscription
 
@@ -409,4 +410,4 @@ def test_the_command_runs_fleets_of_queries(capsys):
     summary = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (summary["seeds"], summary["violations"]) == (5, 0)
     assert summary["met"]["task: ReadFreely"] > 0
-    assert set(summary["never_met"]) == set(never_met(summary["met"], queries=True))
+    assert set(summary["never_met"]) == set(never_met(summary["met"], SeedKind.QUERIES))

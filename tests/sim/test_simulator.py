@@ -14,6 +14,7 @@ from penstock.sim.faults import FaultPlan, draw_query_scenario, draw_scenario
 from penstock.sim.history import name_of
 from penstock.sim.query_plan import CALM, QueryPlan
 from penstock.sim.run import run_scenario, run_seed
+from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import expected, never_met
 from penstock.sim.world import World
 from sim.calm import calm
@@ -97,12 +98,12 @@ def test_every_kind_of_event_happens_within_a_few_seeds(runs):
 
 def test_every_fault_and_refusal_is_counted_and_comes_up_within_a_few_seeds(runs):
     met = sum((result.met for result in runs), Counter())
-    assert never_met(met, queries=False) == []
+    assert never_met(met, SeedKind.CONSUMERS) == []
 
 
 def test_what_never_came_up_is_named():
-    assert never_met([], queries=False) == list(expected(queries=False))
-    assert "refusal: COUNTER" not in never_met(["refusal: COUNTER of Take"], queries=False)
+    assert never_met([], SeedKind.CONSUMERS) == list(expected(SeedKind.CONSUMERS))
+    assert "refusal: COUNTER" not in never_met(["refusal: COUNTER of Take"], SeedKind.CONSUMERS)
 
 
 def test_fifty_workers_on_an_empty_table_list_a_few_times_and_each_at_most_once():

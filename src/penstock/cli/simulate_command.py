@@ -41,6 +41,11 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="fleets of Spark queries and consumers instead of consumers alone (needs pyarrow)",
     )
+    parser.add_argument(
+        "--kcl3",
+        action="store_true",
+        help="native fleets of Java KCL 3 workers, one of which leads, with consumers in them",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -83,16 +88,16 @@ def run(args: argparse.Namespace) -> int:
 
 def _run_seeds(args: argparse.Namespace) -> int:
     from penstock.sim.run import run_seeds
+    from penstock.sim.seed_kinds import SeedKind
     from penstock.sim.situations import never_met
 
+    kind = next((kind for kind in SeedKind if getattr(args, kind.value, False)), SeedKind.CONSUMERS)
     bar = ProgressBar(args.seeds, sys.stderr) if sys.stderr.isatty() and not args.json else None
     began_s = time.monotonic()
     violations = 0
     virtual_s = 0.0
     met: Counter[str] = Counter()
-    for count, result in enumerate(
-        run_seeds(range(args.start, args.start + args.seeds), queries=args.queries), start=1
-    ):
+    for count, result in enumerate(run_seeds(range(args.start, args.start + args.seeds), kind), start=1):
         virtual_s += result.virtual_s
         violations += result.violation is not None
         met += result.met
@@ -101,7 +106,7 @@ def _run_seeds(args: argparse.Namespace) -> int:
         if args.json:
             print(json.dumps(_describe(result, args.history)), flush=True)
         elif result.violation is not None:
-            _show(result, args.history, queries=args.queries)
+            _show(result, args.history, "" if kind is SeedKind.CONSUMERS else f" --{kind.value}")
         if bar is not None:
             bar.draw(count, f"{count}/{args.seeds} seeds, {violations} violations")
     if bar is not None:
@@ -109,10 +114,10 @@ def _run_seeds(args: argparse.Namespace) -> int:
     per_s = args.seeds / max(time.monotonic() - began_s, 1e-9)
     if args.json:
         summary = {"seeds": args.seeds, "violations": violations, "seeds_per_s": round(per_s, 1)}
-        came_up = {"met": dict(sorted(met.items())), "never_met": never_met(met, queries=args.queries)}
+        came_up = {"met": dict(sorted(met.items())), "never_met": never_met(met, kind)}
         print(json.dumps({**summary, "virtual_hours": round(virtual_s / 3600, 2), **came_up}))
     else:
-        _show_met(met, never_met(met, queries=args.queries))
+        _show_met(met, never_met(met, kind))
         print(f"{virtual_s / 3600:.1f} virtual hours")
         print(f"{args.seeds} seeds, {violations} violations, {per_s:.1f} seeds/s")
     return 1 if violations else 0
@@ -137,6 +142,8 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
+    if args.queries and args.kcl3:
+        raise OptionError("--queries and --kcl3 are different worlds: choose one")
     if args.queries and find_spec("pyarrow") is None:
         raise OptionError(
             "--queries runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"
@@ -164,9 +171,8 @@ def _describe(result: SeedResult, line_count: int) -> dict[str, object]:
     return document
 
 
-def _show(result: SeedResult, line_count: int, *, queries: bool) -> None:
+def _show(result: SeedResult, line_count: int, kind: str) -> None:
     print(f"seed {result.seed}: {result.violation}")
     for line in result.story(line_count):
         print(f"  {line}")
-    kind = " --queries" if queries else ""
     print(f"  again: penstock simulate{kind} --seeds 1 --start {result.seed} --history 200")

@@ -123,6 +123,10 @@ class OneOwner(Checker):
             return
         if before.reader in self._unanswering or {before.reader, name_of(who)} & self.history.foreign:
             return
+        if (
+            name_of(who) in self.history.leaders
+        ):  # a KCL 3 leader assigns by the owners that it saw, not by the counter
+            return
         if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Final, Literal
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.core.reading.delivery_calls import DeliveryOptions
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
+from penstock.sim.kcl3_plan import Kcl3Plan
 from penstock.sim.query_plan import CALM, QueryPlan, draw_query_plan
 
 EPOCH_MS = 1_700_000_000_000
@@ -26,6 +27,8 @@ STREAM = StreamIdentity("arn", 1)
 """The stream of every simulation."""
 
 
+SETTLE_MAX_S: Final = 240.0
+"""Some generations of shards one after the other, a failover (lease duration plus a round, twice), and the filling of holes."""
 DELIVERY = DeliveryOptions(batch_records_max=5, checkpoint_interval_s=0.0, backoff_max_s=4.0)
 """How a handler is called where the seed does not decide it: few records at once, a checkpoint after each call."""
 
@@ -85,6 +88,8 @@ class Scenario:
         delivery: How handlers of consumers are called, and what follows when they fail.
         on_data_loss: What readers of consumers do where records are gone.
         retention_s: How long the stream keeps a record; None is for ever.
+        kcl3: The KCL 3 workers of the fleet, or None.
+        settle_max_s: So long after the faults' end everything must be read and balanced.
     """
 
     seed: int
@@ -105,6 +110,8 @@ class Scenario:
     delivery: DeliveryOptions = DELIVERY
     on_data_loss: Literal["fail", "warn"] = "warn"
     retention_s: float | None = None
+    kcl3: Kcl3Plan | None = None
+    settle_max_s: float = SETTLE_MAX_S
 
 
 def draw_scenario(seed: int) -> Scenario:

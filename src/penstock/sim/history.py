@@ -61,6 +61,8 @@ class History:
     retention_ms: int | None = None
     limits: dict[str, int] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
+    leaders: set[str] = field(default_factory=set)
+    """Workers of the KCL that have led a native fleet."""
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)
@@ -240,6 +242,9 @@ class History:
         self.alive.discard(who)
         for found in [reader for reader in self.readers if reader[0] == who]:
             del self.readers[found]
+
+    def _on_leads(self, who: str) -> None:
+        self.leaders.add(name_of(who))
 
     def _on_healed(self) -> None:
         self.healed_s = self.now

@@ -9,21 +9,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from penstock.sim.checker import Violation
+from penstock.sim.checker import Checker, Violation
 from penstock.sim.checkers import NothingLost, Suite
 from penstock.sim.environment import show_entry
 from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry
+from penstock.sim.kcl3_checkers import LeftToTheLeader
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
 from penstock.sim.query_checkers import QUERIES, OnceEach
 from penstock.sim.query_loss_checkers import QueryLossesTold
+from penstock.sim.seed_kinds import DRAW, SeedKind, draw_kcl3_scenario
 from penstock.sim.situations import Situations
 from penstock.sim.story import tell
 from penstock.sim.world import World
 
-SETTLE_MAX_S: Final = 240.0
-"""So long after the faults' end everything must be read and balanced: some generations of shards one after the
-other, a failover (lease duration plus a round, twice), and the filling of holes."""
 _READ_WITHIN_S: Final = 25.0
 """So long after a record was put on a fleet at rest it must be handled."""
 _STEP_S: Final = 5.0
@@ -61,9 +60,14 @@ class SeedResult:
 def run_scenario(scenario: Scenario) -> SeedResult:
     """Run one scenario to its verdict; stops at the first violation."""
     retention_ms = None if scenario.retention_s is None else int(scenario.retention_s * 1000)
+    more: tuple[type[Checker], ...] = (LossesTold, OnlyFailuresAreGivenUp, OnceEach)
+    if scenario.queries:
+        more = (*QUERIES, QueryLossesTold)
+    elif scenario.kcl3 is not None:
+        more = (*more, LeftToTheLeader)
     suite = Suite(
         scenario.options,
-        (*QUERIES, QueryLossesTold) if scenario.queries else (LossesTold, OnlyFailuresAreGivenUp, OnceEach),
+        more,
         retention_ms,
         dict(scenario.limits),
         scenario.foreign,
@@ -102,7 +106,7 @@ def _judge(world: World, suite: Suite) -> SeedResult:
     healed_s = world.now
     if suite.violation is None:
         world.heal()
-        while suite.violation is None and world.now < healed_s + SETTLE_MAX_S:
+        while suite.violation is None and world.now < healed_s + scenario.settle_max_s:
             _run_until(world, suite, world.now + _STEP_S)
             if suite.is_settled():
                 break
@@ -113,6 +117,8 @@ def _judge(world: World, suite: Suite) -> SeedResult:
         suite.expect_quiet()
         _run_until(world, suite, world.now + scenario.quiet_rounds * scenario.options.interval_s)
         suite.finish()
+    if scenario.kcl3 is not None:
+        suite.finish((LeftToTheLeader,))
     if suite.violation is None and scenario.with_readers and scenario.records_per_s:
         world.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
@@ -141,6 +147,11 @@ def run_seed(seed: int) -> SeedResult:
     return run_scenario(draw_scenario(seed))
 
 
+def run_kcl3_seed(seed: int) -> SeedResult:
+    """Run the scenario with a native KCL 3 fleet that a seed draws."""
+    return run_scenario(draw_kcl3_scenario(seed))
+
+
 def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:
     """Run the scenario with Spark queries that a seed draws.
 
@@ -153,7 +164,7 @@ def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedR
     return run_scenario(replace(scenario, query_plan=plan))
 
 
-def run_seeds(seeds: Iterable[int], *, queries: bool = False) -> Iterator[SeedResult]:
-    """Run seeds one after the other, with fleets of plain consumers or of Spark queries and consumers."""
+def run_seeds(seeds: Iterable[int], kind: SeedKind = SeedKind.CONSUMERS) -> Iterator[SeedResult]:
+    """Run seeds of a kind one after the other."""
     for seed in seeds:
-        yield run_query_seed(seed) if queries else run_seed(seed)
+        yield run_scenario(DRAW[kind](seed))

@@ -38,7 +38,9 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     plain = [name for name in scenario.workers if name not in scenario.queries]
     for name in reversed(plain if len(scenario.workers) > 1 else []):
         workers = tuple(each for each in scenario.workers if each != name)
-        yield replace(scenario, workers=workers, foreign=scenario.foreign - {name})
+        yield replace(
+            scenario, workers=workers, foreign=scenario.foreign - {name}, leavers=scenario.leavers - {name}
+        )
     simple: dict[str, Any] = {"limits": (), "delivery": DELIVERY, "retention_s": None}
     for name, value in simple.items():
         if getattr(scenario, name) != value:
@@ -55,14 +57,13 @@ def _changed(value: Any, default: Any) -> list[str]:
     return [each.name for each in fields(value) if getattr(value, each.name) != getattr(default, each.name)]
 
 
-def as_test(scenario: Scenario, drawn: Scenario, *, queries: bool) -> str:
+def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]) -> str:
     """Return a test that runs a scenario, written as what differs from the one that its seed draws."""
-    draw = "draw_query_scenario" if queries else "draw_scenario"
     changes = [f"        {name}={_show(getattr(scenario, name))}," for name in _changed(scenario, drawn)]
     return "\n".join(
         [
             f"def test_seed_{scenario.seed}_stays_clean():",
-            f"    drawn = {draw}({scenario.seed})",
+            f"    drawn = {draw.__name__}({scenario.seed})",
             *(
                 ["    scenario = replace(", "        drawn,", *changes, "    )"]
                 if changes

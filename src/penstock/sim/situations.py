@@ -12,12 +12,15 @@ from dataclasses import fields
 from typing import Any, Final
 
 from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
+from penstock.core.leases.kcl3_fleet import FleetMode
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Refusal, Take
+from penstock.core.leases.lease_writes import Refusal, Release, Take
 from penstock.core.position import Position
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
+from penstock.sim.kcl3_plan import Kcl3Plan
 from penstock.sim.query_plan import QueryPlan
+from penstock.sim.seed_kinds import SeedKind
 
 _NOT_COUNTED: Final = frozenset({"pause_max_s", "clock_rate_spread", "wall_jumps", "latency_max_s"})
 _FAULTS_OF_QUERIES: Final = frozenset({"unknown_shard", "lost_iterator", "early_tip"})
@@ -63,7 +66,31 @@ _BATCH_GONE: Final = "situation: a batch begins at a record that has left the st
 _BATCH_LOSS: Final = "situation: a batch goes on behind a loss"
 _GHOST: Final = "situation: a worker goes for good while another has not answered it"
 _SITUATIONS_OF_CONSUMERS: Final = (_TRIMMED, _EXPIRED, _LOSS, _DEAD, _STOPPED, _INSIDE, _GHOST)
+_LEADS: Final = "situation: a worker becomes the leader"
+_LEADS_NO_MORE: Final = "situation: a leader loses its lock"
+_LEADER_GONE: Final = "situation: the leader goes without a word"
+_ASSIGNED: Final = "situation: the leader assigns a free lease"
+_ASKED: Final = "situation: the leader asks for a lease"
+_FORCED: Final = "situation: the leader assigns what was not handed over"
+_TO_PENSTOCK: Final = "situation: a KCL 3 worker hands a lease to a Penstock worker"
+_TO_KCL: Final = "situation: a Penstock worker hands a lease to a KCL 3 worker"
+_LEADERLESS_TAKE: Final = "situation: a Penstock worker takes a free lease while nobody leads"
+_SITUATIONS_OF_KCL3: Final = (
+    _LEADS,
+    _LEADS_NO_MORE,
+    _LEADER_GONE,
+    _ASSIGNED,
+    _ASKED,
+    _FORCED,
+    _TO_PENSTOCK,
+    _TO_KCL,
+    _LEADERLESS_TAKE,
+)
+_BY_LEADER: Final = {"leader assigns": _ASSIGNED, "leader asks": _ASKED, "leader forces": _FORCED}
+_NOT_OF_KCL3: Final = frozenset({"fault: table_drops_per_min", "fault: rows_of_others"})
 _COUNTED_LINES: Final = {
+    "leads": _LEADS,
+    "leads_no_more": _LEADS_NO_MORE,
     "trimmed": _TRIMMED,
     "expired": _EXPIRED,
     "loss": _LOSS,
@@ -87,12 +114,17 @@ _SITUATIONS: Final = (
 )
 
 
-def expected(*, queries: bool) -> tuple[str, ...]:
-    """Return what a run of many seeds must meet, of plain workers or of queries and workers."""
-    others = _FAULTS_OF_CONSUMERS if queries else _FAULTS_OF_QUERIES
+def expected(kind: SeedKind) -> tuple[str, ...]:
+    """Return what a run of many seeds of a kind must meet."""
+    others = _FAULTS_OF_CONSUMERS if kind is SeedKind.QUERIES else _FAULTS_OF_QUERIES
     faults = [each.name for each in fields(FaultPlan) if each.name not in others]
     known = [f"fault: {name}" for name in faults if name not in _NOT_COUNTED]
-    if not queries:
+    if kind is SeedKind.KCL3:
+        known = [fault for fault in known if fault not in _NOT_OF_KCL3]
+        of_fleet = [f"fault: {each.name}" for each in fields(Kcl3Plan) if each.name.endswith("_per_min")]
+        modes = [f"fleet: {mode.name}" for mode in (FleetMode.OWN, FleetMode.LED, FleetMode.LEADERLESS)]
+        return (*known, *of_fleet, *modes, *_SITUATIONS_OF_KCL3)
+    if kind is SeedKind.CONSUMERS:
         return (*known, *(f"refusal: {reason.name}" for reason in _OF_ALL), *_SITUATIONS_OF_CONSUMERS)
     plan = [each.name for each in fields(QueryPlan) if each.name not in _OF_A_PLAN]
     return (
@@ -111,10 +143,10 @@ def expected(*, queries: bool) -> tuple[str, ...]:
     )
 
 
-def never_met(met: Iterable[str], *, queries: bool) -> list[str]:
+def never_met(met: Iterable[str], kind: SeedKind) -> list[str]:
     """Return what of the expected did not come up."""
     found = list(met)
-    return [each for each in expected(queries=queries) if not any(key.startswith(each) for key in found)]
+    return [each for each in expected(kind) if not any(key.startswith(each) for key in found)]
 
 
 class Situations:
@@ -135,6 +167,9 @@ class Situations:
         self._rows: dict[str, Lease] = {}
         self._alive: set[str] = set()
         self._gone: dict[str, int] = {}
+        self._kcl3 = frozenset[str]() if scenario.kcl3 is None else scenario.kcl3.workers
+        self._leaders: set[str] = set()
+        self._modes: dict[str, str] = {}
 
     def see(self, entry: HistoryEntry) -> None:
         """Look at one line."""
@@ -156,6 +191,8 @@ class Situations:
         self._running.pop(who, None)
         if how == "crashed":
             self._met["fault: crashes_per_min"] += 1
+            self._met[_LEADER_GONE] += who in self._leaders
+        self._leaders.discard(who)
         name = name_of(who)
         asked = [row for row in self._rows.values() if row.owner == name and row.checkpoint_owner is not None]
         if asked and name in self._scenario.leavers:
@@ -180,6 +217,29 @@ class Situations:
         self._running[who] = (batch, keys)
         if self._ran.setdefault((name_of(who), batch), who) != who:
             self._met[_REPEATED] += 1
+
+    def _on_leads(self, _now: float, who: str) -> None:
+        self._leaders.add(who)
+
+    def _on_leads_no_more(self, _now: float, who: str, _why: str) -> None:
+        self._leaders.discard(who)
+
+    def _on_led(self, _now: float, _who: str, what: str, _key: str, _reader: str | None, _to: str) -> None:
+        self._met[_BY_LEADER[what]] += 1
+
+    def _on_report(self, _now: float, who: str, topic: str, reason: str, _key: str | None) -> None:
+        if topic == "FLEET" and name_of(who) not in self._kcl3:
+            self._modes[who] = reason
+            self._met[f"fleet: {reason.upper()}"] += 1
+
+    def _see_change(self, who: str, write: Any, before: Lease, after: Lease) -> None:
+        """Count what changes hands in a fleet of KCL 3 workers."""
+        if isinstance(write, Release) and after.owner is not None:
+            pair = (name_of(who) in self._kcl3, after.owner in self._kcl3)
+            self._met[_TO_PENSTOCK] += pair == (True, False)
+            self._met[_TO_KCL] += pair == (False, True)
+        if isinstance(write, Take) and before.reader is None and write.worker == name_of(who):
+            self._met[_LEADERLESS_TAKE] += self._modes.get(who) == "leaderless"
 
     def _on_trimmed(self, _now: float, key: str, _count: int, last: int) -> None:
         self._gone[key] = last
@@ -211,6 +271,8 @@ class Situations:
             self._rows.pop(write.key, None)
             return
         self._rows[write.key] = after
+        if before is not None and self._kcl3:
+            self._see_change(who, write, before, after)
         if not isinstance(write, Take) or before is None or before.reader == write.worker:
             return
         if name_of(who) in self._scenario.foreign:

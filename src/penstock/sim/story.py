@@ -25,7 +25,18 @@ from penstock.sim.history import HistoryEntry
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 _OF_EVERYBODY: Final = frozenset(
-    {"healed", "table_dropped", "up", "down", "pause", "stopping", "restored", "copied"}
+    {
+        "healed",
+        "table_dropped",
+        "up",
+        "down",
+        "pause",
+        "stopping",
+        "restored",
+        "copied",
+        "leads",
+        "leads_no_more",
+    }
 )
 """What concerns every shard."""
 
@@ -100,6 +111,11 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "stopping": lambda who: f"{who} is asked to stop",
     "pause": lambda who, until_s: f"{who} stands still until {until_s:.2f} s",
     "healed": lambda: "the faults end",
+    "leads": lambda who: f"{who} becomes the leader",
+    "leads_no_more": lambda who, why: f"{who} leads no more: {why}",
+    "led": lambda who, what, key, reader, to: (
+        f"{what} {key}, which {reader or 'nobody'} reads, for {to} ({who})"
+    ),
     "wall_jump": lambda offset_ms: f"the time of day is {offset_ms / 1000:.0f} s off from now on",
     "shard": lambda key, parents: f"{key} is born" + (f" of {' and '.join(parents)}" if parents else ""),
     "closed": lambda key: f"{key} is closed",

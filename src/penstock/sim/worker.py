@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
@@ -19,8 +19,13 @@ from penstock.core.leases.coordinator_effects import (
     EnsureTable,
     ExtendDelivery,
     FetchLease,
+    FindOwnLeases,
+    FleetRefused,
+    LeaveFleet,
     ListShards,
+    LookAtFleet,
     Report,
+    ReportWorker,
     ScanTable,
     StartReader,
     Stopped,
@@ -30,9 +35,14 @@ from penstock.core.leases.coordinator_effects import (
 from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
+    FleetLeft,
+    FleetNotSeen,
+    FleetSeen,
     LeaseFetched,
     ListingDone,
     ListingFailed,
+    OwnLeasesFound,
+    OwnLeasesNotFound,
     Problem,
     ReadersFound,
     ScanDone,
@@ -40,10 +50,12 @@ from penstock.core.leases.coordinator_events import (
     StopRequested,
     TableReady,
     Tick,
+    WorkerReported,
     WriteDone,
     WriteOutcome,
 )
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.kcl3_fleet import stats_to_report
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Refused
 from penstock.core.starting import with_moment
@@ -51,6 +63,8 @@ from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
 from penstock.sim.reader import SimReader
 from penstock.sim.table import unasked
+
+_UTILISATION: Final = 40.0
 
 
 class SimWorker(SimProcess):
@@ -84,6 +98,11 @@ class SimWorker(SimProcess):
             StopReader: self._stop_reader,
             ExtendDelivery: self._extend,
             AuditReaders: self._audit,
+            LookAtFleet: self.look_at_fleet,
+            ReportWorker: self.report_worker,
+            FindOwnLeases: self.find_own_leases,
+            LeaveFleet: self.leave_fleet,
+            FleetRefused: self._fleet_refused,
             Report: self._report,
             Stopped: self._stopped,
         }
@@ -157,12 +176,13 @@ class SimWorker(SimProcess):
     def _write(self, effect: WriteLease) -> None:
         self.call(
             f"write {type(effect.write).__name__}",
-            lambda: self._as_seen(self.world.serve_write(self.who, effect.write)),
+            lambda: self.as_seen(self.world.serve_write(self.who, effect.write)),
             lambda outcome: self.feed(WriteDone(effect.write_id, effect.write, outcome)),
             effect.write.key,
         )
 
-    def _as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
+    def as_seen(self, outcome: WriteOutcome) -> WriteOutcome:
+        """Return the answer to a write as this worker understands it."""
         if self._hears_asks:
             return outcome
         if isinstance(outcome, Applied) and outcome.lease is not None:
@@ -209,6 +229,47 @@ class SimWorker(SimProcess):
 
     def _ensure(self, _: EnsureTable) -> None:
         self.call("ensure", self.world.serve_ensure, lambda _result: self.feed(TableReady()))
+
+    # --- KCL 3 workers --------------------------------------------------------------------------------
+
+    def look_at_fleet(self, effect: LookAtFleet) -> None:
+        """Read what KCL 3 workers keep beside the leases."""
+
+        def answer(result: Any) -> None:
+            if isinstance(result, Problem):
+                self.feed(FleetNotSeen(result))
+            else:
+                self.feed(FleetSeen(result, self.world.wall_ms() / 1000))
+
+        self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(effect.workers), answer)
+
+    def report_worker(self, effect: ReportWorker) -> None:
+        """Write this worker's report."""
+        cpu = (_UTILISATION,) if effect.measures_cpu else None
+        stats = stats_to_report(self.name, self.world.wall_ms() / 1000, cpu, is_full=effect.is_full)
+        self.call(
+            "report",
+            lambda: self.world.kcl3.serve_report(stats),
+            lambda problem: self.feed(WorkerReported(problem)),
+        )
+
+    def leave_fleet(self, effect: LeaveFleet) -> None:
+        """Take this worker's report back."""
+        del effect
+        withdraw = self.world.kcl3.serve_withdrawal
+        self.call("leave fleet", lambda: withdraw(self.name), lambda _result: self.feed(FleetLeft()))
+
+    def find_own_leases(self, effect: FindOwnLeases) -> None:
+        """Find this worker's leases by the index."""
+
+        def answer(result: Any) -> None:
+            is_found = not isinstance(result, Problem)
+            self.feed(OwnLeasesFound(result) if is_found else OwnLeasesNotFound(result))
+
+        self.call("find own", lambda: self.world.kcl3.serve_leases_of(self.name, effect.known), answer)
+
+    def _fleet_refused(self, effect: FleetRefused) -> None:
+        self.world.note("report", self.who, "FLEET_REFUSED", effect.why.value, None)
 
     # --- readers --------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from penstock.core.position import TRIM_HORIZON
 from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
+from penstock.sim.kcl3_worker import Kcl3Worker
 from penstock.sim.process import SimProcess
 from penstock.sim.worker import SimWorker
 
@@ -33,6 +34,8 @@ class World(Environment):
         self._quiet_until = 0.0
         self._left: set[str] = set()
         self.table.foreign = set(scenario.foreign)
+        if scenario.kcl3 is not None:
+            self.table.foreign |= scenario.kcl3.workers
         if scenario.options.policy is not BalancePolicy.KCL2:
             self.table.deaf = set(scenario.foreign)
 
@@ -47,7 +50,7 @@ class World(Environment):
         for name in self.scenario.workers:
             # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
             start_s = 4.0 + chance.uniform(0.0, self.scenario.start_spread_s)
-            if name in self.scenario.leavers:
+            if self.table.deaf and name in self.scenario.leavers:
                 start_s = self.scenario.safety_s - chance.uniform(1.0, 30.0)
             self.schedule(start_s, self.start_worker, name)
         for rate, action in self.recurring():
@@ -58,7 +61,7 @@ class World(Environment):
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
         """Return what happens again and again, and how often a minute."""
-        faults = self.faults
+        faults, kcl3 = self.faults, self.scenario.kcl3
         return [
             (faults.crashes_per_min, self._crash),
             (faults.stops_per_min, self._stop),
@@ -70,6 +73,8 @@ class World(Environment):
             (6.0 if faults.wall_jumps else 0.0, self._jump_wall),
             (faults.quiet_streams_per_min, self._fall_silent),
             (faults.denials_per_min, self._deny),
+            (0.0 if kcl3 is None else kcl3.leader_deaths_per_min, self._kill_leader),
+            (0.0 if kcl3 is None else kcl3.leader_moves_per_min, self._depose_leader),
         ]
 
     def _recur(self, per_min: float, action: Callable[[], None]) -> None:
@@ -197,7 +202,10 @@ class World(Environment):
 
     def make_worker(self, name: str) -> SimProcess:
         """Return a new process of this name, not begun yet."""
-        return SimWorker(self, name, self.next_incarnation(name), self.on_worker_gone)
+        incarnation, plan = self.next_incarnation(name), self.scenario.kcl3
+        if plan is not None and name in plan.workers:
+            return Kcl3Worker(self, name, incarnation, self.on_worker_gone, plan.lock_s)
+        return SimWorker(self, name, incarnation, self.on_worker_gone)
 
     def next_incarnation(self, name: str) -> int:
         """Return the number of the next life under a name."""
@@ -244,6 +252,22 @@ class World(Environment):
 
     def _throttle(self) -> None:
         self.throttled_until = self.now + self.chance.uniform(1.0, 12.0)
+
+    def _leader(self) -> Kcl3Worker | None:
+        kcl3 = [worker for worker in self.workers.values() if isinstance(worker, Kcl3Worker)]
+        return next((worker for worker in kcl3 if worker.leadership.is_leader), None)
+
+    def _kill_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self.met["fault: leader_deaths_per_min"] += 1
+            self.on_worker_gone(leader, "crashed")
+
+    def _depose_leader(self) -> None:
+        leader = self._leader()
+        if leader is not None:
+            self.met["fault: leader_moves_per_min"] += 1
+            leader.leadership.resign()
 
     def _jump_wall(self) -> None:
         self.wall_offset_ms = self.chance.randint(-3_600_000, 3_600_000)

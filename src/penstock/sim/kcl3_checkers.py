@@ -1,0 +1,83 @@
+"""What a member of a native KCL 3 fleet owes its leader, as a checker over the history."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import End, RequestHandover, Take
+from penstock.sim.checker import Broken, Checker
+from penstock.sim.history import History, name_of
+
+_UNDER_WAY_S: Final = 10.0
+"""A write that was begun before its worker knew of a leader has arrived by then, also where it came late."""
+
+_KNOWN_WITHIN_S: Final = 60.0
+"""Two looks at what the KCL's workers keep beside the leases."""
+_TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls take a moment
+
+
+class LeftToTheLeader(Checker):
+    """K1: a Penstock worker that knows of a leader, or that there will be one, moves no lease that somebody reads.
+
+    Free leases are the leader's too while there is one; but whoever ends a shard takes its children.
+    """
+
+    invariant = "K1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._modes: dict[str, tuple[str, float]] = {}
+        self._ended: dict[str, str] = {}
+        self._leader: tuple[str, float] | None = None
+
+    def on_leads(self, who: str) -> None:
+        """Remember who leads, and since when."""
+        self._leader = (who, self.history.now)
+
+    def on_leads_no_more(self, _who: str, _why: str) -> None:
+        """Remember that nobody leads now."""
+        self._leader = None
+
+    def on_down(self, who: str, _how: str) -> None:
+        """Remember that nobody leads now, if it was the leader."""
+        if self._leader is not None and self._leader[0] == who:
+            self._leader = None
+
+    def on_report(self, who: str, topic: str, reason: str, _key: str | None) -> None:
+        """Remember what a worker knows, and since when."""
+        if topic == "FLEET" and reason != "unseen":
+            self._modes[who] = (reason, self.history.now)
+
+    def on_write(self, who: str, write: Any, before: Lease | None, _after: Lease | None) -> None:
+        """Look at every move."""
+        name = name_of(who)
+        if isinstance(write, End):
+            self._ended[write.key] = who
+        if before is None or not isinstance(write, Take | RequestHandover) or name in self.history.leaders:
+            return
+        mode, since_s = self._modes.get(who, ("", 0.0))
+        parents = self.history.shards[write.key].parents
+        is_own = name in (before.owner, before.checkpoint_owner)
+        is_own |= any(self._ended.get(parent) == who for parent in parents)
+        unchanged_s = self.history.now_s_since(self.history.changed_s.get(write.key))
+        is_read = before.reader is not None and unchanged_s < self.options.lease_duration_s * _TOLERANCE
+        is_left = mode == "led" or (mode == "leaderless" and is_read)
+        if is_left and not is_own and self.history.now_s_since(since_s) > _UNDER_WAY_S:
+            what = type(write).__name__
+            raise Broken(f"{who} moves {write.key} ({what}), which is the leader's to assign")
+
+    def at_end(self) -> None:
+        """Whoever has had the time to look knows that somebody leads."""
+        if self._leader is None or self.history.now_s_since(self._leader[1]) < _KNOWN_WITHIN_S:
+            return
+        for who, (mode, since_s) in self._modes.items():
+            is_new = self.history.now_s_since(since_s) < _KNOWN_WITHIN_S
+            if (
+                who in self.history.alive
+                and name_of(who) not in self.history.leaders
+                and mode != "led"
+                and not is_new
+            ):
+                raise Broken(f"{self._leader[0]} leads, and {who} knows no leader: {mode}")

@@ -1,0 +1,132 @@
+"""Native KCL 3 fleets in the simulator: one of the KCL's workers leads, and workers of Penstock's are members that follow."""
+
+from collections import Counter
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import End, RequestHandover, Take
+from penstock.core.position import SHARD_END, TRIM_HORIZON
+from penstock.sim.checker import Broken
+from penstock.sim.history import History
+from penstock.sim.kcl3_checkers import LeftToTheLeader
+from penstock.sim.run import run_kcl3_seed
+from penstock.sim.seed_kinds import SeedKind, draw_kcl3_scenario
+from penstock.sim.situations import expected, never_met
+from sim.kcl3_mutants import KCL3_MUTANTS
+
+SEEDS = 15  # test_many_seeds.py runs the following ones
+SEEDS_MAX = 200
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run_kcl3_seed(seed) for seed in range(SEEDS)]
+
+
+def test_no_invariant_is_broken(runs):
+    for result in runs:
+        told = "\n".join(result.story(60))
+        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+
+
+def test_the_same_seed_gives_the_same_history(runs):
+    assert run_kcl3_seed(5).digest == runs[5].digest
+
+
+def test_every_fleet_has_workers_of_both_kinds():
+    for seed in range(50):
+        scenario = draw_kcl3_scenario(seed)
+        assert 0 < len(scenario.kcl3.workers) < len(scenario.workers)
+
+
+def test_leaders_come_and_go_and_assign_and_leases_are_handed_over_both_ways(runs):
+    met = sum((result.met for result in runs), Counter())
+    missing = never_met(met, SeedKind.KCL3)
+    assert [each for each in missing if each.startswith(("situation: a leader", "fleet: "))] == []
+    for situation in (
+        "situation: a worker becomes the leader",
+        "situation: the leader assigns a free lease",
+        "situation: the leader asks for a lease",
+        "situation: a Penstock worker hands a lease to a KCL 3 worker",
+    ):
+        assert met[situation] > 0, situation
+    assert set(missing) <= set(expected(SeedKind.KCL3))
+
+
+@pytest.mark.parametrize("mutant", KCL3_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant):
+    with mutant.planted():
+        seeds = (mutant.seed, *range(SEEDS_MAX))
+        found = next((seed for seed in seeds if run_kcl3_seed(seed).violation is not None), None)
+    assert found is not None, f"{mutant.name} ({mutant.had_by}) was not found in {SEEDS_MAX} seeds"
+
+
+def test_without_a_planted_bug_the_same_seeds_are_clean():
+    seeds = {mutant.seed for mutant in KCL3_MUTANTS if mutant.seed >= SEEDS}
+    assert [seed for seed in sorted(seeds) if run_kcl3_seed(seed).violation is not None] == []
+
+
+# --- the checker ------------------------------------------------------------------------------------------------
+
+OTHERS = Lease("s", owner="w", counter=1)
+TAKE = ("write", "p#1", Take("s", 1, "p"), OTHERS, Lease("s", owner="p", counter=2))
+ASK = ("write", "p#1", RequestHandover("s", "w", "p"), OTHERS, Lease("s", owner="p", checkpoint_owner="w"))
+TAKE_FREE = ("write", "p#1", Take("s", 1, "p"), Lease("s", counter=1), Lease("s", owner="p", counter=2))
+ENDED = Lease("r", checkpoint=SHARD_END)
+END = ("write", "p#1", End("r", 1, "p", SHARD_END), Lease("r", owner="p", counter=1), ENDED)
+LED, LEADERLESS, OWN = (("report", "p#1", "FLEET", mode, None) for mode in ("led", "leaderless", "own"))
+UP, LEADS = (0.5, ("up", "p#1")), ("leads", "j#1")
+SEEN = ("write", "w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ([(1.0, LED), (20.0, TAKE)], "K1"),
+        ([(1.0, LED), (20.0, ASK)], "K1"),
+        ([(1.0, LED), (20.0, TAKE_FREE)], "K1"),
+        ([(1.0, LED), (5.0, TAKE)], None),
+        ([(1.0, LED), (20.0, OWN), (21.0, TAKE)], None),
+        ([(1.0, LEADERLESS), (20.0, TAKE_FREE)], None),
+        ([(1.0, LEADERLESS), (19.0, SEEN), (20.0, TAKE)], "K1"),
+        ([(1.0, LEADERLESS), (19.0, SEEN), (40.0, TAKE)], None),
+        ([(1.0, LED), (19.0, END), (20.0, TAKE_FREE)], None),
+        ([(1.0, LED), (19.0, ("leads", "p#1")), (20.0, TAKE)], None),
+        ([UP, (1.0, OWN), (2.0, LEADS), (80.0, SEEN)], "K1"),
+        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, LED), (80.0, SEEN)], None),
+        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ("leads_no_more", "j#1", "resigned")), (80.0, SEEN)], None),
+        ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ("down", "j#1", "crashed")), (80.0, SEEN)], None),
+        ([UP, (1.0, OWN), (2.0, LEADS), (50.0, SEEN)], None),
+    ],
+)
+def test_what_is_left_to_the_leader(lines, expected):
+    history = History(TRIM_HORIZON)
+    checker = LeftToTheLeader(history, CoordinatorOptions())
+    found = None
+    try:
+        for at_s, line in [(0.0, ("shard", "r", ())), (0.0, ("shard", "s", ("r",))), *lines]:
+            history.now = at_s
+            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
+            history.take_in((at_s, *line))
+        checker.at_end()
+    except Broken:
+        found = checker.invariant
+    assert found == expected
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_fleets_of_kcl_3_workers(capsys):
+    assert main(["simulate", "--kcl3", "--seeds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "becomes the leader" in out
+    assert out.splitlines()[-1].startswith("1 seeds, 0 violations, ")
+
+
+def test_the_command_runs_one_kind_of_world_at_once(capsys):
+    assert main(["simulate", "--kcl3", "--queries"]) == 2
+    assert "choose one" in capsys.readouterr().err
