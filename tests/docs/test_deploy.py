@@ -13,6 +13,7 @@ from packaging.specifiers import SpecifierSet
 
 from deploy_files import CONTAINER, DEPLOY, DEPLOYMENT, MANIFESTS, POD, SERVICES
 from docs_blocks import ROOT, run_blocks
+from penstock.cli.dashboard_command import check_token
 from penstock.cli.main import build_parser
 from penstock.consumer import ConsumerOptions
 from penstock.consumer.consumer import _STOP_SLACK_S
@@ -52,7 +53,14 @@ def calls():
 def test_a_call_of_the_command_line_is_one_that_it_takes():
     parser, _ = build_parser()
     parsed = [parser.parse_args([str(word) for word in call]) for call in calls()]
-    assert sorted(args.command for args in parsed) == ["consume", "consume", "local", "put", "streams"]
+    assert sorted(args.command for args in parsed) == [
+        "consume",
+        "consume",
+        "dashboard",
+        "local",
+        "put",
+        "streams",
+    ]
 
 
 def test_the_image_has_what_its_programs_need():
@@ -113,6 +121,17 @@ def metrics_port_of(call):
     return parser.parse_args([str(word) for word in call]).metrics_port
 
 
+def dashboard_call():
+    parser, _ = build_parser()
+    return parser.parse_args(SERVICES["dashboard"]["command"])
+
+
+def test_the_dashboard_is_reached_with_the_token_that_it_takes():
+    environment = SERVICES["dashboard"]["environment"]
+    check_token(dashboard_call().host, environment["PENSTOCK_DASHBOARD_TOKEN"])
+    assert f"?token={environment['PENSTOCK_DASHBOARD_TOKEN']}\n" in (DEPLOY / "compose.yml").read_text()
+
+
 def test_the_ports_are_those_on_which_the_consumer_serves():
     (port,) = CONTAINER["ports"]
     assert metrics_port_of(CONTAINER["args"]) == ("0.0.0.0", port["containerPort"])
@@ -120,7 +139,9 @@ def test_the_ports_are_those_on_which_the_consumer_serves():
     assert annotations["prometheus.io/port"] == str(port["containerPort"])
     host, served = metrics_port_of(SERVICES["consumer"]["command"])
     assert host == "0.0.0.0"
-    assert [mapping.split(":")[1:] for mapping in SERVICES["kinesis"]["ports"]] == [[str(served)] * 2]
+    shown = dashboard_call().port
+    mapped = [mapping.split(":") for mapping in SERVICES["kinesis"]["ports"]]
+    assert mapped == [["127.0.0.1", str(served), str(served)], ["127.0.0.1", str(shown), str(shown)]]
     assert f"http://127.0.0.1:{served}/health" in SERVICES["consumer"]["healthcheck"]["test"][-1]
 
 

@@ -49,7 +49,7 @@ def run(args: argparse.Namespace) -> int:
 
     check_look_arguments(args)
     token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None
-    _check_token(args.host, token)
+    check_token(args.host, token)
     history = LagHistory()
     watcher = open_fleet_watcher(args, silent_after_s=30.0)
     with LookThread(watcher, args.interval, history.add) as looks:
@@ -61,7 +61,16 @@ def run(args: argparse.Namespace) -> int:
                 looks.wait_until_failed(_LOOK_EVERY_S)
 
 
-def _check_token(host: str, token: str | None) -> None:
+def check_token(host: str, token: str | None) -> None:
+    """Check that a dashboard may be served.
+
+    Args:
+        host: The address to listen on.
+        token: Who does not have it is refused, or None.
+
+    Raises:
+        OptionError: There has to be a token, or it is none that a cookie can hold and nobody guesses.
+    """
     if token is None and not _is_loopback(host):
         raise OptionError(
             f"--host {host} is reached from other machines: give a --token, or set {_TOKEN_VARIABLE}"
