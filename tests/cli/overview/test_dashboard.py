@@ -1,5 +1,7 @@
 """The dashboard: its pages, who is answered, and the command against the embedded Kinesis."""
 
+import base64
+import hashlib
 import http.client
 import json
 import os
@@ -15,7 +17,7 @@ import pytest
 pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
-from penstock.cli.overview.dashboard_page import address_of
+from penstock.cli.overview.dashboard_page import CONTENT_SECURITY_POLICY, address_of
 from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
 from penstock.cli.overview.lag_history import LagHistory
 from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
@@ -112,6 +114,15 @@ def test_a_page_needs_nothing_from_elsewhere():
     body = contents(application("billing")).answer("/application", {"name": ["billing"]}).body
     assert not [value for _, name, value in Page(body).attributes if name == "src"]
     assert not re.search(r"https?://|@import|url\(", body)
+
+
+def test_the_browser_runs_the_pages_own_script_and_style_and_nothing_else():
+    body = contents(application("billing")).answer("/", {}).body
+    for tag, source in (("script", "script-src"), ("style", "style-src")):
+        (text,) = re.findall(rf"<{tag}>(.*?)</{tag}>", body, re.DOTALL)
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{source} 'sha256-{digest}';" in CONTENT_SECURITY_POLICY
+    assert not re.search(r"<[^>]+ style=", body)
 
 
 def test_before_the_first_look_the_page_says_so_and_the_programs_are_told_to_come_again():

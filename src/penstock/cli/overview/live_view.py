@@ -6,7 +6,7 @@ import contextlib
 import os
 import select
 import sys
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
     from penstock.cli.overview.looking import LookThread
 
+_Row = TypeVar("_Row")
 _DRAW_EVERY_S: Final = 0.5  # a new look, or a terminal of another size
 _FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, keys
 _EVENTS_SHOWN: Final = 6
@@ -130,8 +131,13 @@ def _heading(text: str, taken_ms: int, problems: Sequence[str]) -> Text:
 
 
 def _table(
-    columns: Sequence[str], rows: Sequence[tuple[Sequence[str], str]], selected: int, room: int
-) -> list[RenderableType]:
+    columns: Sequence[str],
+    rows: Sequence[_Row],
+    draw: Callable[[_Row], tuple[Sequence[str], str]],
+    selected: int,
+    room: int,
+) -> Table:
+    """Return the rows that there is room for; `draw` returns the cells and the style of one."""
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)
     for name in columns:
         is_long = name == "why"
@@ -144,18 +150,15 @@ def _table(
             max_width=None if is_long else 30,
         )
     shown, first = window_of(rows, selected, room)
-    for at, (cells, style) in enumerate(shown, first):
+    for at, row in enumerate(shown, first):
+        cells, style = draw(row)
         table.add_row(*(Text(cell) for cell in cells), style=f"{style} reverse" if at == selected else style)
-    return [table]
+    return table
 
 
 def _applications(look: Look, place: Place, height: int) -> list[RenderableType]:
     selected = place.application_of(look)
     names = [each.application for each in look.applications]
-    rows = [
-        (application_cells(each), "bold red" if each.problems else _STYLES[each.worst])
-        for each in look.applications
-    ]
     heading = _heading(counted(len(names), "application"), look.taken_ms, look.problems)
     if selected is None:
         return [
@@ -163,8 +166,13 @@ def _applications(look: Look, place: Place, height: int) -> list[RenderableType]
             Text(""),
             _line("no lease table was found: name an application, or check the region"),
         ]
+
+    def draw(each: ApplicationLook) -> tuple[Sequence[str], str]:
+        return application_cells(each), "bold red" if each.problems else _STYLES[each.worst]
+
     at = names.index(selected.application)
-    return [heading, Text(""), *_table(APPLICATION_COLUMNS, rows, at, height - _FRAME_LINES)]
+    room = height - _FRAME_LINES
+    return [heading, Text(""), _table(APPLICATION_COLUMNS, look.applications, draw, at, room)]
 
 
 def _shards(look: Look, application: ApplicationLook, place: Place, height: int) -> list[RenderableType]:
@@ -179,16 +187,17 @@ def _shards(look: Look, application: ApplicationLook, place: Place, height: int)
     if row is None:
         return [heading, Text(""), _line("no leases yet")]
     below = [*_workers(application), *_events(application, None)]
-    rows = [
-        (shard_cells(each), "dim" if each.state == "ended" else _STYLES[each.trouble])
-        for each in application.shards
-    ]
+
+    def draw(each: ShardRow) -> tuple[Sequence[str], str]:
+        return shard_cells(each), "dim" if each.state == "ended" else _STYLES[each.trouble]
+
+    rows = application.shards
     at = [each.shard for each in application.shards].index(row.shard)
     # The shards come first: what is below them gives way on a small terminal.
     room = max(height - _FRAME_LINES - len(below), min(len(rows), (height - _FRAME_LINES) // 2))
-    table = _table(SHARD_COLUMNS, rows, at, room)
+    table = _table(SHARD_COLUMNS, rows, draw, at, room)
     left = height - _FRAME_LINES - min(room, len(rows))
-    return [heading, Text(""), *table, *below[: max(0, left)]]
+    return [heading, Text(""), table, *below[: max(0, left)]]
 
 
 def _workers(application: ApplicationLook) -> list[RenderableType]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -242,20 +241,20 @@ def lacking_leases(graph: ShardGraph, leases: Mapping[str, Lease]) -> list[str]:
 
 def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
     """Return the workers that own unfinished leases, most leases first."""
-    owned = [row for row in rows if row.owner is not None and row.state != "ended"]
-    counts = Counter(row.owner for row in owned if row.owner is not None)
-    found = []
-    for worker, count in counts.items():
-        mine = [row for row in owned if row.owner == worker]
-        found.append(
-            WorkerRow(
-                worker,
-                count,
-                sum(row.trouble is not Trouble.NONE for row in mine),
-                max((row.lag_ms for row in mine if row.lag_ms is not None), default=None),
-                zone_of(worker),
-            )
+    owned: dict[str, list[ShardRow]] = {}
+    for row in rows:
+        if row.owner is not None and row.state != "ended":
+            owned.setdefault(row.owner, []).append(row)
+    found = [
+        WorkerRow(
+            worker,
+            len(mine),
+            sum(row.trouble is not Trouble.NONE for row in mine),
+            max((row.lag_ms for row in mine if row.lag_ms is not None), default=None),
+            zone_of(worker),
         )
+        for worker, mine in owned.items()
+    ]
     return tuple(sorted(found, key=lambda row: (-row.lease_count, row.worker)))
 
 
