@@ -21,7 +21,7 @@ def test_results_come_in_the_order_of_the_items(pool):
 
     def call(item):
         if item == 1:
-            assert second_is_done.wait(10)
+            assert second_is_done.wait(60)
         second_is_done.set()
         return item * 10
 
@@ -51,7 +51,7 @@ def test_no_task_waits_behind_one_that_hangs():
         try:
             made.submit(let.wait)
             made.submit(is_run.set)
-            assert is_run.wait(10)
+            assert is_run.wait(60)
         finally:
             let.set()
             made.close()
@@ -70,7 +70,7 @@ def test_a_pool_has_no_more_threads_than_it_may(pool):
         for _ in range(5):
             pool.submit(run)
         with condition:
-            assert condition.wait_for(lambda: len(running) == 2, 10)
+            assert condition.wait_for(lambda: len(running) == 2, 60)
     finally:
         let.set()
     assert list(map_on(pool, SYSTEM_THREADS.condition(), lambda item: item, [1, 2])) == [1, 2]

@@ -173,11 +173,11 @@ def test_stop_finishes_the_call_in_hand_and_its_records_are_checkpointed(stream,
 
     def handle(_batch):
         begun.set()
-        go_on.wait(10)
+        go_on.wait(60)
 
     running = consumer(stream, table, handle)
     running.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     running.request_stop()
     go_on.set()
     running.stop()
@@ -194,7 +194,7 @@ def test_a_handler_that_never_returns_cannot_hold_up_the_stop_beyond_its_bound(s
 
     running = consumer(stream, table, handle, shutdown_timeout_s=1.0)
     running.start()
-    assert begun.wait(10)
+    assert begun.wait(60)
     began_s = time.monotonic()
     running.stop()
     assert time.monotonic() - began_s < 30.0

@@ -59,7 +59,7 @@ def test_a_conditional_write_has_one_winner(rig, table, impatient_interpreter):
         outcomes: list[str] = []
 
         def take(client, owner: int, round_=round_, start=start, outcomes=outcomes) -> None:
-            start.wait(10)
+            start.wait(60)
             outcomes.append(
                 code(
                     client.update_item,

@@ -158,7 +158,7 @@ def test_mistakes_are_told_in_a_sentence(job, spark, options, kinesis, stream, t
     batches = job.open()
     holding = threading.Thread(target=lambda: again.append(batches._running.acquire()))
     holding.start()
-    holding.join(10)
+    holding.join(60)
     with pytest.raises(UsageError, match="run already"):
         batches.foreach_batch(job.write)
 

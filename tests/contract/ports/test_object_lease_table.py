@@ -113,7 +113,7 @@ def test_of_many_workers_that_take_a_lease_at_once_one_has_it(store, table):
     barrier = threading.Barrier(8)
 
     def take(number):
-        barrier.wait(10)
+        barrier.wait(60)
         return tables[number].write(Take(KEY, 0, f"w{number}"))
 
     with ThreadPoolExecutor(8) as pool:
