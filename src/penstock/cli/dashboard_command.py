@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -38,6 +39,11 @@ def add_parser(subparsers: Subparsers) -> None:
         help=f"answer only who has this token, of at least 16 letters, digits, '.', '_', '~' and '-'; also {_TOKEN_VARIABLE}, "
         "which no list of processes shows",
     )
+    parser.add_argument(
+        "--show-records",
+        action="store_true",
+        help="show keys and payloads of the records that a shard's application reads next; otherwise only how many bytes each has",
+    )
     add_look_arguments(parser, interval_s=10.0)
 
 
@@ -46,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.looking import LookThread, open_fleet_watcher
+    from penstock.cli.overview.next_records import fetch_next_records
+    from penstock.cli.service_options import open_kinesis
 
     check_look_arguments(args)
     token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None
@@ -53,7 +61,10 @@ def run(args: argparse.Namespace) -> int:
     history = LagHistory()
     watcher = open_fleet_watcher(args, silent_after_s=30.0)
     with LookThread(watcher, args.interval, history.add) as looks:
-        contents = Contents(looks.newest, history, args.lag_warn, args.interval)
+        fetch_next = partial(fetch_next_records, open_kinesis(args))
+        contents = Contents(
+            looks.newest, history, args.lag_warn, args.interval, fetch_next, args.show_records
+        )
         with DashboardServer(contents, Gate(token), args.host, args.port) as server:
             host = f"[{args.host}]" if ":" in args.host else args.host
             print(f"http://{host}:{server.port}/{'' if token is None else '?token=...'}", flush=True)

@@ -9,7 +9,9 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 import time
+from functools import partial
 from html.parser import HTMLParser
 
 import pytest
@@ -21,10 +23,14 @@ from penstock.cli.overview.dashboard_page import CONTENT_SECURITY_POLICY, addres
 from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
 from penstock.cli.overview.lag_history import LagHistory
 from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
+from penstock.cli.overview.next_records import RECORDS_MAX, NextRecord, fetch_next_records
 from penstock.cli.overview.trouble import TroubleLimits, judge
+from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
+from penstock.errors import AccessDenied
 from penstock.local import LocalKinesis
+from penstock.wiring import AwsOptions, open_kinesis
 
 TOKEN = "0123456789abcdef"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e\x1b"
@@ -34,7 +40,9 @@ def application(name, stream="orders"):
     rows = judge(
         [
             ShardRow("shardId-000000000000", "read", "w1", lag_ms=5),
-            ShardRow("shardId-000000000001", "stopped", "w2", stopped_reason="handler_failed"),
+            ShardRow(
+                "shardId-000000000001", "stopped", "w2", checkpoint="7.0", stopped_reason="handler_failed"
+            ),
         ],
         TroubleLimits(),
     )
@@ -51,13 +59,19 @@ def hostile():
     return ApplicationLook(HOSTILE, HOSTILE, 0, rows, worker_rows(rows), lineage, (HOSTILE,), events)
 
 
-def contents(*looks, problems=()):
+def contents(*looks, problems=(), fetch_next=None, shows_records=False):
     history = LagHistory()
     newest = Look(1_000, looks, problems) if looks else None
     if newest is not None:
         history.add(newest)
         history.add(newest)
-    return Contents(lambda: newest, history, 60.0, 10.0)
+    return Contents(lambda: newest, history, 60.0, 10.0, fetch_next or (lambda *_: ()), shows_records)
+
+
+@pytest.fixture
+def server():
+    with LocalKinesis() as kinesis:
+        yield kinesis
 
 
 class Page(HTMLParser):
@@ -136,6 +150,82 @@ def test_what_is_not_there_is_status_404():
     answer = contents(application("billing")).answer("/application", {"name": ["<b>"]})
     assert answer.status == 404
     assert "<b>" not in answer.body
+
+
+# --- a shard ----------------------------------------------------------------------------------------------
+
+SHARD = {"name": ["billing"], "shard": ["shardId-000000000001"]}
+NEXT = (
+    NextRecord("12.0", 1_000, HOSTILE, HOSTILE.encode()),
+    NextRecord("13.0", 2_000, None, b"\xff\x00"),
+    NextRecord("14.0", 3_000, "k", ("x" + "\u00fc" * 1500).encode()),
+)
+
+
+def shard_page(**more):
+    return contents(application("billing"), **more).answer("/shard", SHARD)
+
+
+def test_a_shard_has_its_facts_and_how_many_bytes_its_next_records_have():
+    answer = shard_page(fetch_next=lambda *_: NEXT)
+    page = Page(answer.body)
+    assert answer.status == 200
+    assert {"12.0", "13.0", "1970-01-01T00:00:01.000+00:00", "2", "stopped"} <= set(page.text)
+    assert "--show-records" in answer.body
+    assert "onerror" not in answer.body
+
+
+def test_keys_and_payloads_are_shown_when_that_was_asked_for_and_as_text():
+    page = Page(shard_page(fetch_next=lambda *_: NEXT, shows_records=True).body)
+    assert "img" not in page.tags
+    assert page.text.count(HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")) == 2
+    assert "base64:/wA=" in page.text
+    assert "x" + "\u00fc" * 999 + " ..." in page.text
+
+
+def test_why_the_next_records_are_not_known_is_told():
+    def refused(*_):
+        raise AccessDenied("GetRecords on stream orders: no")
+
+    assert "GetRecords on stream orders: no" in shard_page(fetch_next=refused).body
+    assert "all records are done" in shard_page().body
+    unnamed = contents(application("billing", None)).answer("/shard", SHARD)
+    assert "--stream" in unnamed.body
+    assert (
+        contents(application("billing")).answer("/shard", {"name": ["billing"], "shard": ["<b>"]}).status
+        == 404
+    )
+
+
+def test_what_is_read_next_begins_behind_the_checkpoint_also_inside_an_aggregate(server):
+    builder = AggregateBuilder()
+    for key in "abc":
+        builder.add(key.encode(), key)
+    client = server.client("kinesis")
+    server.create_stream("next", 1)
+
+    def put(data):
+        return client.put_record(StreamName="next", Data=data, PartitionKey="k")["SequenceNumber"]
+
+    first, aggregate, last = put(b"1"), put(builder.build().data), put(b"2")
+    options = AwsOptions(
+        region="us-east-1",
+        endpoint_url=server.endpoint_url,
+        access_key_id="local",
+        secret_access_key="local",
+    )
+    fetch = partial(fetch_next_records, open_kinesis(options), "next", "shardId-000000000000")
+    assert [record.data for record in fetch("TRIM_HORIZON")] == [b"1", b"a", b"b", b"c", b"2"]
+    assert [record.data for record in fetch(f"{first}.0")] == [b"a", b"b", b"c", b"2"]
+    inside = fetch(f"{aggregate}.1")
+    assert [(record.place, record.partition_key, record.data) for record in inside] == [
+        (f"{aggregate}.2", "c", b"c"),
+        (f"{last}.0", "k", b"2"),
+    ]
+    assert fetch(f"{last}.0") == ()
+    for number in range(2 * RECORDS_MAX):
+        put(str(number).encode())
+    assert len(fetch("TRIM_HORIZON")) == RECORDS_MAX
 
 
 # --- who is answered --------------------------------------------------------------------------------------
@@ -243,7 +333,7 @@ def test_a_dashboard_that_anybody_could_read_is_refused(arguments, message, caps
 
 
 def test_the_command_serves_what_it_finds_until_it_is_interrupted():
-    with LocalKinesis() as kinesis:
+    with LocalKinesis() as kinesis:  # an account of its own: the dashboard shows all that there is
         kinesis.create_stream("orders", 2)
         dynamodb = kinesis.client("dynamodb")
         dynamodb.create_table(
@@ -260,6 +350,7 @@ def test_the_command_serves_what_it_finds_until_it_is_interrupted():
         dynamodb.put_item(TableName="billing", Item={**lease, "checkpoint": {"S": "TRIM_HORIZON"}})
         environ = {**os.environ, **kinesis.environ(), "PENSTOCK_DASHBOARD_TOKEN": TOKEN}
         command = [sys.executable, "-m", "penstock", "dashboard", "--stream", "orders", "--interval", "1"]
+        command += ["--silent-after", "3600"]  # this machine may be busy
         process = subprocess.Popen(
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
@@ -270,6 +361,7 @@ def test_the_command_serves_what_it_finds_until_it_is_interrupted():
             status = 503
             while status == 503:
                 assert time.monotonic() < end_s
+                threading.Event().wait(0.05)
                 status, _, body = ask(port, "/api/look", Authorization=f"Bearer {TOKEN}")
             assert status == 200
             (shown,) = json.loads(body)["applications"]

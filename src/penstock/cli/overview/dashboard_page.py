@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import codecs
 import hashlib
 from html import escape
 from pathlib import Path
@@ -26,19 +27,24 @@ from penstock.cli.overview.drawings import (
 )
 from penstock.cli.overview.look import moment_of
 from penstock.cli.overview.trouble import Trouble
+from penstock.cli.terminal import escape_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagPoint
-    from penstock.cli.overview.look import ApplicationLook, Look
+    from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
+    from penstock.cli.overview.next_records import NextRecord
 
 _STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
 _SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
 _ROWS_MAX: Final = 1000
-_KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble"), " number") | {
+_PAYLOAD_BYTES_MAX: Final = 2000
+_KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble", "bytes"), " number") | {
     "why": " long",
     "worker": " long",
+    "data": " long",
+    "value": " long",
 }
 """Further classes of columns, by name."""
 
@@ -54,9 +60,10 @@ CONTENT_SECURITY_POLICY: Final = (
 """Nothing runs but our own script, and nothing is fetched but from the server itself."""
 
 
-def address_of(application: str) -> str:
-    """Return where the page of an application is."""
-    return f"/application?name={quote(application, safe='')}"
+def address_of(application: str, shard: str | None = None) -> str:
+    """Return where the page of an application is, or that of one of its shards."""
+    place = f"name={quote(application, safe='')}"
+    return f"/application?{place}" if shard is None else f"/shard?{place}&shard={quote(shard, safe='')}"
 
 
 def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
@@ -96,6 +103,76 @@ def page_of_application(
         f'<section><h2>What happened</h2><div class="panel">{_events(look)}</div></section></div>'
     )
     return _page(look.application, "", look.taken_ms, "".join(parts), interval_s)
+
+
+def page_of_shard(
+    look: ApplicationLook,
+    row: ShardRow,
+    records: Sequence[NextRecord] | str,
+    interval_s: float,
+    *,
+    shows_records: bool,
+) -> str:
+    """Return the page of one shard.
+
+    Args:
+        look: At its application.
+        row: The shard.
+        records: What is read next; a text where that is not known, with the reason.
+        interval_s: Seconds between two looks.
+        shows_records: Whether keys and payloads are shown.
+    """
+    back = f'<a href="{escape(address_of(look.application))}">{html_text(look.application)}</a>'
+    facts = dict(zip(SHARD_COLUMNS, shard_cells(row), strict=True)) | {
+        "checkpoint": escape_text(row.checkpoint)
+    }
+    facts |= {
+        "lease renewed": f"{row.unmoved_s:.0f} s ago",
+        "checkpoint stands": f"{row.checkpoint_stands_s:.0f} s",
+    }
+    told = [("", (f"<strong>{name}</strong>", escape(text))) for name, text in facts.items() if text]
+    if isinstance(records, str):
+        following = f"<p>{html_text(records)}</p>"
+    else:
+        following = _records(records, shows_records=shows_records)
+    body = (
+        f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{_table(("fact", "value"), told)}</div>'
+        f'<h2>What is read next</h2><div class="panel wide">{following}</div>'
+    )
+    return _page(row.shard, "", look.taken_ms, body, interval_s)
+
+
+def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
+    if not records:
+        return "<p>Nothing: all records are done.</p>"
+    columns = ("sequence number", "arrived", "bytes", "key", "data")[: 5 if shows_records else 3]
+    rows = [
+        (
+            "",
+            (
+                html_text(record.place),
+                moment_of(record.arrival_ms),
+                str(len(record.data)),
+                html_text("-" if record.partition_key is None else record.partition_key),
+                html_text(_payload(record.data)),
+            )[: len(columns)],
+        )
+        for record in records
+    ]
+    note = "" if shows_records else "<p>Keys and payloads are shown with --show-records.</p>"
+    return f"{_table(columns, rows)}{note}"
+
+
+def _payload(data: bytes) -> str:
+    """Return the beginning of a payload: as text where it is UTF-8, as Base64 otherwise."""
+    shown = data[:_PAYLOAD_BYTES_MAX]
+    more = " ..." if len(data) > len(shown) else ""
+    try:
+        # A character that the cut has halved is no reason to take the text for bytes.
+        text = codecs.getincrementaldecoder("utf-8")().decode(shown, final=len(data) == len(shown))
+    except UnicodeDecodeError:
+        return f"base64:{base64.b64encode(shown).decode()}{more}"
+    return f"{text}{more}"
 
 
 def page_without(name: str, interval_s: float) -> str:
@@ -173,7 +250,7 @@ def _shards(look: ApplicationLook) -> str:
     rows = [
         (
             "ended" if row.state == "ended" else "",
-            [html_text(row.shard), *(escape(cell) for cell in shard_cells(row)[1:])],
+            [_link(look, row), *(escape(cell) for cell in shard_cells(row)[1:])],
         )
         for row in look.shards[:_ROWS_MAX]
     ]
@@ -181,6 +258,10 @@ def _shards(look: ApplicationLook) -> str:
     return _table(SHARD_COLUMNS, rows) + (
         f"<p>and {left} more, which /api/look names</p>" if left > 0 else ""
     )
+
+
+def _link(look: ApplicationLook, row: ShardRow) -> str:
+    return f'<a href="{escape(address_of(look.application, row.shard))}">{html_text(row.shard)}</a>'
 
 
 def _workers(look: ApplicationLook) -> str:

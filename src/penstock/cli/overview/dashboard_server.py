@@ -14,17 +14,21 @@ from penstock.cli.overview.dashboard_page import (
     page_before_the_first_look,
     page_of_all,
     page_of_application,
+    page_of_shard,
     page_without,
 )
 from penstock.cli.overview.look import Look, document_of
 from penstock.cli.terminal import safe_json
+from penstock.errors import PenstockError
 from penstock.local.access import Access
 from penstock.runtime.http_service import CLIENT_TIMEOUT_S, HttpService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagHistory
+    from penstock.cli.overview.look import ShardRow
+    from penstock.cli.overview.next_records import NextRecord
 
 _COOKIE: Final = "penstock-dashboard"
 _HTML: Final = "text/html; charset=utf-8"
@@ -65,24 +69,31 @@ class Contents:
         history: The lags of the looks so far.
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two looks.
+        fetch_next: Returns the records behind a checkpoint, of a stream, a shard and the checkpoint.
+        shows_records: Whether their keys and payloads are shown.
     """
 
     newest: Callable[[], Look | None]
     history: LagHistory
     lag_limit_s: float
     interval_s: float
+    fetch_next: Callable[[str, str, str], Sequence[NextRecord]]
+    shows_records: bool = False
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
         """Return what stands at a path."""
         look = self.newest()
         if path == "/api/look":
             return _as_json(look)
-        if path not in ("/", "/application"):
+        if path not in ("/", "/application", "/shard"):
             return Answer(404, _TEXT, "not found\n")
         if look is None:
             return Answer(200, _HTML, page_before_the_first_look(self.interval_s))
+        name = query.get("name", [""])[0]
         if path == "/application":
-            return self._application(look, query.get("name", [""])[0])
+            return self._application(look, name)
+        if path == "/shard":
+            return self._shard(look, name, query.get("shard", [""])[0])
         points = {each.application: self.history.points_of(each.application) for each in look.applications}
         return Answer(200, _HTML, page_of_all(look, points, self.interval_s))
 
@@ -94,6 +105,27 @@ class Contents:
                     200, _HTML, page_of_application(each, points, self.lag_limit_s, self.interval_s)
                 )
         return Answer(404, _HTML, page_without(name, self.interval_s))
+
+    def _shard(self, look: Look, name: str, shard: str) -> Answer:
+        for each in look.applications:
+            for row in each.shards:
+                if (each.application, row.shard) == (name, shard):
+                    records = self._next_records(each.stream, row)
+                    page = page_of_shard(
+                        each, row, records, self.interval_s, shows_records=self.shows_records
+                    )
+                    return Answer(200, _HTML, page)
+        return Answer(404, _HTML, page_without(f"{name}: {shard}", self.interval_s))
+
+    def _next_records(self, stream: str | None, row: ShardRow) -> Sequence[NextRecord] | str:
+        if stream is None:
+            return "The leases do not name their stream: give --stream."
+        if not row.checkpoint or row.state == "ended":
+            return "Nothing: the shard is read to its end, or has no lease."
+        try:
+            return self.fetch_next(stream, row.shard, row.checkpoint)
+        except PenstockError as error:
+            return str(error)
 
 
 def _as_json(look: Look | None) -> Answer:
