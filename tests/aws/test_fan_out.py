@@ -4,7 +4,6 @@ import contextlib
 import queue
 import socket
 import threading
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from penstock.aws.fan_out import AwsFanOut
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import AccessDenied, NotFound, ResourceBusy, Throttled, Unavailable
 from penstock.ports.fan_out import Broken, Ended, Opened, Pushed
+from waiting import wait_until
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders/consumer/billing:1700000000"
 START = IteratorStart(IteratorType.AT_TIMESTAMP, timestamp_ms=1_700_000_000_250)
@@ -77,13 +77,6 @@ def broken(serve, answer) -> Exception:
     subscriber.stream.ask()
     found = subscriber.told.get(timeout=TIMEOUT_S)
     return (subscriber.next(Broken) if isinstance(found, Opened) else found).error
-
-
-def wait_until(is_true) -> None:
-    end_s = time.monotonic() + TIMEOUT_S
-    while not is_true():
-        assert time.monotonic() < end_s
-        threading.Event().wait(0.01)
 
 
 def test_events_come_one_by_one_as_they_are_asked_for_and_the_end_behind_them(serve):

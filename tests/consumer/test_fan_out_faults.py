@@ -1,8 +1,5 @@
 """The consumer's subscriptions against the embedded server, over TLS: what goes wrong with them, while shards split and merge."""
 
-import threading
-import time
-
 import pytest
 
 pytest.importorskip("httptools")
@@ -11,10 +8,10 @@ from penstock.consumer import Consumer
 from penstock.local import LocalKinesis
 from penstock.runtime.metrics_tally import MetricsTally
 from spark_support import wait_active
+from waiting import wait_until
 
 FAULTS = ("end", "exception", "reset", "goaway", "corrupt", "cut", "repeat")
 BATCH = 40
-TIMEOUT_S = 90.0
 
 
 @pytest.fixture(scope="module")
@@ -98,13 +95,6 @@ class Keys:
             first = list(dict.fromkeys(numbers))
             assert first == sorted(first), key
             assert numbers == first or reader.has_lost_leases, key
-
-
-def wait_until(is_true) -> None:
-    end_s = time.monotonic() + TIMEOUT_S
-    while not is_true():
-        assert time.monotonic() < end_s
-        threading.Event().wait(0.05)
 
 
 def test_no_fault_of_a_subscription_loses_repeats_or_reorders_a_record(kinesis):

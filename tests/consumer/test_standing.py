@@ -1,6 +1,5 @@
 """A worker whose shards have stopped: its reports, its metrics, and how it ends."""
 
-import threading
 import time
 
 import pytest
@@ -13,6 +12,7 @@ from penstock.core.leases.lease_writes import Take
 from penstock.core.position import TRIM_HORIZON
 from penstock.errors import AccessDenied, HandlerFailed, NotFound, Rejected, ShardsStopped
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
+from waiting import wait_until
 
 SHARD = "shardId-000000000000"
 LEASE_S = 9.0
@@ -109,13 +109,6 @@ def test_a_stop_that_comes_before_the_end_is_noticed_tells_it_all_the_same():
 
 
 FAST = {"starting_position": "TRIM_HORIZON", "cold_start_jitter_s": 0.0, "round_interval_s": 0.1}
-
-
-def wait_until(is_true, timeout_s=30.0) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < end_s
-        threading.Event().wait(0.01)
 
 
 class Wall:

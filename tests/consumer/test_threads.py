@@ -14,6 +14,7 @@ from penstock.core.starting import StartingPosition
 from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, PositionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.system_clock import SystemClock
+from waiting import wait_until
 
 FAST = {
     "starting_position": "TRIM_HORIZON",
@@ -61,13 +62,6 @@ def consumer(stream, table, handler=None, **options) -> Consumer:
         dead_letter=dead_letter,
         **{**FAST, **options},
     )
-
-
-def wait_until(is_true, timeout_s=10.0) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < end_s
-        threading.Event().wait(0.01)
 
 
 def unfinished(stream, table) -> list[bytes]:

@@ -4,7 +4,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -23,16 +22,9 @@ from penstock_demo.processes import (
 from penstock_demo.query import EVENTS, QuerySettings, parse_settings
 from penstock_demo.supervisor import QueryProcess
 from penstock_demo.watch import QueryWatch, Statuses
+from waiting import wait_until
 
 DEADLINE_S = 30.0
-
-
-def wait_until(condition, what):
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S} s for {what}"
-        threading.Event().wait(0.02)
-
 
 # --- processes ------------------------------------------------------------------------------------------------
 

@@ -1,8 +1,6 @@
 """The demonstration on the embedded Kinesis, without Spark: shards that change, averages that are followed."""
 
 import json
-import threading
-import time
 
 import pytest
 
@@ -13,15 +11,7 @@ from penstock_demo.dataset import events_of, load_flights
 from penstock_demo.publish import ProducerWriter, Publisher, Stop
 from penstock_demo.resharding import merge_shards, open_shards, split_shard, wait_active
 from penstock_demo.run import service_of
-
-DEADLINE_S = 30.0
-
-
-def wait_until(condition, what):
-    end_s = time.monotonic() + DEADLINE_S
-    while not condition():
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S} s for {what}"
-        threading.Event().wait(0.02)
+from waiting import wait_until
 
 
 def test_a_shard_is_split_and_its_upper_half_merged_with_its_neighbour(local_kinesis):

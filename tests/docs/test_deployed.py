@@ -8,13 +8,13 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 
 import pytest
 
 from deploy_files import CONTAINER, POD, SERVICES
+from waiting import wait_until
 
 DEADLINE_S = 90.0
 
@@ -23,13 +23,6 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
-
-
-def wait_until(is_true, what):
-    end_s = time.monotonic() + DEADLINE_S
-    while not is_true():
-        assert time.monotonic() < end_s, f"waited {DEADLINE_S:g} s for {what}"
-        time.sleep(0.1)
 
 
 @pytest.fixture

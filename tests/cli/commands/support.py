@@ -5,14 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-import threading
-import time
 
 import pytest
 
 pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
+from waiting import wait_until
 
 READERS = ["head -n 1", "(read line; echo $line; sleep 1)"]
 
@@ -48,13 +47,6 @@ class Worker:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(60)
-
-
-def wait_until(is_true, timeout_s=60.0) -> None:
-    end_s = time.monotonic() + timeout_s
-    while not is_true():
-        assert time.monotonic() < end_s
-        threading.Event().wait(0.05)
 
 
 def wait_until_active(client, stream) -> None:

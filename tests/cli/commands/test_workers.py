@@ -9,7 +9,8 @@ import pytest
 pytest.importorskip("httptools")
 
 
-from cli.commands.support import READERS, lease_rows, penstock, put, wait_until, wait_until_active
+from cli.commands.support import READERS, lease_rows, penstock, put, wait_until_active
+from waiting import wait_until
 
 
 @pytest.mark.parametrize("reader", READERS)

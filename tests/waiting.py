@@ -1,0 +1,16 @@
+"""Waiting in tests: for a condition, and no longer than a busy machine may take."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+DEADLINE_S = 90.0
+
+
+def wait_until(is_true, what="what is expected", deadline_s=DEADLINE_S):
+    """Wait until a condition holds; fail with what was waited for when it does not come."""
+    end_s = time.monotonic() + deadline_s
+    while not is_true():
+        assert time.monotonic() < end_s, f"waited {deadline_s:g} s for {what}"
+        threading.Event().wait(0.02)
