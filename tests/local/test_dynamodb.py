@@ -8,8 +8,9 @@ import sys
 import threading
 
 import pytest
-from botocore.exceptions import ClientError, ConnectionClosedError
+from botocore.exceptions import ConnectionClosedError
 
+from local.error_codes import code
 from penstock.local import LocalKinesis
 from penstock.local.moto_bridge import tables_of
 from penstock.local.moto_repairs import repaired
@@ -33,14 +34,6 @@ def make_table(client, name: str) -> None:
         AttributeDefinitions=[{"AttributeName": "leaseKey", "AttributeType": "S"}],
         BillingMode="PAY_PER_REQUEST",
     )
-
-
-def code(call, **arguments) -> str:
-    try:
-        call(**arguments)
-    except ClientError as error:
-        return error.response["Error"]["Code"]
-    return "ok"
 
 
 @pytest.fixture

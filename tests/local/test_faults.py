@@ -10,20 +10,13 @@ import pytest
 from botocore.config import Config
 from botocore.exceptions import ClientError, ConnectionClosedError, ReadTimeoutError
 
+from local.error_codes import code
 from penstock.errors import OptionError
 from penstock.local import Fault
 
 FIRST = "shardId-000000000000"
 SECOND = "shardId-000000000001"
 TOP = str(2**128 - 1)
-
-
-def code(call, **arguments) -> str:
-    try:
-        call(**arguments)
-    except ClientError as error:
-        return error.response["Error"]["Code"]
-    return "ok"
 
 
 def put(rig, data: bytes = b"x", key: str = "0"):

@@ -3,22 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from botocore.exceptions import ClientError
 
+from local.error_codes import code
 from penstock.local.quotas import Bucket, ReadBucket
 
 MIB = 1024 * 1024
 FIRST = "shardId-000000000000"
 SECOND = "shardId-000000000001"
 TOP = str(2**128 - 1)
-
-
-def code(call, **arguments) -> str:
-    try:
-        call(**arguments)
-    except ClientError as error:
-        return error.response["Error"]["Code"]
-    return "ok"
 
 
 def entries(count: int, size: int = 1, hash_key: str = "0") -> list[dict[str, object]]:

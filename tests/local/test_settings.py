@@ -7,6 +7,7 @@ import json
 import pytest
 from botocore.exceptions import ClientError
 
+from local.error_codes import code
 from penstock.local import LocalKinesis, request_model
 
 FIRST = "shardId-000000000000"
@@ -15,12 +16,6 @@ asks_in_new_words = pytest.mark.skipif(
     "ListQueues" not in request_model.operations(),
     reason="this boto3 has no words for what is asked: the newest one has",
 )
-
-
-def code(call, **arguments) -> str:
-    with pytest.raises(ClientError) as caught:
-        call(**arguments)
-    return str(caught.value.response["Error"]["Code"])
 
 
 # --- encryption ---
