@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+import checks
 from checks import History, differing_replays, miscounted_batches
 
 from penstock.core.leases.lease import Lease
@@ -249,5 +250,4 @@ CHECKS = (
 
 def everything_wrong(history):
     """Return each check that found something, with the first few of it."""
-    found = {check.__name__: check(history) for check in CHECKS}
-    return {name: (len(wrong), wrong[:5]) for name, wrong in found.items() if wrong}
+    return checks.everything_wrong(history, CHECKS)
