@@ -5,14 +5,15 @@ from functools import partial
 
 import pytest
 
-from penstock.sim.run import run_kcl3_seed, run_query_seed, run_seed
+from penstock.sim.run import run_kcl3_seed, run_producer_seed, run_query_seed, run_seed
 from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 
 BLOCK = 5
 WORKERS = range(60, 350, BLOCK)
 PUSHED = range(10, 50, BLOCK)
-KCL3 = range(15, 45, BLOCK)
+KCL3 = range(8, 38, BLOCK)
+PRODUCERS = range(24, 64, BLOCK)
 QUERIES = range(20, 240, BLOCK)
 
 
@@ -43,6 +44,11 @@ def test_no_invariant_is_broken_in_any_of_many_seeds(begin):
 @pytest.mark.parametrize("begin", KCL3)
 def test_no_invariant_is_broken_in_fleets_that_a_kcl_3_worker_leads(begin):
     check(run_kcl3_seed, begin)
+
+
+@pytest.mark.parametrize("begin", PRODUCERS)
+def test_no_promise_of_a_producer_is_broken_in_any_of_many_seeds(begin):
+    check(run_producer_seed, begin)
 
 
 @pytest.mark.parametrize("begin", QUERIES)

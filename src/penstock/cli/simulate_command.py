@@ -46,6 +46,11 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="native fleets of Java KCL 3 workers, one of which leads, with consumers in them",
     )
+    parser.add_argument(
+        "--producers",
+        action="store_true",
+        help="producers, whose calls are refused in part, arrive late and lose their answers",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -142,8 +147,8 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
-    if args.queries and args.kcl3:
-        raise OptionError("--queries and --kcl3 are different worlds: choose one")
+    if args.queries + args.kcl3 + args.producers > 1:
+        raise OptionError("--queries, --kcl3 and --producers are different worlds: choose one")
     if args.queries and find_spec("pyarrow") is None:
         raise OptionError(
             "--queries runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"

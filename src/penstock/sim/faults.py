@@ -4,7 +4,7 @@ Source:
     The names F1 to F14 are those of the project's reliability scorecard: F1 crash, F2 pause, F3 clocks, F4
     throttled table, F5 spurious refusal, F6 lost answer, F7 table errors and stale scans, F8 throttled stream, F9
     expired iterator, F10 broken connection, F12 stale or incomplete listing, F13 resharding, F14 deleted rows and
-    table. F11 (PutRecords) belongs to the producer.
+    table. F11 (PutRecords) is in `producer_plan`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from penstock.core.reading.delivery_calls import DeliveryOptions
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.kcl3_plan import Kcl3Plan
+from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.query_plan import CALM, QueryPlan, draw_query_plan
 
 EPOCH_MS = 1_700_000_000_000
@@ -89,6 +90,7 @@ class Scenario:
         on_data_loss: What readers of consumers do where records are gone.
         retention_s: How long the stream keeps a record; None is for ever.
         kcl3: The KCL 3 workers of the fleet, or None.
+        producers: The workers are producers, and this is what they put; None where they read.
         settle_max_s: So long after the faults' end everything must be read and balanced.
     """
 
@@ -111,6 +113,7 @@ class Scenario:
     on_data_loss: Literal["fail", "warn"] = "warn"
     retention_s: float | None = None
     kcl3: Kcl3Plan | None = None
+    producers: ProducerPlan | None = None
     settle_max_s: float = SETTLE_MAX_S
 
 

@@ -16,9 +16,11 @@ from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry
 from penstock.sim.kcl3_checkers import LeftToTheLeader
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
+from penstock.sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, RarelyTwice
+from penstock.sim.producer_world import ProducerWorld
 from penstock.sim.query_checkers import QUERIES, OnceEach
 from penstock.sim.query_loss_checkers import QueryLossesTold
-from penstock.sim.seed_kinds import DRAW, SeedKind, draw_kcl3_scenario
+from penstock.sim.seed_kinds import DRAW, SeedKind, draw_kcl3_scenario, draw_producer_scenario
 from penstock.sim.situations import Situations
 from penstock.sim.story import tell
 from penstock.sim.world import World
@@ -63,6 +65,10 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     more: tuple[type[Checker], ...] = (LossesTold, OnlyFailuresAreGivenUp, OnceEach)
     if scenario.queries:
         more = (*QUERIES, QueryLossesTold)
+    elif scenario.producers is not None:
+        more = (
+            PRODUCERS if scenario.producers.settings.keeps_key_order else (AcknowledgedIsThere, RarelyTwice)
+        )
     elif scenario.kcl3 is not None:
         more = (*more, LeftToTheLeader)
     suite = Suite(
@@ -75,12 +81,16 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     world = _open_world(scenario, suite.see)
     try:
         with _silence():
+            if isinstance(world, ProducerWorld):
+                return _judge_producers(world, suite)
             return _judge(world, suite)
     finally:
         world.close()
 
 
 def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
+    if scenario.producers is not None:
+        return ProducerWorld(scenario, scenario.producers, listener)
     if not scenario.queries:
         return World(scenario, listener)
     from penstock.sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
@@ -123,6 +133,27 @@ def _judge(world: World, suite: Suite) -> SeedResult:
         world.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
         suite.finish((NothingLost,))
+    return _result(world, suite, settled_s)
+
+
+def _judge_producers(world: ProducerWorld, suite: Suite) -> SeedResult:
+    world.begin()
+    _run_until(world, suite, world.scenario.safety_s)
+    healed_s = world.now
+    if suite.violation is None:
+        world.heal()
+        while (
+            suite.violation is None
+            and world.now < healed_s + world.scenario.settle_max_s
+            and not world.is_done()
+        ):
+            _run_until(world, suite, world.now + _STEP_S)
+        suite.finish((AcknowledgedIsThere,))
+    return _result(world, suite, world.now - healed_s)
+
+
+def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
+    scenario = world.scenario
     situations = Situations(scenario, world.met)
     for entry in world.history:
         situations.see(entry)
@@ -150,6 +181,11 @@ def run_seed(seed: int) -> SeedResult:
 def run_kcl3_seed(seed: int) -> SeedResult:
     """Run the scenario with a native KCL 3 fleet that a seed draws."""
     return run_scenario(draw_kcl3_scenario(seed))
+
+
+def run_producer_seed(seed: int) -> SeedResult:
+    """Run the scenario with producers that a seed draws."""
+    return run_scenario(draw_producer_scenario(seed))
 
 
 def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:

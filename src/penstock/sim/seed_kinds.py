@@ -9,8 +9,10 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock.sim.faults import SETTLE_MAX_S, Scenario, draw_query_scenario, draw_scenario
+from penstock.core.writing.batcher_steps import BatcherSettings
+from penstock.sim.faults import SETTLE_MAX_S, FaultPlan, Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.kcl3_plan import Kcl3Plan
+from penstock.sim.producer_plan import ProducerPlan
 
 
 class SeedKind(Enum):
@@ -19,6 +21,7 @@ class SeedKind(Enum):
     CONSUMERS = "consumers"
     QUERIES = "queries"
     KCL3 = "kcl3"
+    PRODUCERS = "producers"
 
 
 def draw_kcl3_scenario(seed: int) -> Scenario:
@@ -59,9 +62,67 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
     )
 
 
+def draw_producer_scenario(seed: int) -> Scenario:
+    """Draw a seed's producers; their processes and the stream as for consumers."""
+    drawn = draw_scenario(seed)
+    chance = random.Random(f"producers {seed}")
+
+    def some(likelihood: float, high: float) -> float:
+        return chance.uniform(0.0, high) if chance.random() < likelihood else 0.0
+
+    settings = BatcherSettings(
+        aggregates=chance.random() < 0.6,
+        keeps_key_order=chance.random() < 0.8,
+        request_record_count_max=chance.choice((2, 10, 500)),
+        aggregate_count_max=chance.choice((2, 5, 1000)),
+        linger_s=chance.choice((0.0, 0.1, 1.0)),
+        map_age_max_s=chance.choice((20.0, 300.0)),
+    )
+    plan = ProducerPlan(
+        settings=settings,
+        sender_count=chance.choice((1, 2, 4)),
+        key_count=chance.choice((1, 3, 20)),
+        records_per_s=chance.choice((1.0, 4.0, 10.0)),
+        put_throttled=some(0.5, 0.2),
+        put_unavailable=some(0.4, 0.1),
+        put_lost=some(0.4, 0.1),
+        put_late=some(0.3, 0.1),
+        put_unanswered=some(0.5, 0.1),
+        entry_throttled=some(0.6, 0.4),
+        entry_failed=some(0.4, 0.2),
+        entry_unanswered=some(0.2, 0.1),
+    )
+    drawn_faults = drawn.faults
+    faults = FaultPlan(
+        crashes_per_min=drawn_faults.crashes_per_min,
+        stops_per_min=drawn_faults.stops_per_min,
+        pauses_per_min=drawn_faults.pauses_per_min,
+        pause_max_s=drawn_faults.pause_max_s,
+        clock_rate_spread=drawn_faults.clock_rate_spread,
+        stream_throttle=drawn_faults.stream_throttle,
+        bad_listing=drawn_faults.bad_listing,
+        reshards_per_min=2 * drawn_faults.reshards_per_min,
+        denials_per_min=chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0,
+        latency_max_s=drawn_faults.latency_max_s,
+    )
+    return Scenario(
+        seed=seed,
+        workers=tuple(f"p{index}" for index in range(chance.choice((1, 2, 3)))),
+        shard_count=drawn.shard_count,
+        options=drawn.options,
+        faults=faults,
+        safety_s=chance.choice((40.0, 80.0)),
+        records_per_s=0.0,
+        with_readers=False,
+        producers=plan,
+        settle_max_s=SETTLE_MAX_S,
+    )
+
+
 DRAW: Final[Mapping[SeedKind, Callable[[int], Scenario]]] = {
     SeedKind.CONSUMERS: draw_scenario,
     SeedKind.QUERIES: draw_query_scenario,
     SeedKind.KCL3: draw_kcl3_scenario,
+    SeedKind.PRODUCERS: draw_producer_scenario,
 }
 """Draws a seed's scenario, by kind."""

@@ -19,6 +19,7 @@ from penstock.core.position import Position
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
 from penstock.sim.kcl3_plan import Kcl3Plan
+from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.query_plan import QueryPlan
 from penstock.sim.seed_kinds import SeedKind
 
@@ -88,6 +89,30 @@ _SITUATIONS_OF_KCL3: Final = (
 )
 _BY_LEADER: Final = {"leader assigns": _ASSIGNED, "leader asks": _ASKED, "leader forces": _FORCED}
 _NOT_OF_KCL3: Final = frozenset({"fault: table_drops_per_min", "fault: rows_of_others"})
+_TWICE: Final = "situation: a record is stored twice"
+_ASTRAY: Final = "situation: another shard takes an aggregate, and its readers see it"
+_DROPPED: Final = "situation: another shard takes an aggregate, and its readers drop it"
+_ABANDONED: Final = "situation: a record comes whose producer has crashed"
+_SITUATIONS_OF_PRODUCERS: Final = (_TWICE, _ASTRAY, _DROPPED, _ABANDONED)
+_OF_PUTS: Final = ("put_", "entry_")
+_FAULTS_OF_PRODUCERS: Final = (
+    "crashes_per_min",
+    "stops_per_min",
+    "pauses_per_min",
+    "reshards_per_min",
+    "stream_throttle",
+    "bad_listing",
+    "denials_per_min",
+)
+_SENT_AGAIN: Final = (
+    "throttled",
+    "unavailable",
+    "unknown",
+    "ProvisionedThroughputExceededException",
+    "InternalFailure",
+    "NoAnswer",
+    "misplaced",
+)
 _COUNTED_LINES: Final = {
     "leads": _LEADS,
     "leads_no_more": _LEADS_NO_MORE,
@@ -119,6 +144,15 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
     others = _FAULTS_OF_CONSUMERS if kind is SeedKind.QUERIES else _FAULTS_OF_QUERIES
     faults = [each.name for each in fields(FaultPlan) if each.name not in others]
     known = [f"fault: {name}" for name in faults if name not in _NOT_COUNTED]
+    if kind is SeedKind.PRODUCERS:
+        of_puts = [f"fault: {each.name}" for each in fields(ProducerPlan) if each.name.startswith(_OF_PUTS)]
+        again = [f"sent again: {reason}" for reason in _SENT_AGAIN]
+        return (
+            *(f"fault: {each}" for each in _FAULTS_OF_PRODUCERS),
+            *of_puts,
+            *again,
+            *_SITUATIONS_OF_PRODUCERS,
+        )
     if kind is SeedKind.KCL3:
         known = [fault for fault in known if fault not in _NOT_OF_KCL3]
         of_fleet = [f"fault: {each.name}" for each in fields(Kcl3Plan) if each.name.endswith("_per_min")]
@@ -169,6 +203,8 @@ class Situations:
         self._gone: dict[str, int] = {}
         self._kcl3 = frozenset[str]() if scenario.kcl3 is None else scenario.kcl3.workers
         self._leaders: set[str] = set()
+        self._seen: set[str] = set()
+        self._crashed: set[str] = set()
         self._modes: dict[str, str] = {}
 
     def see(self, entry: HistoryEntry) -> None:
@@ -192,6 +228,7 @@ class Situations:
         if how == "crashed":
             self._met["fault: crashes_per_min"] += 1
             self._met[_LEADER_GONE] += who in self._leaders
+            self._crashed.add(who)
         self._leaders.discard(who)
         name = name_of(who)
         asked = [row for row in self._rows.values() if row.owner == name and row.checkpoint_owner is not None]
@@ -240,6 +277,15 @@ class Situations:
             self._met[_TO_KCL] += pair == (False, True)
         if isinstance(write, Take) and before.reader is None and write.worker == name_of(who):
             self._met[_LEADERLESS_TAKE] += self._modes.get(who) == "leaderless"
+
+    def _on_stored(self, _now: float, _key: str, _number: int, texts: tuple[str, ...], is_read: bool) -> None:
+        if is_read:
+            self._met[_TWICE] += len(self._seen.intersection(texts))
+            self._seen.update(texts)
+        self._met[_ABANDONED] += texts[0].partition(":")[0] in self._crashed
+
+    def _on_astray(self, _now: float, _texts: tuple[str, ...], is_read: bool) -> None:
+        self._met[_ASTRAY if is_read else _DROPPED] += 1
 
     def _on_trimmed(self, _now: float, key: str, _count: int, last: int) -> None:
         self._gone[key] = last

@@ -111,6 +111,15 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "stopping": lambda who: f"{who} is asked to stop",
     "pause": lambda who, until_s: f"{who} stands still until {until_s:.2f} s",
     "healed": lambda: "the faults end",
+    "stored": lambda key, number, texts, is_read: (
+        f"{key} takes {', '.join(texts)} as {number}" + ("" if is_read else ", which its readers drop")
+    ),
+    "acknowledged": lambda who, key, number, texts: (
+        f"{who} is told that {', '.join(texts)} is {number} of {key}"
+    ),
+    "unanswered": lambda texts: f"nobody answers for {', '.join(texts)}",
+    "sent": lambda who, texts: f"{who} sends {', '.join(texts)}",
+    "given_up": lambda who, texts, why: f"{who} gives {', '.join(texts)} up: {why}",
     "leads": lambda who: f"{who} becomes the leader",
     "leads_no_more": lambda who, why: f"{who} leads no more: {why}",
     "led": lambda who, what, key, reader, to: (

@@ -125,6 +125,18 @@ def test_a_refused_record_holds_back_the_later_ones_of_its_key_only():
     assert sent(batcher.plan_step(1.05))[0] == [b"first"]
 
 
+@pytest.mark.parametrize("aggregates", [False, True])
+def test_what_a_request_leaves_behind_does_not_linger_anew(aggregates):
+    batcher = make(linger_s=1.0, aggregates=aggregates, aggregate_count_max=2)
+    batcher.add(b"one", "a", None, 0.0)
+    batcher.add(b"two", "a", None, 0.1)
+    for number in range(1 if aggregates else 2):
+        request = batcher.plan_step(1.0)
+        batcher.on_answers(request, [PutAnswer(str(number), ONE[0].shard_id)], 1.0, 0.5)
+    assert batcher.plan_step(1.05) == WaitUntil(1.1, "every shard is in flight, paused or lingering")
+    assert sent(batcher.plan_step(1.1)) == [[b"two"]]
+
+
 def test_with_aggregates_one_goes_into_each_shard_at_a_time():
     batcher = make(TWO, aggregates=True)
     batcher.add(b"low", "k", LOW, 0.0)

@@ -230,7 +230,7 @@ class Batcher:
                 entries += taken
                 used.append(queue)
                 queue.in_flight += 1
-                queue.waits_since_s = now_s
+                queue.wait_on()
                 queue.flow.note_sent(sum(entry.cost_s for entry in taken), now_s)
         if not entries:
             return WaitUntil(until_s, "every shard is in flight, paused or lingering")

@@ -95,6 +95,15 @@ class ShardQueue:
         lingers = not takes_all and not self._returned and not (self.aggregates and self.is_full)
         return max(self.flow.ready_s, self.waits_since_s + linger_s if lingers else now_s)
 
+    def wait_on(self) -> None:
+        """Let what a request left behind go on waiting: since it came, not since the request was planned."""
+        # Many records of one key wait, and each request takes one: if every one of them lingered anew, the last would wait
+        # for all of these times together.
+        if self._queue:
+            self.waits_since_s = self._queue[0].came_s
+        elif self._ready:
+            self.waits_since_s = self._heads[self._ready[0]].came_s
+
     # --- in -----------------------------------------------------------------------------------------------
 
     def add(self, record: PendingRecord) -> None:

@@ -1,0 +1,123 @@
+"""What a producer promises, as checkers over the history: acknowledged records are there, in order, and rarely twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.sim.checker import Broken, Checker
+from penstock.sim.history import History
+
+
+class AcknowledgedIsThere(Checker):
+    """P1: an acknowledged record is where the acknowledgement says, and its readers see it; every record is settled."""
+
+    invariant = "P1"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._stored: dict[tuple[str, int], tuple[str, ...]] = {}
+        self._open: set[str] = set()
+
+    def on_added(self, text: str, _key: str) -> None:
+        """Remember what is to be settled."""
+        self._open.add(text)
+
+    def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
+        """Remember what readers see."""
+        if is_read:
+            self._stored[key, number] = texts
+
+    def on_acknowledged(self, who: str, key: str, number: int, texts: tuple[str, ...]) -> None:
+        """Compare an acknowledgement with the stream."""
+        if self._stored.get((key, number)) != texts:
+            raise Broken(
+                f"{who} has acknowledged {texts} as {number} of {key}, which readers do not see there"
+            )
+        if not self._open.issuperset(texts):
+            raise Broken(f"{who} has acknowledged {texts} twice")
+        self._open.difference_update(texts)
+
+    def on_given_up(self, who: str, texts: tuple[str, ...], why: str) -> None:
+        """Nothing here is refused for good."""
+        raise Broken(f"{who} gives up {texts}: {why}")
+
+    def on_log(self, who: str, level: str, text: str, error: str) -> None:
+        """Nothing fails in an unexpected way."""
+        if level == "CRITICAL":
+            raise Broken(f"{who}: {text}: {error}")
+
+    def on_down(self, who: str, how: str) -> None:
+        """Who crashes leaves records that nobody has heard of; who stops does not."""
+        left = {text for text in self._open if text.startswith(f"{who}:")}
+        if left and how == "stopped":
+            raise Broken(f"{who} has stopped, and {min(left)} is neither acknowledged nor given up")
+        self._open -= left
+
+    def at_end(self) -> None:
+        """Nothing is left open."""
+        if self._open:
+            raise Broken(f"{min(self._open)} is neither acknowledged nor given up")
+
+
+class KeysInOrder(Checker):
+    """P2: the records of one key are first seen in the order in which they were put.
+
+    A copy of a record that was sent again may come behind later ones.
+    """
+
+    invariant = "P2"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._key_of: dict[str, str] = {}
+        self._waiting: dict[str, list[str]] = {}
+
+    def on_added(self, text: str, key: str) -> None:
+        """Remember what comes next of a key."""
+        self._key_of[text] = key
+        self._waiting.setdefault(key, []).append(text)
+
+    def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
+        """Compare with what must come first."""
+        for text in texts if is_read else ():
+            waiting = self._waiting[self._key_of[text]]
+            if text in waiting:
+                if waiting[0] != text:
+                    raise Broken(f"{number} of {key} holds {text}, and {waiting[0]} is not there yet")
+                waiting.pop(0)
+
+
+class RarelyTwice(Checker):
+    """P3: readers see a record once, and at most once more for each time that nobody answered for it.
+
+    An aggregate that the shard of another prediction took may have to be sent again until a listing tells whose it is.
+    """
+
+    invariant = "P3"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._seen: Counter[str] = Counter()
+        self._allowed: Counter[str] = Counter()
+
+    def on_unanswered(self, texts: tuple[str, ...]) -> None:
+        """One more copy is allowed."""
+        self._allowed.update(texts)
+
+    def on_astray(self, texts: tuple[str, ...], _is_read: bool) -> None:
+        """One more copy is allowed."""
+        self._allowed.update(texts)
+
+    def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
+        """Count what readers see."""
+        for text in texts if is_read else ():
+            self._seen[text] += 1
+            if self._seen[text] > 1 + self._allowed[text]:
+                raise Broken(
+                    f"{number} of {key} holds {text} for the {self._seen[text]}. time, and {self._allowed[text]} "
+                    "calls without an answer explain it"
+                )
+
+
+PRODUCERS = (AcknowledgedIsThere, KeysInOrder, RarelyTwice)

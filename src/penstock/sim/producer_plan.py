@@ -1,0 +1,40 @@
+"""What one seed decides about the producers of its world, and about what PutRecords does to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from penstock.core.writing.batcher_steps import BatcherSettings
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPlan:
+    """Rates: likelihoods in [0, 1] per call, or per entry where the name says so.
+
+    Args:
+        settings: How the producers' batchers work.
+        sender_count: Requests of one producer that may be in flight at once.
+        key_count: Partition keys of one producer.
+        records_per_s: Records that one producer is given.
+        put_throttled: The whole call is refused for its rate.
+        put_unavailable: The whole call is not taken.
+        put_lost: The call does not arrive, and nobody answers.
+        put_late: The call arrives seconds later, and nobody answers.
+        put_unanswered: The call is done, and its answer is lost.
+        entry_throttled: The entry is refused for the shard's rate.
+        entry_failed: The entry is refused by an internal failure.
+        entry_unanswered: The entry is stored, and the answer does not speak of it.
+    """
+
+    settings: BatcherSettings = field(default_factory=BatcherSettings)
+    sender_count: int = 2
+    key_count: int = 5
+    records_per_s: float = 3.0
+    put_throttled: float = 0.0
+    put_unavailable: float = 0.0
+    put_lost: float = 0.0
+    put_late: float = 0.0
+    put_unanswered: float = 0.0
+    entry_throttled: float = 0.0
+    entry_failed: float = 0.0
+    entry_unanswered: float = 0.0

@@ -1,0 +1,38 @@
+"""A world of producers: they put into a stream that is resharded, through calls that fail in every way."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.sim.faults import Scenario
+from penstock.sim.history import HistoryEntry
+from penstock.sim.process import SimProcess
+from penstock.sim.producer import SimProducer, SimPuts
+from penstock.sim.producer_plan import ProducerPlan
+from penstock.sim.world import World
+
+
+class ProducerWorld(World):
+    """One run of one scenario with producers: its workers are all of them."""
+
+    def __init__(
+        self, scenario: Scenario, plan: ProducerPlan, listener: Callable[[HistoryEntry], None]
+    ) -> None:
+        super().__init__(scenario, listener)
+        self._plan = plan
+        self._puts = SimPuts(self, plan)
+
+    def make_worker(self, name: str) -> SimProcess:
+        """Return a new producer of this name, not begun yet."""
+        return SimProducer(
+            self,
+            name,
+            self.next_incarnation(name),
+            on_gone=self.on_worker_gone,
+            plan=self._plan,
+            puts=self._puts,
+        )
+
+    def is_done(self) -> bool:
+        """Whether every record is settled."""
+        return all(worker.is_done for worker in self.workers.values() if isinstance(worker, SimProducer))

@@ -1,0 +1,86 @@
+"""Planted bugs of a producer."""
+
+from __future__ import annotations
+
+from penstock.core.hash_key import HashRange
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.batcher_steps import Failure, PutResult
+from penstock.core.writing.packing import PendingRecord
+from penstock.core.writing.shard_queue import ShardQueue
+from sim.mutants import Mutant
+
+
+def puts_refused_ones_behind(self, entries):
+    """A refused record is sent again when the later ones of its key have gone."""
+    for record in [record for entry in entries for record in entry.records]:
+        self.add(record)
+
+
+def forgets_refused_ones(self, queue, entries):
+    """A partial failure is taken for a success."""
+    for entry in entries:
+        self._forget(entry.records)
+
+
+def takes_no_answer_for_success(self, request, failure, why, now_s, u):
+    """A call without an answer is taken for done."""
+    if failure is not Failure.UNKNOWN:
+        return ON_FAILED_CALL(self, request, failure, why, now_s, u)
+    self._end_request(request)
+    for entry in request.entries:
+        self._forget(entry.records)
+    for queue in {entry.shard_id or "": None for entry in request.entries}:
+        self._release(queue)
+    return PutResult()
+
+
+def takes_several_of_a_key(self, taken_keys):
+    """A request holds several records of a key, of which the service may refuse the first."""
+    return NEXT_OF_READY(self, set())
+
+
+def lies_anywhere(self, hash_range: HashRange):
+    """An aggregate that another shard took is delivered, whatever its readers make of it."""
+    return True
+
+
+NEXT_OF_READY = ShardQueue._next_of_ready
+ON_FAILED_CALL = Batcher.on_failed_call
+
+PRODUCER_MUTANTS = (
+    Mutant(
+        "refused records come last",
+        "KPL 23, Benthos 1641",
+        0,
+        ShardQueue,
+        "put_back",
+        puts_refused_ones_behind,
+    ),
+    Mutant(
+        "a partial failure is a success", "Hazelcast 24774", 0, Batcher, "_put_back", forgets_refused_ones
+    ),
+    Mutant(
+        "no answer is a success",
+        "several: two outcomes instead of three",
+        0,
+        Batcher,
+        "on_failed_call",
+        takes_no_answer_for_success,
+    ),
+    Mutant(
+        "several records of a key in a request",
+        "KPL 135, Maxwell 817",
+        0,
+        ShardQueue,
+        "_next_of_ready",
+        takes_several_of_a_key,
+    ),
+    Mutant(
+        "an aggregate may lie anywhere",
+        "producers that keep an old shard map",
+        1,
+        PendingRecord,
+        "lies_in",
+        lies_anywhere,
+    ),
+)

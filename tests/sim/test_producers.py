@@ -1,0 +1,125 @@
+"""Producers in the simulator: what they put is there, in order, and rarely twice, whatever the service answers."""
+
+from collections import Counter
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.position import TRIM_HORIZON
+from penstock.sim.checker import Broken
+from penstock.sim.history import History
+from penstock.sim.producer_checkers import AcknowledgedIsThere, KeysInOrder, RarelyTwice
+from penstock.sim.run import run_producer_seed
+from penstock.sim.seed_kinds import SeedKind
+from penstock.sim.situations import never_met
+from sim.producer_mutants import PRODUCER_MUTANTS
+
+SEEDS = 24  # test_many_seeds.py runs the following ones
+SEEDS_MAX = 300
+FAILED_BEFORE = [
+    34,
+    113,
+]  # what a request left behind lingered anew, so records of one key waited without end
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run_producer_seed(seed) for seed in range(SEEDS)]
+
+
+def test_no_promise_is_broken(runs):
+    for result in runs:
+        told = "\n".join(result.story(60))
+        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+
+
+@pytest.mark.parametrize("seed", FAILED_BEFORE)
+def test_a_seed_that_failed_once_stays_clean(seed):
+    assert run_producer_seed(seed).violation is None
+
+
+def test_the_same_seed_gives_the_same_history(runs):
+    assert run_producer_seed(7).digest == runs[7].digest
+
+
+def test_every_fault_and_situation_comes_up_within_a_few_seeds(runs):
+    met = sum((result.met for result in runs), Counter())
+    assert never_met(met, SeedKind.PRODUCERS) == []
+
+
+@pytest.mark.parametrize("mutant", PRODUCER_MUTANTS, ids=lambda mutant: mutant.name)
+def test_a_planted_bug_is_found(mutant):
+    with mutant.planted():
+        seeds = (mutant.seed, *range(SEEDS_MAX))
+        found = next((seed for seed in seeds if run_producer_seed(seed).violation is not None), None)
+    assert found is not None, f"{mutant.name} ({mutant.had_by}) was not found in {SEEDS_MAX} seeds"
+
+
+# --- the checkers -----------------------------------------------------------------------------------------------
+
+ADDED = [("added", "p#1:1", "k"), ("added", "p#1:2", "k")]
+
+
+def stored(number, *texts, is_read=True):
+    return ("stored", "s", number, texts, is_read)
+
+
+def acknowledged(number, *texts):
+    return ("acknowledged", "p#1", "s", number, texts)
+
+
+ONE_STORED, TWO_STORED = stored(5, "p#1:1"), stored(6, "p#1:2")
+BOTH = [ONE_STORED, TWO_STORED, acknowledged(5, "p#1:1"), acknowledged(6, "p#1:2")]
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "is_broken"),
+    [
+        (AcknowledgedIsThere, BOTH, False),
+        (AcknowledgedIsThere, BOTH[:3], True),
+        (AcknowledgedIsThere, [*BOTH[:3], ("down", "p#1", "crashed")], False),
+        (AcknowledgedIsThere, [*BOTH[:3], ("down", "p#1", "stopped")], True),
+        (AcknowledgedIsThere, [*BOTH, ("down", "p#1", "stopped")], False),
+        (AcknowledgedIsThere, [acknowledged(5, "p#1:1")], True),
+        (AcknowledgedIsThere, [stored(5, "p#1:1", is_read=False), acknowledged(5, "p#1:1")], True),
+        (AcknowledgedIsThere, [ONE_STORED, acknowledged(5, "p#1:2")], True),
+        (AcknowledgedIsThere, [*BOTH, acknowledged(6, "p#1:2")], True),
+        (AcknowledgedIsThere, [*BOTH, ("given_up", "p#1", ("p#1:2",), "refused")], True),
+        (AcknowledgedIsThere, [*BOTH, ("log", "p#1", "CRITICAL", "crashed", "KeyError()")], True),
+        (KeysInOrder, [ONE_STORED, TWO_STORED], False),
+        (KeysInOrder, [stored(5, "p#1:1", "p#1:2")], False),
+        (KeysInOrder, [TWO_STORED], True),
+        (KeysInOrder, [stored(4, "p#1:1", is_read=False), TWO_STORED], True),
+        (KeysInOrder, [ONE_STORED, TWO_STORED, stored(7, "p#1:1")], False),
+        (RarelyTwice, [ONE_STORED, TWO_STORED], False),
+        (RarelyTwice, [ONE_STORED, stored(7, "p#1:1")], True),
+        (RarelyTwice, [("unanswered", ("p#1:1",)), ONE_STORED, stored(7, "p#1:1")], False),
+        (RarelyTwice, [("unanswered", ("p#1:1",)), ONE_STORED, stored(7, "p#1:1"), stored(8, "p#1:1")], True),
+        (RarelyTwice, [("astray", ("p#1:1",), True), ONE_STORED, stored(7, "p#1:1")], False),
+        (RarelyTwice, [stored(5, "p#1:1", is_read=False), stored(7, "p#1:1")], False),
+    ],
+)
+def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
+    checker = kind(History(TRIM_HORIZON), CoordinatorOptions())
+
+    def judge():
+        for line in [*ADDED, *lines]:
+            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
+        checker.at_end()
+
+    if is_broken:
+        with pytest.raises(Broken):
+            judge()
+    else:
+        judge()
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_producers(capsys):
+    assert main(["simulate", "--producers", "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "sent again: " in out
+    assert out.splitlines()[-1].startswith("2 seeds, 0 violations, ")
