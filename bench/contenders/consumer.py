@@ -41,8 +41,9 @@ def consume(stream: str, application: str, record_count: int) -> None:
 
 
 def penstock(stream: str, turn: int, record_count: int) -> Figures:
-    import penstock.consumer
-    import penstock.wiring  # noqa: F401 - loaded before the clock runs, as boto3 is
+    import penstock.aws.kinesis  # loaded before the clock runs, as boto3 is
+    import penstock.aws.lease_table
+    import penstock.consumer  # noqa: F401
 
     meter = Meter()
     consume(stream, f"{stream}-{turn}", record_count)
