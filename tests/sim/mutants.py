@@ -333,9 +333,9 @@ def _never_overdue(self: Handovers, lease: Lease, now_s: float) -> bool:
     return False
 
 
-def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any]) -> float | None:
+def _wakes_for_a_lost_checkpoint(self: ShardDelivery[Any], *, may_call: bool = True) -> float | None:
     if self._due_since_s is None:
-        return _next_wake_s(self)
+        return _next_wake_s(self, may_call=may_call)
     return max(self._due_since_s, self._stored_s + self.options.checkpoint_interval_s)
 
 
