@@ -13,6 +13,7 @@ from typing import Any
 from unittest.mock import patch
 
 from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.unread import UnreadPage
 from penstock.core.leases import held_lease, move_planner, shard_syncer
 from penstock.core.leases.coordinator_effects import Report, StopWhy
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone
@@ -45,7 +46,6 @@ from penstock.core.position import Position, Sentinel
 from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import CallKind, SendToDeadLetter
-from penstock.core.reading.reader_steps import ListPage
 from penstock.core.reading.resume import MissingRecord
 from penstock.sim.reader import SimReader
 from penstock.sim.table import SimTable
@@ -250,7 +250,7 @@ def _checkpoint_before_done(self: SimReader, call: Any) -> None:
     _begin_call(self, call)
 
 
-def _repeat_the_first(self: ListPage[Any], done: Position | None) -> Any:
+def _repeat_the_first(self: UnreadPage, done: Position | None) -> Any:
     del done
     return self.records
 
@@ -301,9 +301,7 @@ def _skip_the_poison(
 
 def _whole_calls_to_dead_letters(self: ShardDelivery[Any], piece: Any, error: BaseException) -> Any:
     self._ready.append(piece.lane)
-    self._lanes[piece.lane].again.appendleft(
-        replace(piece, kind=CallKind.DEAD_LETTER, attempt=1, error=error)
-    )
+    self._lanes[piece.lane].again.insert(0, replace(piece, kind=CallKind.DEAD_LETTER, attempt=1, error=error))
     return SendToDeadLetter(len(piece.records))
 
 
@@ -569,7 +567,7 @@ MUTANTS = (
         "the first record again",
         "a Rust KCL (D13): the resume filter",
         2,
-        ListPage,
+        UnreadPage,
         "rows_after",
         _repeat_the_first,
     ),
