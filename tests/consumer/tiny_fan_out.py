@@ -158,9 +158,7 @@ class TinyFanOut:
         through = records[stream.place - 1].sequence_number if stream.place else "1"
         behind = 0 if stream.place == len(records) else 1000
         if is_last:
-            place = "|".join((stream.shard_id, str(len(records))))
-            children = self.kinesis.fetch_records("orders", place).child_shards
-            stream.tell(Pushed(RecordPage(found, None, 0, children)))
+            stream.tell(Pushed(RecordPage(found, None, 0, self.kinesis.children_of(stream.shard_id))))
             stream.end(Ended())
             return
         if self.is_each_event_sent_twice and found and self.sent % 2:

@@ -133,11 +133,15 @@ class TinyKinesis:
         found = shard.records[start : start + record_count_max]
         end = start + len(found)
         if shard.children and end == len(shard.records):
-            children = tuple(
-                ChildShard(c, self.shards[c].parents, self.shards[c].hash_range) for c in shard.children
-            )
-            return RecordPage(found, None, 0, children)
+            return RecordPage(found, None, 0, self.children_of(shard_id))
         return RecordPage(found, f"{shard_id}|{end}", 0 if end == len(shard.records) else 1000)
+
+    def children_of(self, shard_id) -> tuple[ChildShard, ...]:
+        """Return what the last page of a shard names; no call, so nothing throttles it."""
+        return tuple(
+            ChildShard(child, self.shards[child].parents, self.shards[child].hash_range)
+            for child in self.shards[shard_id].children
+        )
 
     def put_records(self, stream, entries):
         raise NotImplementedError
