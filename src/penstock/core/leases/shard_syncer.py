@@ -139,7 +139,7 @@ class ShardSyncer:
             # Fifty workers that start together must not list the shards fifty times: most find the leases
             # already there when they look again.
             self.cold_until_s = now_s + self.options.cold_start_jitter_s * self._turn.draw()
-        if now_s >= self.cold_until_s:
+        elif now_s >= self.cold_until_s:
             self.cold_until_s = None
             self._listing.begin(ListingPurpose.FIRST_LEASES, *first_filter(self.options.start))
 
