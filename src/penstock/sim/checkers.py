@@ -96,7 +96,8 @@ class OneOwner(Checker):
             if before is None:
                 raise Broken(f"{who} took {key}, which has no row")
             self._judge_take(who, key, before)
-            self._holder[key] = who
+            # A leader takes for others: whichever life of that worker finds it first holds it.
+            self._holder[key] = who if write.worker == name_of(who) else write.worker
         elif isinstance(write, Renew | Checkpoint | End | Release):
             if before is None:
                 raise Broken(f"{type(write).__name__} of {who} wrote {key}, which has no row")
@@ -106,7 +107,8 @@ class OneOwner(Checker):
                     f"{type(write).__name__} of {who} was accepted on {key}, which {before.reader} reads"
                 )
             if holder != who:
-                if not isinstance(write, Renew | Release) and name_of(who) not in self._doubled:
+                is_assigned = holder == name_of(who)
+                if not (isinstance(write, Renew | Release) or is_assigned or name_of(who) in self._doubled):
                     raise Broken(
                         f"{type(write).__name__} of {who} was accepted on {key} after {holder} took it"
                     )
@@ -483,17 +485,21 @@ class Suite:
         retention_ms: How long the stream keeps a record; None is for ever.
         limits: How many leases a worker holds at most, where it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
+        kcl3: Workers of a native KCL 3 fleet.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0917 - what a scenario says of its fleet
         self,
         options: CoordinatorOptions,
         more: Sequence[type[Checker]] = (),
         retention_ms: int | None = None,
         limits: Mapping[str, int] | None = None,
         foreign: frozenset[str] = frozenset(),
+        kcl3: frozenset[str] = frozenset(),
     ) -> None:
-        self.history = History(options.start.default, retention_ms, dict(limits or {}), foreign)
+        self.history = History(
+            options.start.default, retention_ms, dict(limits or {}), foreign, noteless=foreign | kcl3
+        )
         kinds: dict[type[Checker], None] = dict.fromkeys((*SAFETY, *LIVENESS, *more))
         self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}
         self.violation: Violation | None = None

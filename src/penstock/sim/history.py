@@ -55,12 +55,14 @@ class History:
         retention_ms: How long the stream keeps a record; None is for ever.
         limits: How many leases a worker holds at most, where it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
+        noteless: Workers that note nothing beside the KCL's attributes, the foreign and those of KCL 3.
     """
 
     start: Position
     retention_ms: int | None = None
     limits: dict[str, int] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
+    noteless: frozenset[str] = frozenset()
     leaders: set[str] = field(default_factory=set)
     """Workers of the KCL that have led a native fleet."""
     now: float = 0.0

@@ -42,11 +42,15 @@ class LossesTold(Checker):
         self._noted: dict[str, tuple[Position, int]] = {}
         self._told: dict[str, dict[tuple[str, int], set[int]]] = {}
         """What is gone unread, by shard and reader."""
+        self._doubtful: set[tuple[str, str, int]] = set()
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
-    def on_start(self, who: str, key: str, _epoch: int, _position: Position) -> None:
-        """Forget what an earlier reader saw."""
+    def on_start(self, who: str, key: str, epoch: int, _position: Position) -> None:
+        """Forget what an earlier reader saw, and remember whether it is a KCL worker's checkpoint that this one begins at."""
         self._tips.pop((who, key), None)
+        row = self.history.rows.get(key)
+        if self.history.noteless and row is not None and row.has_foreign_checkpoint:
+            self._doubtful.add((who, key, epoch))
 
     def on_tip(self, who: str, key: str, epoch: int, server_ms: int) -> None:
         """Remember when a reader that had done everything found nothing more."""
@@ -73,7 +77,7 @@ class LossesTold(Checker):
             self._noted.pop(write.key, None)
         if after is None or not isinstance(write, Renew | Checkpoint | Release):
             return
-        if not after.checkpoint.is_record or name_of(who) in self.history.foreign:
+        if not after.checkpoint.is_record or name_of(who) in self.history.noteless:
             return
         done = self.history.index_after(write.key, after.checkpoint)
         for tip in reversed(self._tips.get((who, write.key), ())):
@@ -118,7 +122,8 @@ class LossesTold(Checker):
         if reader is None or not (reader.deliveries or reader.position.is_record):
             return
         shard, row = self.history.shards[key], self.history.rows.get(key)
-        if self.history.foreign and row is not None and row.has_foreign_checkpoint:
+        begins_in_doubt = not reader.deliveries and (who, key, epoch) in self._doubtful
+        if begins_in_doubt or (self.history.noteless and row is not None and row.has_foreign_checkpoint):
             return  # nobody noted whether more was behind it: where nothing is left, that is a doubt and no loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
             return

@@ -77,6 +77,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         retention_ms,
         dict(scenario.limits),
         scenario.foreign,
+        frozenset() if scenario.kcl3 is None else scenario.kcl3.workers,
     )
     world = _open_world(scenario, suite.see)
     try:
