@@ -13,4 +13,4 @@ def wait_until(is_true, what="what is expected", deadline_s=DEADLINE_S):
     end_s = time.monotonic() + deadline_s
     while not is_true():
         assert time.monotonic() < end_s, f"waited {deadline_s:g} s for {what}"
-        threading.Event().wait(0.02)
+        threading.Event().wait(0.05)
