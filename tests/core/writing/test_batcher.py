@@ -137,6 +137,27 @@ def test_what_a_request_leaves_behind_does_not_linger_anew(aggregates):
     assert sent(batcher.plan_step(1.1)) == [[b"two"]]
 
 
+def test_no_key_waits_longer_because_another_one_has_younger_records():
+    batcher = make(linger_s=0.1, aggregates=False)
+    put_count, worst_s = {"a": 0, "b": 0}, 0.0
+    for tick in range(2000):
+        now_s = tick / 100
+        for key, every in (("a", 8), ("b", 2)):
+            if tick % every == 0:
+                batcher.add(b"x", key, None, now_s)
+                put_count[key] += 1
+        request = batcher.plan_step(now_s)
+        if isinstance(request, PutRequest):
+            worst_s = max(
+                worst_s, *(now_s - each.came_s for entry in request.entries for each in entry.records)
+            )
+            answers = [PutAnswer(str(place), ONE[0].shard_id) for place in range(len(request.entries))]
+            batcher.on_answers(request, answers, now_s, 0.5)
+    assert put_count == {"a": 250, "b": 1000}
+    assert worst_s <= 0.1 + 0.02  # the ticks, and a request a tick
+    assert batcher.waiting_count <= 10
+
+
 def test_with_aggregates_one_goes_into_each_shard_at_a_time():
     batcher = make(TWO, aggregates=True)
     batcher.add(b"low", "k", LOW, 0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from collections.abc import Iterable
 
@@ -15,7 +16,8 @@ class ShardQueue:
     `_returned` holds entries that were refused; they are sent first. Behind them, records wait in one queue. Only with
     order per key and without aggregates, the records of each key are linked to one another instead, and `_ready` names
     the keys whose first record may be in the next request. (A queue for each key would take more memory than most keys'
-    records.)
+    records.) `_followers` is a heap of when those came that were behind another one of their key; what is no longer first
+    is dropped when it comes to its top.
 
     Args:
         shard_id: The predicted shard; empty where there is no prediction.
@@ -29,6 +31,7 @@ class ShardQueue:
     __slots__ = (
         "_aggregate_bytes_max",
         "_aggregate_count_max",
+        "_followers",
         "_heads",
         "_keeps_key_order",
         "_queue",
@@ -67,6 +70,7 @@ class ShardQueue:
         self._aggregate_bytes_max = aggregate_bytes_max
         self._aggregate_count_max = aggregate_count_max
         self._queue: deque[PendingRecord] = deque()
+        self._followers: list[tuple[float, str]] = []
         self._heads: dict[str, PendingRecord] = {}
         self._tails: dict[str, PendingRecord] = {}
         self._ready: deque[str] = deque()
@@ -98,11 +102,21 @@ class ShardQueue:
     def wait_on(self) -> None:
         """Let what a request left behind go on waiting: since it came, not since the request was planned."""
         # Many records of one key wait, and each request takes one: if every one of them lingered anew, the last would wait
-        # for all of these times together.
+        # for all of these times together. The key whose turn is next may have a younger record than one behind it.
         if self._queue:
             self.waits_since_s = self._queue[0].came_s
         elif self._ready:
-            self.waits_since_s = self._heads[self._ready[0]].came_s
+            self.waits_since_s = min(self._heads[self._ready[0]].came_s, self._oldest_follower_s())
+
+    def _oldest_follower_s(self) -> float:
+        # A key that was new goes to the end of `_ready`, behind those that were waiting by then: so only a record that was
+        # behind another one can be older than the one in front.
+        while self._followers:
+            came_s, key = self._followers[0]
+            if key in self._heads and self._heads[key].came_s == came_s:
+                return came_s
+            heapq.heappop(self._followers)
+        return float("inf")
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -190,8 +204,9 @@ class ShardQueue:
             record = self._heads[key]
             if record.following is not None:
                 self._heads[key] = record.following
-                record.following = None
                 self._ready.append(key)
+                heapq.heappush(self._followers, (record.following.came_s, key))
+                record.following = None
             else:
                 del self._heads[key], self._tails[key]
             return pack_one(record, self.shard_id)
@@ -211,6 +226,7 @@ class ShardQueue:
         self._heads.clear()
         self._tails.clear()
         self._ready.clear()
+        self._followers.clear()
         self.count = 0
         self.size_bytes = 0
         return records
