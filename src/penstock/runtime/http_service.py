@@ -25,10 +25,14 @@ class _Server(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Begin to answer."""
-        if self._rooms.acquire(blocking=False):
-            super().process_request(request, client_address)
-        else:
+        if not self._rooms.acquire(blocking=False):
             self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:  # no thread could be started, so none gives the room back
+            self._rooms.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         """Answer."""

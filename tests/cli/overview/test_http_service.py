@@ -2,6 +2,7 @@
 
 import contextlib
 import socket
+import socketserver
 import time
 from http.server import BaseHTTPRequestHandler
 
@@ -52,6 +53,25 @@ def test_more_connections_than_there_is_room_for_are_closed_and_room_comes_back(
             end_s = time.monotonic() + 60
             while not ask(connect()).startswith(b"HTTP/1.0 204"):
                 assert time.monotonic() < end_s
+    finally:
+        service.close()
+
+
+def test_room_comes_back_where_no_thread_could_be_started(monkeypatch):
+    monkeypatch.setattr(http_service, "_CONNECTIONS_MAX", 1)
+    service = HttpService("127.0.0.1", 0, Handler, "a test")
+    try:
+        with monkeypatch.context() as without_threads:
+
+            def refuse(*_):
+                raise RuntimeError("can't start new thread")
+
+            without_threads.setattr(socketserver.ThreadingMixIn, "process_request", refuse)
+            for _ in range(3):
+                with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
+                    assert ask(connection) == b""
+        with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
+            assert ask(connection).startswith(b"HTTP/1.0 204")
     finally:
         service.close()
 
