@@ -73,6 +73,19 @@ def points(reader):
     }
 
 
+def test_two_objects_of_one_provider_show_the_figures_of_both(reader):
+    provider = MeterProvider(metric_readers=[reader])
+    first, second = OpenTelemetryMetrics(provider), OpenTelemetryMetrics(provider)
+    first.count("records", 3, {"shard": "s0"})
+    second.count("records", 7, {"shard": "s1"})
+    first.gauge("leases", 1, {"worker": "w0"})
+    second.gauge("leases", 2, {"worker": "w1"})
+    found = points(reader)
+    assert found["penstock.records"][1] == {(("shard", "s0"),): 3, (("shard", "s1"),): 7}
+    assert found["penstock.leases"][1] == {(("worker", "w0"),): 1, (("worker", "w1"),): 2}
+    provider.shutdown()
+
+
 def test_counters_gauges_and_distributions_become_instruments(metrics, reader):
     metrics.count("records", 3, {"shard": "s0"})
     metrics.count("records", 2, {"shard": "s0"})

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
+from weakref import WeakKeyDictionary
 
 from penstock.errors import UsageError
 from penstock.runtime.metrics_tally import (
@@ -23,11 +25,12 @@ _SCOPE: Final = "penstock"
 _UNITS: Final = {"_s": "s", "_bytes": "By"}
 
 
-class OpenTelemetryMetrics(MetricsTally):
+class OpenTelemetryMetrics:
     """Implements `penstock.ports.metrics.Metrics` with OpenTelemetry's instruments, by the names of docs/metrics.md.
 
     Counters become observable counters, gauges observable gauges, and distributions histograms. Several consumers may share
-    it: each one's figures carry its stream, application and worker.
+    it: each one's figures carry its stream, application and worker. Objects of one provider and prefix are one: an
+    instrument exists once there.
 
     Args:
         provider: Makes the instruments; None: the provider of the process (`opentelemetry.metrics.set_meter_provider`).
@@ -38,11 +41,48 @@ class OpenTelemetryMetrics(MetricsTally):
     """
 
     def __init__(self, provider: MeterProvider | None = None, prefix: str = "penstock.") -> None:
-        super().__init__()
-        from penstock import __version__
-
         with _asking_for_the_extra():
             from opentelemetry import metrics
+        provider = provider or metrics.get_meter_provider()
+        with _instruments_lock:
+            of_provider = _instruments.setdefault(provider, {})
+            if prefix not in of_provider:
+                of_provider[prefix] = _Instruments(provider, prefix)
+            self._instruments = of_provider[prefix]
+
+    def count(self, name: str, value: float = 1, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a counter."""
+        self._instruments.count(name, value, labels)
+
+    def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Set a gauge."""
+        self._instruments.gauge(name, value, labels)
+
+    def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
+        """Show a gauge no more."""
+        self._instruments.forget_gauge(name, labels)
+
+    def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
+        """Add to a distribution."""
+        self._instruments.observe(name, value, labels)
+
+    def of_consumer(
+        self, stream: str, application: str, worker_id: str, _health: Callable[[], Any]
+    ) -> LabelledMetrics:
+        """Return where a consumer's figures go. Called by `Consumer` when it starts."""
+        labels = {"stream": stream, "application": application, "worker": worker_id}
+        return LabelledMetrics(self._instruments, labels)
+
+
+class _Instruments(MetricsTally):
+    """The instruments of a provider whose names begin alike. A meter makes each once, and takes one callback for it."""
+
+    def __init__(self, provider: MeterProvider, prefix: str) -> None:
+        super().__init__()
+        from opentelemetry import metrics
+
+        from penstock import __version__
+
         self._observation: type[Observation] = metrics.Observation
         self._meter = metrics.get_meter(_SCOPE, __version__, meter_provider=provider)
         self._prefix = prefix
@@ -71,12 +111,6 @@ class OpenTelemetryMetrics(MetricsTally):
                 self._histograms[name] = histogram
         histogram.record(value, dict(labels or {}))
 
-    def of_consumer(
-        self, stream: str, application: str, worker_id: str, _health: Callable[[], Any]
-    ) -> LabelledMetrics:
-        """Return where a consumer's figures go. Called by `Consumer` when it starts."""
-        return LabelledMetrics(self, {"stream": stream, "application": application, "worker": worker_id})
-
     def _observe_through(
         self, create: Callable[..., object], name: str, kind: Callable[[Snapshot], dict[Series, float]]
     ) -> None:
@@ -94,6 +128,10 @@ class OpenTelemetryMetrics(MetricsTally):
             ]
 
         create(self._prefix + name, callbacks=[read], unit=_unit_of(name))
+
+
+_instruments: WeakKeyDictionary[MeterProvider, dict[str, _Instruments]] = WeakKeyDictionary()
+_instruments_lock: Final = threading.Lock()
 
 
 class HandledBatch(Protocol):
