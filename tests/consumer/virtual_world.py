@@ -232,6 +232,7 @@ class VirtualWorker:
         dead_letter=None,
         handler_pool=None,
         read_pool=None,
+        retention_s=86_400.0,
         **options,
     ) -> None:
         self.world = world
@@ -268,7 +269,7 @@ class VirtualWorker:
             processor_factory=factory,
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,
-            retention_s=86400.0,
+            retention_s=retention_s,
             registration=registration,
         )
         self.runtime.delivery._wait_for = self._wait_for

@@ -59,6 +59,9 @@ SHARD_READ_BYTES_PER_S_MAX: Final = 2 * MIB
 ITERATOR_LIFE_S: Final = 300.0
 """A shard iterator expires this long after it was issued (API reference, GetShardIterator)."""
 
+SUBSCRIPTION_LIFE_S: Final = 300.0
+"""The service ends a subscription's connection this long after the call succeeded (API reference, SubscribeToShard)."""
+
 SUBSCRIPTIONS_APART_S: Final = 5.0
 """A consumer's call for a shard is refused for so long after its last one succeeded (API reference, SubscribeToShard)."""
 

@@ -225,7 +225,7 @@ class Subscriptions(Loop[_Event]):
             case Opened():
                 return machine.on_opened(event.number, now_s)
             case Pushed(page):
-                return machine.on_page(event.number, page)
+                return machine.on_page(event.number, page, now_s)
             case Ended():
                 return machine.on_ended(event.number, now_s)
             case Broken(error):

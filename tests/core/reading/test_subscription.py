@@ -51,7 +51,7 @@ def reading(at_s: float = 0.0, **options) -> Subscription:
     """A subscription whose reader has taken the page with continuation 10, and wants the next one."""
     machine = opened(at_s=at_s, **options)
     assert machine.on_want(at_s) == [Ask(1)]
-    assert machine.on_page(1, Page("10")) == [GivePage(Page("10"))]
+    assert machine.on_page(1, Page("10"), at_s) == [GivePage(Page("10"))]
     assert machine.on_want(at_s) == [Ask(1)]
     return machine
 
@@ -66,9 +66,11 @@ def failure(effects) -> Exception:
 
 def test_after_five_minutes_it_goes_on_behind_the_last_event_at_once_and_the_reader_learns_nothing():
     machine = reading()
+    machine.on_page(1, Page("10"), 295.0)  # an idle shard sends empty events
+    machine.on_want(295.0)
     assert machine.on_ended(1, 300.0) == [Connect(2, after("10"))]
     assert machine.on_opened(2, 300.1) == [Ask(2)]
-    assert machine.on_page(2, Page("11")) == [GivePage(Page("11"))]
+    assert machine.on_page(2, Page("11"), 300.1) == [GivePage(Page("11"))]
 
 
 def test_one_that_ends_early_is_not_begun_again_before_the_service_allows_it():
@@ -81,22 +83,22 @@ def test_one_that_ends_early_is_not_begun_again_before_the_service_allows_it():
 
 def test_one_that_ends_while_nothing_is_wanted_is_begun_again_when_something_is():
     machine = reading()
-    machine.on_page(1, Page("11"))
+    machine.on_page(1, Page("11"), 290.0)
     assert machine.on_ended(1, 300.0) == []
     assert machine.wake_s is None
-    assert machine.on_want(900.0) == [Connect(2, after("11"))]
+    assert machine.on_want(590.0) == [Connect(2, after("11"))]
 
 
 def test_the_last_event_of_a_shard_ends_it():
     machine = reading()
-    assert machine.on_page(1, Page(None)) == [Reset(1), GivePage(Page(None))]
+    assert machine.on_page(1, Page(None), 0.0) == [Reset(1), GivePage(Page(None))]
     assert machine.wake_s is None
     assert machine.on_ended(1, 1.0) == []
 
 
 def test_a_reader_that_asks_on_behind_a_last_event_is_told_to_begin_at_its_position():
     machine = reading()
-    machine.on_page(1, Page(None))
+    machine.on_page(1, Page(None), 0.0)
     assert isinstance(failure(machine.on_want(1.0)), ExpiredIterator)
 
 
@@ -109,10 +111,47 @@ def test_beginning_anew_ends_what_was_open_and_waits_until_the_service_allows_it
 def test_closing_ends_what_is_open_and_nothing_follows():
     machine = reading()
     assert machine.on_close() == [Reset(1)]
-    assert machine.on_page(1, Page("11")) == []
+    assert machine.on_page(1, Page("11"), 0.0) == []
     assert machine.on_failed(1, Unavailable("reset"), 1.0, 0.5) == []
     assert machine.wake_s is None
     assert machine.on_close() == []
+
+
+# --- a continuation that is too old -----------------------------------------------------------------------
+
+
+def test_a_page_that_is_wanted_long_after_the_last_event_is_the_readers_to_begin_at_its_own_record():
+    machine = reading()
+    machine.on_page(1, Page("11"), 290.0)
+    machine.on_ended(1, 300.0)
+    assert isinstance(failure(machine.on_want(590.1)), ExpiredIterator)
+    assert machine.wake_s is None
+    assert machine.on_begin(AT, 590.2) == [Connect(2, AT)]
+
+
+def test_an_event_that_waited_here_is_as_old_as_its_connection():
+    machine = reading()
+    machine.on_page(1, Page("11"), 9000.0)  # a handler blocked for hours; these events came before
+    assert machine.on_want(9000.0) == [Ask(1)]
+    machine.on_page(1, Page("12"), 9000.1)
+    machine.on_want(9000.1)
+    assert isinstance(failure(machine.on_ended(1, 9000.2)), ExpiredIterator)
+
+
+def test_a_failure_that_outlasts_the_continuation_sends_the_reader_to_its_own_record():
+    machine = reading()
+    error = Unavailable("no route")
+    machine.on_failed(1, error, 100.0, 0.5)
+    machine.on_want(299.0)
+    assert machine.on_failed(2, BUSY, 299.5, 0.5) == [Refused(BUSY)]
+    assert isinstance(failure(machine.on_time(301.0)), ExpiredIterator)
+
+
+def test_a_call_at_the_readers_own_position_never_grows_too_old():
+    machine = new()
+    machine.on_begin(AT, 0.0)
+    machine.on_failed(1, BUSY, 400.0, 0.0)
+    assert machine.on_time(900.0) == [Connect(2, AT)]
 
 
 # --- refusals ---------------------------------------------------------------------------------------------
@@ -129,7 +168,7 @@ def test_a_refused_first_call_is_made_again_and_the_reader_waits(error):
 
 
 def test_a_refusal_after_the_end_of_a_connection_leaves_no_dead_subscription_behind():
-    machine = reading()
+    machine = reading(at_s=200.0)
     machine.on_ended(1, 300.0)
     now_s = 300.0
     for number in range(2, 12):
@@ -168,7 +207,7 @@ def test_a_connection_that_fails_before_its_first_event_is_begun_at_the_readers_
 
 def test_a_failure_while_nothing_is_wanted_is_told_to_nobody_and_mended_by_the_next_page():
     machine = reading()
-    machine.on_page(1, Page("11"))
+    machine.on_page(1, Page("11"), 0.0)
     assert machine.on_failed(1, Unavailable("reset"), 60.0, 0.5) == []
     assert machine.on_want(61.0) == [Connect(2, after("11"))]
 
@@ -211,7 +250,7 @@ def test_a_call_that_is_never_answered_is_given_up_too():
 
 def test_silence_counts_only_while_the_reader_waits():
     machine = reading()
-    machine.on_page(1, Page("11"))  # a slow handler: nothing is asked for during ten minutes
+    machine.on_page(1, Page("11"), 0.0)  # a slow handler: nothing is asked for during ten minutes
     assert machine.wake_s is None
     assert machine.on_time(600.0) == []
     assert machine.on_want(600.0) == [Ask(1)]
@@ -219,9 +258,9 @@ def test_silence_counts_only_while_the_reader_waits():
 
 
 def test_events_of_an_earlier_connection_are_ignored():
-    machine = reading()
+    machine = reading(at_s=200.0)
     machine.on_ended(1, 300.0)
-    assert machine.on_page(1, Page("99")) == []
+    assert machine.on_page(1, Page("99"), 300.0) == []
     assert machine.on_opened(1, 300.0) == []
     assert machine.on_opened(2, 300.0) == [Ask(2)]
 
@@ -258,7 +297,7 @@ class Reader:
         if what == "time":
             self.run(self.machine.on_time(self.now_s))
         elif what == "stale":
-            assert self.machine.on_page(self.number - 1, Page("0")) == []
+            assert self.machine.on_page(self.number - 1, Page("0"), self.now_s) == []
         elif self.machine.is_connected:
             self.meet_connected(what, chance)
 
@@ -272,7 +311,7 @@ class Reader:
             self.is_open = True
             self.run(self.machine.on_opened(number, now_s))
         elif what == "page":
-            self.run(self.machine.on_page(number, Page(str(self.last + 1))))
+            self.run(self.machine.on_page(number, Page(str(self.last + 1)), now_s))
         else:
             self.run(self.machine.on_ended(number, now_s))
 

@@ -15,7 +15,11 @@ are known by their number and ignored. Time and chance are arguments.
 | silence while the reader does not ask | nothing: it holds the events up itself |
 | a failure, a broken frame, a reset | the reader is told, and connects by asking again |
 | a failure before the first event | the reader is told that the iterator expired, and begins at its own position |
+| a new connection is needed, and the last event is older than an iterator may be (a pause, a slow handler) | likewise |
 | an event without continuation | given; the reader decides whether the shard has ended |
+
+Only who begins at a record of its own sees whether that record is still there. Behind a continuation the service begins at the
+oldest record that is left, without a word on what was trimmed in between. So a continuation lives no longer than an iterator.
 
 Source:
     Kinesis API reference, SubscribeToShard: a connection ends after five minutes, a second call within five seconds is
@@ -28,7 +32,12 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from penstock.core.limits import SUBSCRIBE_AGAIN_S, SUBSCRIPTIONS_APART_S
+from penstock.core.limits import (
+    ITERATOR_LIFE_S,
+    SUBSCRIBE_AGAIN_S,
+    SUBSCRIPTION_LIFE_S,
+    SUBSCRIPTIONS_APART_S,
+)
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
 
@@ -152,6 +161,8 @@ class Subscription(Generic[P]):
         self._phase = _Phase.IDLE
         self._wanted = _Wanted.NOTHING
         self._number = 0
+        self._opened_s = 0.0
+        self._start_until_s = 0.0  # later, records behind it may have left the stream
         self._not_before_s = float("-inf")
         self._silent_since_s = 0.0
         self._refusals = 0
@@ -177,7 +188,7 @@ class Subscription(Generic[P]):
     def on_begin(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
         """Subscribe at a position, whatever was before."""
         effects = self.on_close()
-        self._start = start
+        self._start, self._start_until_s = start, now_s + ITERATOR_LIFE_S
         self._wanted = _Wanted.ITERATOR
         return [*effects, *self._connect(now_s)]
 
@@ -204,6 +215,7 @@ class Subscription(Generic[P]):
         if not self._is_current(number):
             return []
         self._phase = _Phase.OPEN
+        self._opened_s = now_s
         self._refusals = 0
         self._not_before_s = now_s + SUBSCRIBE_AGAIN_S
         self._silent_since_s = now_s
@@ -212,7 +224,7 @@ class Subscription(Generic[P]):
             return [GiveIterator()]
         return [Ask(number)]
 
-    def on_page(self, number: int, page: P) -> list[Effect[P]]:
+    def on_page(self, number: int, page: P, now_s: float) -> list[Effect[P]]:
         """Learn an event that was asked for."""
         if not self._is_current(number):
             return []
@@ -220,6 +232,8 @@ class Subscription(Generic[P]):
         self._wanted = _Wanted.NOTHING
         if page.next_iterator is not None:
             self._start = IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, page.next_iterator)
+            # It may have waited here for long, but it was sent while the connection lived.
+            self._start_until_s = min(now_s, self._opened_s + SUBSCRIPTION_LIFE_S) + ITERATOR_LIFE_S
             return [GivePage(page)]
         self._start = None
         return [*self.on_close(), GivePage(page)]
@@ -282,12 +296,13 @@ class Subscription(Generic[P]):
 
     def _connect(self, now_s: float) -> list[Effect[P]]:
         start = self._start
-        if start is None or (
-            self._wanted is _Wanted.PAGE and start.type is not IteratorType.AFTER_SEQUENCE_NUMBER
-        ):
-            # Begun there again, LATEST would be a later moment. The reader knows its position better.
-            self._phase = _Phase.IDLE
-            return self._fail(ExpiredIterator(f"{self._where}: the connection ended before its first event"))
+        if start is None or self._wanted is _Wanted.PAGE:
+            if start is None or start.type is not IteratorType.AFTER_SEQUENCE_NUMBER:
+                # Begun there again, LATEST would be a later moment. The reader knows its position better.
+                return self._expire("the connection ended before its first event")
+            if now_s > self._start_until_s:
+                # Records may have left the stream since. The reader finds out where it begins at its own record.
+                return self._expire(f"the last event is older than {ITERATOR_LIFE_S:g} s")
         if now_s < self._not_before_s:
             self._phase = _Phase.WAITING
             return []
@@ -295,6 +310,9 @@ class Subscription(Generic[P]):
         self._number += 1
         self._silent_since_s = now_s
         return [Connect(self._number, start)]
+
+    def _expire(self, why: str) -> list[Effect[P]]:
+        return self._fail(ExpiredIterator(f"{self._where}: {why}", operation="SubscribeToShard"))
 
     def _fail(self, error: PenstockError) -> list[Effect[P]]:
         self._phase = _Phase.IDLE
