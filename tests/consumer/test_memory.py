@@ -5,10 +5,12 @@ import tracemalloc
 from datetime import UTC, datetime
 
 import pytest
+from tiny_fan_out import TinyFanOut
 from virtual_world import HeldPool, World
 
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer import unread as consumer_unread
+from penstock.consumer.budget import Budget
 from penstock.consumer.records import Record
 from penstock.consumer.unread import take_apart
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
@@ -141,6 +143,53 @@ def test_a_full_process_still_opens_one_aggregate_of_each_shard(opened):
     worker = world.worker("a", buffer_bytes_max=1)
     world.run(60)
     assert worker.data() == sent
+
+
+@pytest.mark.parametrize("retrieval", ["polling", "fan-out"])
+@pytest.mark.parametrize("is_lost", [True, False], ids=["lost", "handed over"])
+def test_reads_that_answer_after_their_shards_have_left_leave_nothing_in_the_budget(retrieval, is_lost):
+    world = World(shard_count=4)
+    world.fan_out = TinyFanOut(world.kinesis, world.clock)
+    pool = HeldPool()
+    options = {"retrieval": retrieval, "read_pool": pool, "buffer_bytes_max": 20_000}
+    worker = world.worker("a", **options)
+    world.run(30)
+    assert len(world.held_by(worker)) == 4
+    pool.is_open = False
+    sent = world.put(200, "under way")
+    world.run(3)  # a read of every shard is under way
+    if is_lost:
+        worker.table.is_cut = True
+        world.run(60)
+        assert worker.runtime.delivery.runs() == []
+        worker.table.is_cut = False
+    else:
+        world.worker("b", retrieval=retrieval)
+        world.run(120, until=lambda: len(world.held_by(worker)) == 2)
+        world.run(30)
+    assert pool.let_go() >= 4
+    world.run(60)
+    assert worker.held_bytes() == 0
+    sent += world.put(200, "later")
+    world.run(120)
+    assert sorted(data for each in world.workers for data in each.data()) == sorted(sent)
+
+
+class HoldingRun:
+    is_paused = False
+    waiting_bytes = 60
+
+
+def test_a_run_that_is_forgotten_is_not_booked_again():
+    budget = Budget(100)
+    staying, gone = HoldingRun(), HoldingRun()
+    for run in (staying, gone):
+        budget.add(run)
+        budget.hold(run)
+    assert (budget.total_bytes, budget.has_room) == (120, False)
+    budget.forget(gone)
+    budget.hold(gone)  # by a thread that was on its way
+    assert (budget.total_bytes, budget.has_room) == (60, True)
 
 
 def test_a_start_inside_an_aggregate_leaves_out_what_is_done(opened):

@@ -11,7 +11,7 @@ from penstock.consumer.shard_plan import TakeApart
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.unread import TakenApart, unread_page
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.leases.coordinator_effects import StartReader
+from penstock.core.leases.coordinator_effects import StartReader, StopWhy
 from penstock.core.leases.lease import Lease
 from penstock.core.position import TRIM_HORIZON
 from penstock.core.reading.delivery_calls import DeliveryOptions
@@ -25,9 +25,7 @@ SHARD = "shardId-0"
 CHILD = ChildShard("shardId-1", (SHARD,), FULL_RANGE)
 
 
-@pytest.mark.parametrize("children", [(), (CHILD,)], ids=["open", "at its end"])
-def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children):
-    clock = VirtualClock()
+def running(clock: VirtualClock) -> ShardRun:
     run = ShardRun(
         "orders",
         StartReader(SHARD, 1, TRIM_HORIZON, Lease(SHARD), clock.monotonic_s() + 1e6),
@@ -40,6 +38,13 @@ def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pau
         processor=HandlerProcessor(lambda _: None),
     )
     run.on_iterator("first")
+    return run
+
+
+@pytest.mark.parametrize("children", [(), (CHILD,)], ids=["open", "at its end"])
+def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children):
+    clock = VirtualClock()
+    run = running(clock)
     page = RecordPage([WireRecord("1", b"x", "k", 0.0)], None if children else "next", 0, children)
     run.on_page(unread_page(page), clock.monotonic_s())
     failure = ResourceBusy("the stream is being changed", operation="ListShards")
@@ -49,3 +54,18 @@ def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pau
     assert run.wake_s is not None
     assert run.wake_s > now_s
     assert run.advance(run.wake_s, True).fetch == TakeApart()
+
+
+@pytest.mark.parametrize("why", StopWhy)
+def test_a_page_that_comes_when_the_run_is_over_is_not_kept(why):
+    clock = VirtualClock()
+    run = running(clock)
+    assert run.advance(clock.monotonic_s(), True).fetch is not None
+    run.stop(why)
+    assert run.advance(clock.monotonic_s(), True).is_over
+    run.on_page(
+        unread_page(RecordPage([WireRecord("1", b"x" * 1000, "k", 0.0)], "next", 0)), clock.monotonic_s()
+    )
+    assert run.waiting_bytes == 0
+    run.on_taken_apart(TakenApart([], [], None))
+    assert run.waiting_bytes == 0

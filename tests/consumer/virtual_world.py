@@ -277,6 +277,18 @@ class VirtualWorker:
     def data(self) -> list[bytes]:
         return [data for _, _, data in self.delivered]
 
+    def held_bytes(self) -> int:
+        """Return what its budget has booked for all its shards together."""
+        return self.runtime.delivery._budget.total_bytes
+
+    def check_budget(self) -> None:
+        """Check, at rest, that what is booked is what the runs hold."""
+        delivery = self.runtime.delivery
+        if not self.is_paused and not delivery.is_finished:
+            held = {run: 0 if run.is_paused else run.waiting_bytes for run in delivery._runs.values()}
+            assert delivery._budget._held == held
+            assert self.held_bytes() == sum(held.values())
+
     def loops(self):
         loops = (self.runtime.subscriptions, self.runtime.delivery, self.runtime.leases)
         return [loop for loop in loops if loop is not None]
@@ -354,6 +366,8 @@ class World:
             if wake_s > end_s:
                 self.clock.now_s = end_s
                 assert until is None, "the condition never held"
+                for worker in self.workers:
+                    worker.check_budget()
                 return
             self.clock.now_s = max(self.clock.now_s, wake_s)
         raise AssertionError("the world does not come to rest")

@@ -8,29 +8,43 @@ from penstock.consumer.shard_run import ShardRun
 
 
 class Budget:
-    """Counts the bytes that all shards of the process hold. Safe to use from several threads."""
+    """Counts the bytes that all shards of the process hold. Safe to use from several threads.
+
+    A run counts from `add` to `forget`. A read that answers after `forget` books nothing, whatever it brought.
+    """
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held: dict[tuple[str, int], int] = {}
-        self._total = 0
+        self._held: dict[ShardRun, int] = {}
+        self._total_bytes = 0
         self._lock = threading.Lock()
+
+    @property
+    def total_bytes(self) -> int:
+        """What all runs hold together."""
+        return self._total_bytes
 
     @property
     def has_room(self) -> bool:
         """Whether more may be fetched."""
-        return self._total < self._bytes_max
+        return self._total_bytes < self._bytes_max
+
+    def add(self, run: ShardRun) -> None:
+        """Count a run from here on."""
+        with self._lock:
+            self._held[run] = 0
 
     def hold(self, run: ShardRun) -> None:
         """Note what a run holds now. What a paused one holds must not keep the others from reading."""
-        key = (run.shard_id, run.epoch)
-        held = 0 if run.is_paused else run.waiting_bytes
         with self._lock:
-            self._total += held - self._held.pop(key, 0)
-            if held:
-                self._held[key] = held
+            if run not in self._held:
+                return  # it is gone; a read or a call that was under way touched it once more
+            # Looked at under the lock: of two threads, the later one must not book the older figure.
+            held_bytes = 0 if run.is_paused else run.waiting_bytes
+            self._total_bytes += held_bytes - self._held[run]
+            self._held[run] = held_bytes
 
     def forget(self, run: ShardRun) -> None:
-        """Note that a run is gone."""
+        """Note that a run is gone, for good."""
         with self._lock:
-            self._total -= self._held.pop((run.shard_id, run.epoch), 0)
+            self._total_bytes -= self._held.pop(run, 0)

@@ -240,6 +240,7 @@ class DeliveryLoop(Loop[ShardRun]):
             metrics=self._metrics,
             processor=self._processor_factory(),
         )
+        self._budget.add(run)
         with self._runs_lock:
             run.is_paused = effect.key in self._paused
             self._runs[(effect.key, effect.epoch)] = run
@@ -372,8 +373,7 @@ class DeliveryLoop(Loop[ShardRun]):
         queue = self._waiting.setdefault(run.shard_id, [])
         if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
             self._tell(run, ReaderStopped(run.shard_id, run.epoch, None))
-            with self._runs_lock:
-                self._runs.pop((run.shard_id, run.epoch), None)
+            self._drop(run)
             if run in queue:
                 queue.remove(run)
         elif run not in queue:
@@ -397,10 +397,13 @@ class DeliveryLoop(Loop[ShardRun]):
             if run.worker_failure is not None:
                 self._on_worker_failure(run.worker_failure)
 
-    def _forget(self, run: ShardRun) -> None:
+    def _drop(self, run: ShardRun) -> None:
         with self._runs_lock:
             self._runs.pop((run.shard_id, run.epoch), None)
         self._budget.forget(run)
+
+    def _forget(self, run: ShardRun) -> None:
+        self._drop(run)
         self._starved.discard(run)
         run.wake_s = None
         self._current.pop(run.shard_id, None)

@@ -183,6 +183,11 @@ class ShardRun:
         """Whether the lease is gone, so that no checkpoint can be promised."""
         return self._grace_until_s is not None or self._is_answered
 
+    @property
+    def _is_leaving(self) -> bool:
+        # For good: nothing more is read, and what comes of a read that is under way is dropped.
+        return self._delivery.phase is not Phase.RUNNING or self._is_answered
+
     # --- planning ---
 
     def advance(self, now_s: float, has_room: bool) -> Plan:
@@ -202,10 +207,9 @@ class ShardRun:
             return Plan(fetch, calls, events, is_starved, is_over)
 
     def _plan_fetch(self, now_s: float, has_room: bool) -> tuple[Fetch | None, float | None, bool]:
-        is_leaving = self._delivery.phase is not Phase.RUNNING or self._is_answered
-        if is_leaving:
+        if self._is_leaving:
             self._drop_unread()
-        if is_leaving or self._is_fetching or self.is_paused:
+        if self._is_leaving or self._is_fetching or self.is_paused:
             return None, None, False
         step = self._reader.plan_step(now_s, self.waiting_bytes, has_room)
         if self._unread and not (self._has_failed_apart and isinstance(step, Failed)):
@@ -350,6 +354,8 @@ class ShardRun:
             new = kept.rows or ()
             self._unread.extend(new)
             self._unread_bytes += unread_bytes(new)
+            if self._is_leaving:  # perhaps nobody advances the run any more
+                self._drop_unread()
             self._delivery.millis_behind_latest = page.millis_behind_latest
 
     def peek_unread(self, has_room: bool) -> tuple[int, Sequence[RawRecord]]:
@@ -365,7 +371,7 @@ class ShardRun:
             self._has_failed_apart = taken.failure is not None
             if taken.failure is not None:
                 self._note_fetch_failed(taken.failure)
-            if self._delivery.phase is not Phase.RUNNING or self._is_answered:
+            if self._is_leaving:
                 return
             unread = [self._unread.popleft() for _ in taken.counts]
             self._unread_bytes -= unread_bytes(unread)
