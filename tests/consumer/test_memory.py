@@ -3,6 +3,7 @@
 import gc
 import tracemalloc
 from datetime import UTC, datetime
+from itertools import pairwise
 
 import pytest
 from tiny_fan_out import TinyFanOut
@@ -214,6 +215,26 @@ def test_an_aggregate_that_cannot_be_judged_now_is_taken_apart_later_and_nothing
     worker = world.worker("a")
     world.run(30)
     assert worker.data() == sent
+
+
+def test_a_defect_in_the_taking_apart_is_met_again_after_ever_longer_pauses_and_nothing_is_lost(opened):
+    world = World(shard_count=1)
+    sent = put_aggregates(world, 5, 10)
+    met_s = []
+
+    def defects():
+        for _ in range(12):
+            met_s.append(world.clock.now_s)
+            yield ZeroDivisionError("a defect")
+
+    opened.failures = defects()
+    worker = world.worker("a")
+    world.run(400)
+    assert worker.data() == sent
+    pauses_s = [later_s - sooner_s for sooner_s, later_s in pairwise(met_s)]
+    assert len(pauses_s) == 11
+    assert min(pauses_s) >= 0.2
+    assert max(pauses_s) > 2
 
 
 def test_the_end_of_a_shard_waits_for_what_is_not_taken_apart_yet(opened):

@@ -42,13 +42,17 @@ def running(clock: VirtualClock) -> ShardRun:
 
 
 @pytest.mark.parametrize("children", [(), (CHILD,)], ids=["open", "at its end"])
-def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children):
+@pytest.mark.parametrize("is_expected", [True, False], ids=["expected", "a defect"])
+def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children, is_expected):
     clock = VirtualClock()
     run = running(clock)
     page = RecordPage([WireRecord("1", b"x", "k", 0.0)], None if children else "next", 0, children)
     run.on_page(unread_page(page), clock.monotonic_s())
     failure = ResourceBusy("the stream is being changed", operation="ListShards")
-    run.on_taken_apart(TakenApart([], [], failure))
+    if is_expected:
+        run.on_taken_apart(TakenApart([], [], failure))
+    else:
+        run.on_fetch_failed(failure)
     now_s = clock.monotonic_s()
     assert run.advance(now_s, True).fetch is None
     assert run.wake_s is not None

@@ -414,9 +414,10 @@ class ShardRun:
                 self._report_loss(loss)
 
     def on_fetch_failed(self, error: PenstockError) -> None:
-        """Note that a call to the service failed."""
+        """Note that a call to the service failed, or the taking apart in an unexpected way."""
         with self.lock:
             self._is_fetching = False
+            self._has_failed_apart = bool(self._unread)  # nothing else is planned while there are any
             self._note_fetch_failed(error)
 
     def _note_fetch_failed(self, error: PenstockError) -> None:
