@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -12,6 +11,7 @@ from penstock.core.reading.lag import age_ms, find_oldest_unread
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import service_now_ms
 from penstock.errors import PositionError, ServiceError, Throttled
+from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -76,8 +76,7 @@ def measure_lags(
         return ShardLag(lease.key, lag_ms, refused_count=reads.refused_count)
 
     unfinished = [lease for lease in leases if not lease.is_ended]
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-lag") as pool:
-        return list(pool.map(measure, unfinished))
+    return map_on_daemons("penstock-lag", _THREADS, measure, unfinished)
 
 
 class _Reads:

@@ -6,6 +6,7 @@ same code runs under a scheduler that decides who goes on, and when.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -103,3 +104,22 @@ def map_on(
         if error is not None:
             raise error
         yield found[0]
+
+
+def map_on_daemons(
+    name: str, thread_count: int, function: Callable[[_Item], _Result], items: Iterable[_Item]
+) -> list[_Result]:
+    """Call a function for every item on threads that keep nobody from ending the process, and return the results.
+
+    Args:
+        name: Of the threads.
+        thread_count: At most so many calls at once.
+        function: Called once for each item.
+        items: In the order of the results.
+
+    Raises:
+        BaseException: What the function raised for the first item for which it raised, or what has interrupted the wait.
+            Calls under way end by themselves, and no other begins.
+    """
+    with contextlib.closing(SYSTEM_THREADS.pool(name, thread_count)) as pool:
+        return list(map_on(pool, SYSTEM_THREADS.condition(), function, items))

@@ -1,5 +1,7 @@
 """Looking again and again: what is read, and what is concluded from two looks."""
 
+import logging
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -206,6 +208,11 @@ def test_a_kcls_leases_name_no_stream_and_the_look_says_how_to_name_it(kinesis, 
     assert (rows_of(named)["s0"].lag_ms, named.problems) == (0, ())
 
 
+def test_leases_that_name_their_stream_keep_it_beside_those_that_do_not(kinesis, clock):
+    watcher = watcher_of(Table(Lease("s0", owner="java"), lease("s1")), kinesis, clock, stream="another")
+    assert watcher.look().stream == ARN
+
+
 def test_what_cannot_be_read_is_told_and_the_rest_is_shown(kinesis, clock):
     table = Table(lease("s0"))
     table.skipped = (SkippedRow("odd", "it lacks 'leaseCounter'"),)
@@ -244,7 +251,8 @@ def test_one_look_watches_until_the_owners_are_told_apart(kinesis, clock):
         return scan(part)
 
     table.scan = renewing
-    rows = rows_of(watcher_of(table, kinesis, clock, silent_after_s=4.0).look_once())
+    watcher = watcher_of(table, kinesis, clock, silent_after_s=4.0)
+    rows = rows_of(watcher.look_once(watcher.watch_once()))
     assert (rows["s0"].trouble, rows["s1"].trouble) == (Trouble.SILENT, Trouble.NONE)
     assert clock.now_s <= 1005
 
@@ -313,3 +321,70 @@ def test_more_tables_than_can_be_watched_are_said_to_be_left_out(kinesis, clock)
     look = fleet([], finder, kinesis, clock).look()
     assert len(look.applications) == APPLICATIONS_MAX
     assert look.problems[0].startswith(f"{APPLICATIONS_MAX + 1} lease tables were found")
+
+
+class BrokenTable(Table):
+    def scan(self, part=None):
+        raise ValueError("no such shape")
+
+
+@pytest.mark.parametrize("kind", ["look", "look_once"])
+def test_an_application_that_fails_for_whatever_reason_is_told_and_hides_no_other(
+    kinesis, clock, kind, caplog
+):
+    def open_watcher(name):
+        table = BrokenTable() if name == "broken" else Table(lease("s0"))
+        table.name = name
+        return watcher_of(table, kinesis, clock, silent_after_s=0.0)
+
+    watched = FleetWatcher(["broken", "sound"], open_watcher, Finder(), clock)
+    for _ in range(2):
+        looks = {each.application: each for each in getattr(watched, kind)().applications}
+        assert looks["broken"].problems == ("ValueError: no such shape",)
+        assert rows_of(looks["sound"])["s0"].owner == "w"
+    (logged,) = caplog.records  # once, not with every look
+    assert logged.levelno == logging.ERROR
+    assert logged.exc_info[0] is ValueError
+
+
+def test_all_tables_are_watched_within_the_same_seconds(kinesis, clock):
+    count = 12
+    together = threading.Barrier(count, timeout=60)
+
+    class MeetingTable(Table):
+        def scan(self, part=None):
+            together.wait()
+            return super().scan(part)
+
+    def open_watcher(name):
+        table = MeetingTable(lease("s0"))
+        table.name = name
+        return watcher_of(table, kinesis, clock, silent_after_s=0.0)
+
+    names = [f"t{n:02d}" for n in range(count)]
+    look = FleetWatcher(names, open_watcher, Finder(), clock).look_once()
+    assert names_of(look) == names
+    assert [each.problems for each in look.applications] == [()] * count
+
+
+def test_nothing_that_waits_for_the_service_keeps_the_process_from_ending(kinesis, clock):
+    waiting = []
+    fetch_iterator = kinesis.fetch_iterator
+
+    def note(*arguments):
+        waiting.append(threading.current_thread())
+        return fetch_iterator(*arguments)
+
+    class NotedTable(Table):
+        def scan(self, part=None):
+            waiting.append(threading.current_thread())
+            return super().scan(part)
+
+    kinesis.fetch_iterator = note
+    watched = FleetWatcher(
+        ["a"], lambda _: watcher_of(NotedTable(lease("s0")), kinesis, clock), Finder(), clock
+    )
+    watched.look()
+    watched.look_once()
+    assert len(waiting) >= 4
+    assert all(thread.daemon for thread in waiting)

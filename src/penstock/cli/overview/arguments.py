@@ -30,7 +30,7 @@ def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> No
     parser.add_argument(
         "--stream",
         metavar="STREAM",
-        help="the stream of applications whose leases do not name it, as the KCL's do not",
+        help="the stream of applications whose leases do not name it, as the KCL's do not; leases that name theirs keep it",
     )
     parser.add_argument(
         "--interval",
@@ -59,7 +59,7 @@ def add_look_arguments(parser: argparse.ArgumentParser, interval_s: float) -> No
         type=float,
         metavar="S",
         help="an owner that has not renewed its lease for so long counts as silent (default: 30; 4 for a single look, which "
-        "lasts so long at most)",
+        "watches up to 64 tables at once for so long at most, and then measures lags)",
     )
     add_connection_arguments(parser)
 

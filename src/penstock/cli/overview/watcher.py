@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -23,7 +23,8 @@ from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLa
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.table_part import WHOLE_TABLE
 from penstock.core.shard_graph import ShardGraph
-from penstock.errors import ServiceError
+from penstock.errors import PenstockError, ServiceError
+from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,13 +34,16 @@ if TYPE_CHECKING:
     from penstock.core.position import Position
     from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis
-    from penstock.ports.lease_table import LeaseTable, SkippedRow
+    from penstock.ports.lease_table import LeaseScan, LeaseTable, SkippedRow
+
+_log: Final = logging.getLogger("penstock.overview")
 
 EVENTS_MAX: Final = 200
 APPLICATIONS_MAX: Final = 200
 _LIST_SHARDS_EVERY_S: Final = 30.0
 _FIND_TABLES_EVERY_S: Final = 60.0
 _APPLICATIONS_AT_ONCE: Final = 4
+_WATCHED_AT_ONCE: Final = 64  # as many as there are connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +51,7 @@ class LookOptions:
     """How applications are looked at.
 
     Args:
-        stream: Whose shards; None takes what the leases say.
+        stream: Whose shards, where no lease names its stream.
         silent_after_s: An owner that has not renewed its lease for so long counts as silent.
         lag_count_max: At most so many shards of an application are asked for their lag in one look; the others have
             their turn in the next.
@@ -91,7 +95,7 @@ class ApplicationWatcher:
         try:
             scan = self._table.scan(WHOLE_TABLE)  # what is a second old will do, at half the price
         except ServiceError as error:
-            return self._told(self._unread(error))
+            return self._told(self.look_failed(error))
         now_s = self._clock.monotonic_s()
         skipped = [(row.key, row.reason) for row in scan.skipped]
         self._view.observe_scan(scan.leases, now_s, skipped=skipped)
@@ -103,18 +107,25 @@ class ApplicationWatcher:
         ]
         return self._told(self._build(sightings, scan.skipped, ASKED_AGAIN, self._options.lag_count_max))
 
-    def look_once(self) -> ApplicationLook:
-        """Watch until every owner was seen to live, at most for `silent_after_s`, and measure all lags."""
-        try:
-            sightings, scan = watch(self._table, self._clock, self._options.silent_after_s)
-        except ServiceError as error:
-            return self._unread(error)
+    def watch_once(self) -> tuple[list[Sighting], LeaseScan]:
+        """Watch until every owner was seen to live, at most for `silent_after_s`.
+
+        Raises:
+            ServiceError: The table cannot be read.
+        """
+        return watch(self._table, self._clock, self._options.silent_after_s)
+
+    def look_once(self, watched: tuple[list[Sighting], LeaseScan]) -> ApplicationLook:
+        """Measure all lags of what `watch_once` has returned."""
+        sightings, scan = watched
         lag_count_max = len(sightings) if self._options.lag_count_max else 0
         return self._build(sightings, scan.skipped, ASKED_ONCE, lag_count_max)
 
-    def _unread(self, error: ServiceError) -> ApplicationLook:
+    def look_failed(self, error: Exception) -> ApplicationLook:
+        """Return the look that shows why there is none."""
+        text = str(error) if isinstance(error, PenstockError) else f"{type(error).__name__}: {error}"
         return ApplicationLook(
-            self._table.name, self._options.stream, self._clock.wall_ms(), problems=(str(error),)
+            self._table.name, self._options.stream, self._clock.wall_ms(), problems=(text,)
         )
 
     def _told(self, look: ApplicationLook) -> ApplicationLook:
@@ -133,8 +144,8 @@ class ApplicationWatcher:
         lag_count_max: int,
     ) -> ApplicationLook:
         leases = [sighting.lease for sighting in sightings]
-        stream = self._options.stream or next(
-            (lease.stream.arn for lease in leases if lease.stream is not None), None
+        stream = next(
+            (lease.stream.arn for lease in leases if lease.stream is not None), self._options.stream
         )
         problems = skipped_problems(skipped)
         if stream is not None:
@@ -224,23 +235,61 @@ class FleetWatcher:
         self._found_s: float | None = None
         self._problems: tuple[str, ...] = ()
         self._watchers: dict[str, ApplicationWatcher] = {}
+        self._failures: dict[str, str] = {}  # what was logged, by application
 
     def look(self) -> Look:
-        """Look at all of them."""
-        return self._look(ApplicationWatcher.look)
+        """Look at all of them. What fails for one of them is told in its look."""
+        self._choose()
+
+        def look(name: str) -> ApplicationLook:
+            return self._tried(name, self._watchers[name].look)
+
+        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, look, self._watchers))
 
     def look_once(self) -> Look:
-        """Look at all of them as nobody will look again."""
-        return self._look(ApplicationWatcher.look_once)
+        """Look at all of them as nobody will look again: up to 64 tables are watched within the same seconds."""
+        self._choose()
 
-    def _look(self, look_at: Callable[[ApplicationWatcher], ApplicationLook]) -> Look:
+        def watch(name: str) -> tuple[list[Sighting], LeaseScan] | ApplicationLook:
+            try:
+                return self._watchers[name].watch_once()
+            except Exception as error:  # noqa: BLE001 - one application must not hide the others
+                return self._failed(name, error)
+
+        def look(name: str) -> ApplicationLook:
+            watched = seen[name]
+            if isinstance(watched, ApplicationLook):
+                return watched
+            return self._tried(name, lambda: self._watchers[name].look_once(watched))
+
+        watching = map_on_daemons("penstock-watch", _WATCHED_AT_ONCE, watch, self._watchers)
+        seen = dict(zip(self._watchers, watching, strict=True))
+        return self._joined(map_on_daemons("penstock-look", _APPLICATIONS_AT_ONCE, look, self._watchers))
+
+    def _choose(self) -> None:
         names = self._names or self._find()
         self._watchers = {
             name: self._watchers[name] if name in self._watchers else self._open_watcher(name)
             for name in names
         }
-        with ThreadPoolExecutor(_APPLICATIONS_AT_ONCE, thread_name_prefix="penstock-look") as pool:
-            looks = list(pool.map(look_at, self._watchers.values()))
+
+    def _tried(self, name: str, look: Callable[[], ApplicationLook]) -> ApplicationLook:
+        try:
+            found = look()
+        except Exception as error:  # noqa: BLE001 - one application must not hide the others
+            return self._failed(name, error)
+        self._failures.pop(name, None)
+        return found
+
+    def _failed(self, name: str, error: Exception) -> ApplicationLook:
+        look = self._watchers[name].look_failed(error)
+        text = look.problems[0]
+        if not isinstance(error, ServiceError) and self._failures.get(name) != text:
+            _log.error("the look at %s failed", name, exc_info=error)
+            self._failures[name] = text
+        return look
+
+    def _joined(self, looks: Sequence[ApplicationLook]) -> Look:
         return Look(self._clock.wall_ms(), sort_applications(looks), self._problems)
 
     def _find(self) -> tuple[str, ...]:
