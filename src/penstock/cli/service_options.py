@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     Subparsers = argparse._SubParsersAction[argparse.ArgumentParser]  # noqa: SLF001 - it has no public name
 
 _PATIENCE_S: Final = 5.0
-"""Somebody waits for the answer: what does not answer for so long is an error."""
+"""Somebody waits for the answer: what does not answer for so long is an error.
+
+A deadline alone bounds when the last attempt begins, so the attempt itself is bounded as well.
+"""
 
 
 def add_connection_arguments(parser: argparse.ArgumentParser) -> None:
@@ -83,4 +86,9 @@ def open_lease_table_finder(args: argparse.Namespace) -> LeaseTableFinder:
 def _options(args: argparse.Namespace) -> AwsOptions:
     from penstock import wiring
 
-    return wiring.AwsOptions(**connection_of(args), connect_timeout_s=_PATIENCE_S, deadline_s=_PATIENCE_S)
+    return wiring.AwsOptions(
+        **connection_of(args),
+        connect_timeout_s=_PATIENCE_S,
+        read_timeout_s=_PATIENCE_S,
+        deadline_s=_PATIENCE_S,
+    )
