@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
@@ -48,7 +49,12 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Serve until Ctrl-C; return the exit status."""
+    """Serve until Ctrl-C.
+
+    Raises:
+        SystemExit: SIGTERM, with 0.
+    """
+    from penstock.cli.exit_on_signals import exit_on_signals
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.looking import LookThread, open_fleet_watcher
@@ -60,7 +66,10 @@ def run(args: argparse.Namespace) -> int:
     check_token(args.host, token)
     history = LagHistory()
     watcher = open_fleet_watcher(args, silent_after_s=30.0)
-    with LookThread(watcher, args.interval, history.add) as looks:
+    with (
+        exit_on_signals({signal.SIGTERM: 0}),
+        LookThread(watcher, args.interval, history.add) as looks,
+    ):
         fetch_next = partial(fetch_next_records, open_kinesis(args))
         contents = Contents(
             looks.newest, history, args.lag_warn, args.interval, fetch_next, args.show_records

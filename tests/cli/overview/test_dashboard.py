@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -33,6 +34,8 @@ from penstock.local import LocalKinesis
 from penstock.wiring import AwsOptions, open_kinesis
 
 TOKEN = "0123456789abcdef"
+PORT = 8000
+COOKIE = f"penstock-dashboard-{PORT}"
 HOSTILE = "<img src=x onerror=alert(1)>\"'&\u202e\x1b"
 
 
@@ -245,7 +248,7 @@ def test_what_is_read_next_begins_behind_the_checkpoint_also_inside_an_aggregate
     ],
 )
 def test_without_a_token_only_names_of_this_machine_are_answered(headers, is_answered):
-    answer = Gate(None).refuse("/", {}, headers)
+    answer = Gate(None).refuse("/", {}, headers, PORT)
     assert (answer is None) is is_answered
     assert answer is None or answer.status == 403
 
@@ -259,26 +262,36 @@ def test_without_a_token_only_names_of_this_machine_are_answered(headers, is_ans
         ({"authorization": f"Bearer {TOKEN}x"}, False),
         ({"authorization": f"Basic {TOKEN}"}, False),
         ({"authorization": "Bearer ü"}, False),
-        ({"cookie": f"other=1; penstock-dashboard={TOKEN}"}, True),
-        ({"cookie": "penstock-dashboard=wrong"}, False),
+        ({"cookie": f"other=1; {COOKIE}={TOKEN}"}, True),
+        ({"cookie": f'prefs={{"a":1, "b":2}}; {COOKIE}={TOKEN}'}, True),
+        ({"cookie": f"a[b]=x y z; {COOKIE}={TOKEN}"}, True),
+        ({"cookie": f"foo; {COOKIE}={TOKEN}; bar"}, True),
+        ({"cookie": f"u@x=1;{COOKIE}={TOKEN}"}, True),
+        ({"cookie": f"name=Müller; {COOKIE}={TOKEN}"}, True),
+        ({"cookie": f"{COOKIE}=wrong; {COOKIE}={TOKEN}"}, True),
+        ({"cookie": f"penstock-dashboard-8001=another; {COOKIE}={TOKEN}"}, True),
+        ({"cookie": f"penstock-dashboard-8001={TOKEN}"}, False),
+        ({"cookie": f"{COOKIE}=wrong"}, False),
+        ({"cookie": COOKIE}, False),
+        ({"cookie": f"x{COOKIE}={TOKEN}"}, False),
         ({"cookie": "\x00;;==[]"}, False),
     ],
 )
 def test_with_a_token_only_who_has_it_is_answered(headers, is_answered):
-    answer = Gate(TOKEN).refuse("/api/look", {}, {"host": "dashboard.example", **headers})
+    answer = Gate(TOKEN).refuse("/api/look", {}, {"host": "dashboard.example", **headers}, PORT)
     assert (answer is None) is is_answered
     assert answer is None or (answer.status, dict(answer.headers)) == (401, {"WWW-Authenticate": "Bearer"})
 
 
 def test_the_token_in_the_address_becomes_a_cookie_and_leaves_the_address():
-    answer = Gate(TOKEN).refuse("/", {"token": [TOKEN]}, {})
+    answer = Gate(TOKEN).refuse("/", {"token": [TOKEN]}, {}, PORT)
     assert answer.status == 303
     assert dict(answer.headers)["Location"] == "/"
     cookie = dict(answer.headers)["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Strict" in cookie
-    assert Gate(TOKEN).refuse("/", {}, {"cookie": cookie.partition(";")[0]}) is None
-    assert Gate(TOKEN).refuse("/", {"token": ["wrong"]}, {}).status == 401
+    assert Gate(TOKEN).refuse("/", {}, {"cookie": cookie.partition(";")[0]}, PORT) is None
+    assert Gate(TOKEN).refuse("/", {"token": ["wrong"]}, {}, PORT).status == 401
 
 
 def ask(port, path, method="GET", **headers):
@@ -310,7 +323,11 @@ def test_a_wrong_token_is_status_401_over_http():
         assert ask(server.port, "/")[0] == 401
         assert ask(server.port, "/api/look", Authorization="Bearer wrong")[0] == 401
         assert ask(server.port, "/api/look", Authorization=f"Bearer {TOKEN}")[0] == 200
-        assert ask(server.port, f"/?token={TOKEN}")[0] == 303
+        status, headers, _ = ask(server.port, f"/?token={TOKEN}")
+        assert status == 303
+        cookie = headers["Set-Cookie"].partition(";")[0]
+        assert cookie == f"penstock-dashboard-{server.port}={TOKEN}"
+        assert ask(server.port, "/", Cookie=f"a[b]=x y; {cookie}")[0] == 200
 
 
 # --- the command ------------------------------------------------------------------------------------------
@@ -374,3 +391,21 @@ def test_the_command_serves_what_it_finds_until_it_is_interrupted():
             process.kill()
             process.wait()
         assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_sigterm_ends_the_command_also_while_the_service_is_silent():
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # accepts by its backlog, and never answers
+        environ = {**os.environ, "AWS_ACCESS_KEY_ID": "local", "AWS_SECRET_ACCESS_KEY": "local"}
+        command = [sys.executable, "-m", "penstock", "dashboard", "billing", "--region", "us-east-1"]
+        command += ["--endpoint-url", f"http://127.0.0.1:{silent.getsockname()[1]}"]
+        process = subprocess.Popen(
+            command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        try:
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+            process.send_signal(signal.SIGTERM)
+            out, err = process.communicate(timeout=60)
+        finally:
+            process.kill()
+            process.wait()
+        assert (process.returncode, out, err) == (0, "", "")

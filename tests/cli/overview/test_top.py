@@ -4,6 +4,7 @@ import json
 import os
 import pty
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -189,11 +190,14 @@ def test_keys_lead_from_all_applications_to_a_shard_and_q_ends(terminal):
     assert b"\x1b[?1049l" in seen.shown, "the screen is as it was"
 
 
-def test_a_terminal_that_is_interrupted_is_left_as_it_was(terminal):
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_a_terminal_that_is_interrupted_is_left_as_it_was(terminal, number, status):
     seen = terminal("billing", "--lags", "0")
     seen.read_until(b"handler_failed")
-    seen.process.send_signal(2)
-    assert seen.read_to_the_end() == 130
+    seen.process.send_signal(number)
+    assert seen.read_to_the_end() == status
     assert b"\x1b[?1049l" in seen.shown
     assert b"Traceback" not in seen.shown
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from http.cookies import CookieError, SimpleCookie
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import parse_qs
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
     from penstock.cli.overview.look import ShardRow
     from penstock.cli.overview.next_records import NextRecord
 
-_COOKIE: Final = "penstock-dashboard"
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
@@ -147,25 +145,28 @@ class Gate:
         self._token = token
         self._access = Access(program="penstock dashboard", way_out="use one of these, or give it a --token")
 
-    def refuse(self, path: str, query: Mapping[str, list[str]], headers: Mapping[str, str]) -> Answer | None:
+    def refuse(
+        self, path: str, query: Mapping[str, list[str]], headers: Mapping[str, str], port: int
+    ) -> Answer | None:
         """Return the answer to who is not let in, or who has just brought the token; None for the others.
 
         Args:
             path: What is asked for.
             query: What stands behind it.
             headers: The request's, names in lower case.
+            port: Which is served. Browsers send a host's cookies to all its ports, so the cookie's name has it.
         """
         if self._token is None:
             refusal = self._access.refusal(headers)
             return None if refusal is None else Answer(403, _TEXT, f"{refusal}\n")
         if path == "/" and self._is_token(query.get("token", [""])[0]):
             # The browser keeps the token, and the address that stays in its history is without it.
-            cookie = f"{_COOKIE}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+            cookie = f"{_cookie_name(port)}={self._token}; HttpOnly; SameSite=Strict; Path=/"
             return Answer(303, _TEXT, "", (("Location", "/"), ("Set-Cookie", cookie)))
         kind, _, given = headers.get("authorization", "").partition(" ")
-        if (kind.lower() == "bearer" and self._is_token(given.strip())) or self._is_token(
-            _cookie_of(headers)
-        ):
+        if kind.lower() == "bearer" and self._is_token(given.strip()):
+            return None
+        if any(self._is_token(value) for value in _cookies_of(headers, _cookie_name(port))):
             return None
         text = "the token is missing or wrong: open /?token=TOKEN, or send Authorization: Bearer TOKEN\n"
         return Answer(401, _TEXT, text, (("WWW-Authenticate", "Bearer"),))
@@ -174,12 +175,18 @@ class Gate:
         return self._token is not None and hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def _cookie_of(headers: Mapping[str, str]) -> str:
-    try:
-        cookie = SimpleCookie(headers.get("cookie", "")).get(_COOKIE)
-    except CookieError:
-        return ""
-    return "" if cookie is None else cookie.value
+def _cookie_name(port: int) -> str:
+    return f"penstock-dashboard-{port}"
+
+
+def _cookies_of(headers: Mapping[str, str], name: str) -> list[str]:
+    """Return the values of all cookies of a name.
+
+    What other programs of the host have set may be no cookies by any standard, and `http.cookies` leaves out all that
+    follow one of those.
+    """
+    pairs = (each.strip().partition("=") for each in headers.get("cookie", "").split(";"))
+    return [value for key, _, value in pairs if key == name]
 
 
 class DashboardServer:
@@ -207,7 +214,8 @@ class DashboardServer:
                 path, _, asked = self.path.partition("?")
                 query = parse_qs(asked)
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                self._send(gate.refuse(path, query, headers) or contents.answer(path, query))
+                port = self.connection.getsockname()[1]
+                self._send(gate.refuse(path, query, headers, port) or contents.answer(path, query))
 
             def _send(self, answer: Answer) -> None:
                 body = answer.body.encode()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import signal
 import sys
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -13,6 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from penstock.cli.exit_on_signals import exit_on_signals
 from penstock.cli.overview.cells import (
     APPLICATION_COLUMNS,
     RIGHT,
@@ -40,6 +42,7 @@ _DRAW_EVERY_S: Final = 0.5  # a new look, or a terminal of another size
 _FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, keys
 _EVENTS_SHOWN: Final = 6
 _WORKERS_SHOWN: Final = 5
+_EXIT_STATUSES: Final = {each: 128 + each for each in (signal.SIGTERM, signal.SIGHUP)}
 _KEYS: Final = "↑↓ or jk: select   enter: open   esc: back   q: quit"
 _STYLES: Final = {
     Trouble.STOPPED: "bold red",
@@ -64,9 +67,11 @@ def run_live(looks: LookThread, place: Place) -> None:
     Raises:
         ServiceError: The first look failed.
         KeyboardInterrupt: Ctrl-C. The terminal is as it was.
+        SystemExit: SIGTERM or SIGHUP, with 128 and its number. The terminal is as it was.
     """
     console = Console(highlight=False, markup=False, emoji=False)
     with (
+        exit_on_signals(_EXIT_STATUSES),
         _keys_of(sys.stdin.fileno()) as read_keys,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
@@ -101,7 +106,8 @@ def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
     try:
         yield read
     finally:
-        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+        with contextlib.suppress(termios.error):  # the terminal has gone
+            termios.tcsetattr(terminal, termios.TCSADRAIN, before)
 
 
 # --- drawing ----------------------------------------------------------------------------------------------

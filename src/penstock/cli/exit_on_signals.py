@@ -1,0 +1,36 @@
+"""Let signals end a command by unwinding it, so that what it has opened is closed."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from types import FrameType
+
+
+@contextlib.contextmanager
+def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
+    """Raise SystemExit where the body is when a signal comes. Does nothing on any thread but the main one.
+
+    Args:
+        statuses: The exit status of each signal.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def end(number: int, _frame: FrameType | None) -> None:
+        for each in statuses:
+            signal.signal(each, signal.SIG_IGN)  # a second one must not interrupt the unwinding
+        raise SystemExit(statuses[signal.Signals(number)])
+
+    before = {each: signal.signal(each, end) for each in statuses}
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
