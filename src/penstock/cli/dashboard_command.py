@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import signal
-from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -58,8 +57,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.looking import LookThread, open_fleet_watcher
-    from penstock.cli.overview.next_records import fetch_next_records
+    from penstock.cli.overview.next_records import NextRecordReader
     from penstock.cli.service_options import open_kinesis
+    from penstock.wiring import SystemClock
 
     check_look_arguments(args)
     token = args.token if args.token is not None else os.environ.get(_TOKEN_VARIABLE) or None
@@ -70,7 +70,7 @@ def run(args: argparse.Namespace) -> int:
         exit_on_signals({signal.SIGTERM: 0}),
         LookThread(watcher, args.interval, history.add) as looks,
     ):
-        fetch_next = partial(fetch_next_records, open_kinesis(args))
+        fetch_next = NextRecordReader(open_kinesis(args), SystemClock()).fetch
         contents = Contents(
             looks.newest, history, args.lag_warn, args.interval, fetch_next, args.show_records
         )

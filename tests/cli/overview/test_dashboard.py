@@ -14,6 +14,7 @@ import threading
 import time
 from functools import partial
 from html.parser import HTMLParser
+from types import SimpleNamespace
 
 import pytest
 
@@ -24,13 +25,20 @@ from penstock.cli.overview.dashboard_page import CONTENT_SECURITY_POLICY, addres
 from penstock.cli.overview.dashboard_server import Contents, DashboardServer, Gate
 from penstock.cli.overview.lag_history import LagHistory
 from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
-from penstock.cli.overview.next_records import RECORDS_MAX, NextRecord, fetch_next_records
+from penstock.cli.overview.next_records import (
+    RECORDS_MAX,
+    Following,
+    NextRecord,
+    NextRecordReader,
+    fetch_next_records,
+)
 from penstock.cli.overview.trouble import TroubleLimits, judge
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import Shard
 from penstock.errors import AccessDenied
 from penstock.local import LocalKinesis
+from penstock.ports.kinesis import RecordPage
 from penstock.wiring import AwsOptions, open_kinesis
 
 TOKEN = "0123456789abcdef"
@@ -68,7 +76,9 @@ def contents(*looks, problems=(), fetch_next=None, shows_records=False):
     if newest is not None:
         history.add(newest)
         history.add(newest)
-    return Contents(lambda: newest, history, 60.0, 10.0, fetch_next or (lambda *_: ()), shows_records)
+    return Contents(
+        lambda: newest, history, 60.0, 10.0, fetch_next or (lambda *_: Following("7.0", ())), shows_records
+    )
 
 
 @pytest.fixture
@@ -159,9 +169,9 @@ def test_what_is_not_there_is_status_404():
 
 SHARD = {"name": ["billing"], "shard": ["shardId-000000000001"]}
 NEXT = (
-    NextRecord("12.0", 1_000, HOSTILE, HOSTILE.encode()),
-    NextRecord("13.0", 2_000, None, b"\xff\x00"),
-    NextRecord("14.0", 3_000, "k", ("x" + "\u00fc" * 1500).encode()),
+    NextRecord("12.0", 1_000, HOSTILE, HOSTILE.encode(), len(HOSTILE.encode())),
+    NextRecord("13.0", 2_000, None, b"\xff\x00", 2),
+    NextRecord("14.0", 3_000, "k", ("x" + "\u00fc" * 1500).encode()[:2000], 3001),
 )
 
 
@@ -170,16 +180,19 @@ def shard_page(**more):
 
 
 def test_a_shard_has_its_facts_and_how_many_bytes_its_next_records_have():
-    answer = shard_page(fetch_next=lambda *_: NEXT)
+    answer = shard_page(fetch_next=lambda *_: Following("7.0", NEXT))
     page = Page(answer.body)
     assert answer.status == 200
     assert {"12.0", "13.0", "1970-01-01T00:00:01.000+00:00", "2", "stopped"} <= set(page.text)
     assert "--show-records" in answer.body
     assert "onerror" not in answer.body
+    assert "moved since" not in answer.body
+    before = shard_page(fetch_next=lambda *_: Following("6.0", NEXT))
+    assert "Read behind checkpoint 6.0, which has moved since" in before.body
 
 
 def test_keys_and_payloads_are_shown_when_that_was_asked_for_and_as_text():
-    page = Page(shard_page(fetch_next=lambda *_: NEXT, shows_records=True).body)
+    page = Page(shard_page(fetch_next=lambda *_: Following("7.0", NEXT), shows_records=True).body)
     assert "img" not in page.tags
     assert page.text.count(HOSTILE.replace("\u202e", "\\u202e").replace("\x1b", "\\x1b")) == 2
     assert "base64:/wA=" in page.text
@@ -229,6 +242,71 @@ def test_what_is_read_next_begins_behind_the_checkpoint_also_inside_an_aggregate
     for number in range(2 * RECORDS_MAX):
         put(str(number).encode())
     assert len(fetch("TRIM_HORIZON")) == RECORDS_MAX
+
+
+class Shard0:
+    """A stream whose shard has so many records behind every checkpoint."""
+
+    def __init__(self, record_count):
+        self.record_count = record_count
+        self.reads = []
+
+    def fetch_iterator(self, stream, shard, start):
+        self.reads.append((stream, shard, start.sequence_number))
+        return "iterator"
+
+    def fetch_records(self, stream, iterator, record_count_max):
+        if self.record_count is None:
+            raise AccessDenied("GetRecords: no")
+        records = [
+            SimpleNamespace(sequence_number=str(900 + n), arrival_s=1.0, partition_key="k", data=b"x" * 5000)
+            for n in range(self.record_count)
+        ]
+        return RecordPage(records, None, 0)
+
+
+class Clock:
+    now_s = 0.0
+
+    def monotonic_s(self):
+        return self.now_s
+
+
+def test_a_page_that_stays_open_reads_again_when_the_checkpoint_has_moved_at_most_every_five_seconds():
+    shard, clock = Shard0(RECORDS_MAX), Clock()
+    fetch = NextRecordReader(shard, clock).fetch
+    first = fetch("orders", "s0", "7.0")
+    assert (first.checkpoint, len(first.records)) == ("7.0", RECORDS_MAX)
+    assert (first.records[0].byte_count, first.records[0].is_cut) == (5000, True)
+    clock.now_s = 3600.0
+    assert fetch("orders", "s0", "7.0") is first
+    assert len(shard.reads) == 1
+    moved = fetch("orders", "s0", "8.0")
+    assert moved.checkpoint == "8.0"
+    clock.now_s += 4.0
+    assert fetch("orders", "s0", "9.0") is moved
+    assert len(shard.reads) == 2
+    clock.now_s += 1.0
+    assert fetch("orders", "s0", "9.0").checkpoint == "9.0"
+    fetch("orders", "s1", "9.0")
+    assert [name for _, name, _ in shard.reads] == ["s0", "s0", "s0", "s1"]
+
+
+@pytest.mark.parametrize("record_count", [0, 3, None])
+def test_where_few_records_or_an_error_came_it_is_read_again_after_half_a_minute(record_count):
+    shard, clock = Shard0(record_count), Clock()
+    reader = NextRecordReader(shard, clock)
+
+    def fetch():
+        if record_count is not None:
+            return len(reader.fetch("orders", "s0", "7.0").records)
+        with pytest.raises(AccessDenied):
+            reader.fetch("orders", "s0", "7.0")
+        return None
+
+    for clock.now_s, read_count in ((0.0, 1), (29.0, 1), (30.0, 2), (59.0, 2)):
+        assert fetch() == record_count
+        assert len(shard.reads) == read_count
 
 
 # --- who is answered --------------------------------------------------------------------------------------

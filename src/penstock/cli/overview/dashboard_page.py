@@ -34,12 +34,11 @@ if TYPE_CHECKING:
 
     from penstock.cli.overview.lag_history import LagPoint
     from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
-    from penstock.cli.overview.next_records import NextRecord
+    from penstock.cli.overview.next_records import Following, NextRecord
 
 _STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
 _SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
 _ROWS_MAX: Final = 1000
-_PAYLOAD_BYTES_MAX: Final = 2000
 _KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble", "bytes"), " number") | {
     "why": " long",
     "worker": " long",
@@ -108,7 +107,7 @@ def page_of_application(
 def page_of_shard(
     look: ApplicationLook,
     row: ShardRow,
-    records: Sequence[NextRecord] | str,
+    following: Following | str,
     interval_s: float,
     *,
     shows_records: bool,
@@ -118,7 +117,7 @@ def page_of_shard(
     Args:
         look: At its application.
         row: The shard.
-        records: What is read next; a text where that is not known, with the reason.
+        following: What is read next; a text where that is not known, with the reason.
         interval_s: Seconds between two looks.
         shows_records: Whether keys and payloads are shown.
     """
@@ -131,13 +130,18 @@ def page_of_shard(
         "checkpoint stands": f"{row.checkpoint_stands_s:.0f} s",
     }
     told = [("", (f"<strong>{name}</strong>", escape(text))) for name, text in facts.items() if text]
-    if isinstance(records, str):
-        following = f"<p>{html_text(records)}</p>"
+    if isinstance(following, str):
+        shown = f"<p>{html_text(following)}</p>"
     else:
-        following = _records(records, shows_records=shows_records)
+        shown = _records(following.records, shows_records=shows_records)
+        if following.checkpoint != row.checkpoint:
+            shown += (
+                f"<p>Read behind checkpoint {html_text(following.checkpoint)}, which has moved since; it is read again in a "
+                "few seconds.</p>"
+            )
     body = (
         f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{_table(("fact", "value"), told)}</div>'
-        f'<h2>What is read next</h2><div class="panel wide">{following}</div>'
+        f'<h2>What is read next</h2><div class="panel wide">{shown}</div>'
     )
     return _page(row.shard, "", look.taken_ms, body, interval_s)
 
@@ -152,9 +156,9 @@ def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
             (
                 html_text(record.place),
                 moment_of(record.arrival_ms),
-                str(len(record.data)),
+                str(record.byte_count),
                 html_text("-" if record.partition_key is None else record.partition_key),
-                html_text(_payload(record.data)),
+                html_text(_payload(record)),
             )[: len(columns)],
         )
         for record in records
@@ -163,15 +167,14 @@ def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
     return f"{_table(columns, rows)}{note}"
 
 
-def _payload(data: bytes) -> str:
+def _payload(record: NextRecord) -> str:
     """Return the beginning of a payload: as text where it is UTF-8, as Base64 otherwise."""
-    shown = data[:_PAYLOAD_BYTES_MAX]
-    more = " ..." if len(data) > len(shown) else ""
+    more = " ..." if record.is_cut else ""
     try:
         # A character that the cut has halved is no reason to take the text for bytes.
-        text = codecs.getincrementaldecoder("utf-8")().decode(shown, final=len(data) == len(shown))
+        text = codecs.getincrementaldecoder("utf-8")().decode(record.data, final=not record.is_cut)
     except UnicodeDecodeError:
-        return f"base64:{base64.b64encode(shown).decode()}{more}"
+        return f"base64:{base64.b64encode(record.data).decode()}{more}"
     return f"{text}{more}"
 
 

@@ -23,11 +23,11 @@ from penstock.local.access import Access
 from penstock.runtime.http_service import CLIENT_TIMEOUT_S, HttpService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.look import ShardRow
-    from penstock.cli.overview.next_records import NextRecord
+    from penstock.cli.overview.next_records import Following
 
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
@@ -67,7 +67,7 @@ class Contents:
         history: The lags of the looks so far.
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two looks.
-        fetch_next: Returns the records behind a checkpoint, of a stream, a shard and the checkpoint.
+        fetch_next: Returns the records behind a checkpoint, given a stream, a shard and the checkpoint.
         shows_records: Whether their keys and payloads are shown.
     """
 
@@ -75,7 +75,7 @@ class Contents:
     history: LagHistory
     lag_limit_s: float
     interval_s: float
-    fetch_next: Callable[[str, str, str], Sequence[NextRecord]]
+    fetch_next: Callable[[str, str, str], Following]
     shows_records: bool = False
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
@@ -108,14 +108,14 @@ class Contents:
         for each in look.applications:
             for row in each.shards:
                 if (each.application, row.shard) == (name, shard):
-                    records = self._next_records(each.stream, row)
+                    following = self._following(each.stream, row)
                     page = page_of_shard(
-                        each, row, records, self.interval_s, shows_records=self.shows_records
+                        each, row, following, self.interval_s, shows_records=self.shows_records
                     )
                     return Answer(200, _HTML, page)
         return Answer(404, _HTML, page_without(f"{name}: {shard}", self.interval_s))
 
-    def _next_records(self, stream: str | None, row: ShardRow) -> Sequence[NextRecord] | str:
+    def _following(self, stream: str | None, row: ShardRow) -> Following | str:
         if stream is None:
             return "The leases do not name their stream: give --stream."
         if not row.checkpoint or row.state == "ended":

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.aggregation import UserRecord, deaggregate
 from penstock.core.position import parse_position
 from penstock.core.reading.resume import count_done, plan_iterator
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from penstock.core.position import Position
+    from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis, RawRecord
 
 RECORDS_MAX: Final = 10
 _PAGES_MAX: Final = 3
+_DATA_BYTES_MAX: Final = 2000
+_SHARDS_KEPT_MAX: Final = 64
+_READ_EVERY_S: Final = 5.0
+_ASK_FOR_MORE_EVERY_S: Final = 30.0  # where nothing has moved, but fewer than RECORDS_MAX were there
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +35,97 @@ class NextRecord:
         place: Its sequence number, and behind a point its place in the aggregate.
         arrival_ms: Milliseconds since the epoch.
         partition_key: None where the service places records.
-        data: The payload.
+        data: The beginning of the payload.
+        byte_count: Of the whole payload.
     """
 
     place: str
     arrival_ms: int
     partition_key: str | None
     data: bytes
+    byte_count: int
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether `data` is not the whole payload."""
+        return len(self.data) < self.byte_count
+
+
+@dataclass(frozen=True, slots=True)
+class Following:
+    """What was read behind a checkpoint.
+
+    Args:
+        checkpoint: Which one; the application may have moved on since.
+        records: In their order, at most `RECORDS_MAX`.
+    """
+
+    checkpoint: str
+    records: tuple[NextRecord, ...]
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of one shard; `lock` is held while it is read."""
+
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    found: Following | PenstockError | None = None
+    checkpoint: str = ""
+    read_s: float = 0.0
+
+
+class NextRecordReader:
+    """Reads what follows checkpoints, and keeps it: a page that stays open asks again and again. Thread-safe.
+
+    A shard is read when it is asked for first, and then only when its checkpoint has moved, at most once in five seconds.
+    One that gave fewer than `RECORDS_MAX` records, or an error, is read again after half a minute.
+
+    Args:
+        kinesis: The stream service.
+        clock: For the pauses.
+    """
+
+    def __init__(self, kinesis: Kinesis, clock: Clock) -> None:
+        self._kinesis = kinesis
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._shards: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
+
+    def fetch(self, stream: str, shard: str, checkpoint: str) -> Following:
+        """Return what follows a checkpoint.
+
+        Args:
+            stream: Name or ARN.
+            shard: Its id.
+            checkpoint: As a look shows it.
+
+        Raises:
+            ServiceError, PositionError: The shard cannot be read from there.
+        """
+        with self._lock:
+            kept = self._shards.setdefault((stream, shard), _Kept())
+            self._shards.move_to_end((stream, shard))
+            if len(self._shards) > _SHARDS_KEPT_MAX:
+                self._shards.popitem(last=False)
+        with kept.lock:
+            found = kept.found
+            if found is None or self._is_due(kept, checkpoint):
+                try:
+                    records = fetch_next_records(self._kinesis, stream, shard, checkpoint)
+                    found = Following(checkpoint, records)
+                except PenstockError as error:
+                    found = error
+                kept.found, kept.checkpoint, kept.read_s = found, checkpoint, self._clock.monotonic_s()
+        if isinstance(found, PenstockError):
+            raise found.with_traceback(None)  # or it grows with each raise
+        return found
+
+    def _is_due(self, kept: _Kept, checkpoint: str) -> bool:
+        age_s = self._clock.monotonic_s() - kept.read_s
+        if checkpoint != kept.checkpoint:
+            return age_s >= _READ_EVERY_S
+        is_full = isinstance(kept.found, Following) and len(kept.found.records) == RECORDS_MAX
+        return not is_full and age_s >= _ASK_FOR_MORE_EVERY_S
 
 
 def fetch_next_records(kinesis: Kinesis, stream: str, shard: str, checkpoint: str) -> tuple[NextRecord, ...]:
@@ -69,4 +161,10 @@ def _undone(record: RawRecord, position: Position) -> Iterator[NextRecord]:
         inside = [UserRecord(record.partition_key, None, record.data, 0)]
     for each in inside[count_done(position, record.sequence_number, len(inside)) :]:
         place = f"{record.sequence_number}.{each.sub_sequence_number}"
-        yield NextRecord(place, round(record.arrival_s * 1000), each.partition_key, each.data)
+        yield NextRecord(
+            place,
+            round(record.arrival_s * 1000),
+            each.partition_key,
+            each.data[:_DATA_BYTES_MAX],
+            len(each.data),
+        )
