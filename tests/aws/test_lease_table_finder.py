@@ -1,5 +1,7 @@
 """Lease tables are found by their key, and each table is described once."""
 
+import threading
+
 import botocore.exceptions as sdk
 import pytest
 
@@ -17,6 +19,7 @@ class Client:
     def __init__(self, **tables):
         self.tables = tables
         self.described = []
+        self.threads = []
         self.refusal = None
 
     def list_tables(self, **arguments):
@@ -29,6 +32,7 @@ class Client:
 
     def describe_table(self, **arguments):
         self.described.append(arguments["TableName"])
+        self.threads.append(threading.current_thread())
         key = self.tables[arguments["TableName"]]
         if isinstance(key, str):
             raise sdk.ClientError({"Error": {"Code": key}}, "DescribeTable")
@@ -54,6 +58,7 @@ def test_tables_with_another_key_a_second_key_or_none_any_more_are_no_lease_tabl
         zones=LEASE_KEY,
     )
     assert find(client)() == FoundTables(("billing", "zones"), 1)
+    assert all(thread.daemon for thread in client.threads), "a silent service keeps nobody from ending"
 
 
 def test_only_new_tables_are_described_and_those_that_have_gone_are_forgotten(find):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -11,6 +10,7 @@ from penstock.aws.connection import client_for
 from penstock.aws.lease_codec import has_lease_key
 from penstock.aws.service_calls import call, pages_of
 from penstock.errors import AccessDenied, NotFound
+from penstock.runtime.threads import map_on_daemons
 
 _PAGING: Final = ("LastEvaluatedTableName", "ExclusiveStartTableName")
 _THREADS: Final = 8
@@ -49,8 +49,8 @@ class LeaseTableFinder:
         pages = pages_of(self._list, *_PAGING)
         listed = sorted(name for page in pages for name in page["TableNames"])
         fresh = [name for name in listed if name not in self._known]
-        with ThreadPoolExecutor(_THREADS, thread_name_prefix="penstock-tables") as pool:
-            self._known |= zip(fresh, pool.map(self._is_lease_table, fresh), strict=True)
+        described = map_on_daemons("penstock-tables", _THREADS, self._is_lease_table, fresh)
+        self._known |= zip(fresh, described, strict=True)
         self._known = {name: self._known[name] for name in listed}
         return FoundTables(
             tuple(name for name, is_one in self._known.items() if is_one),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
@@ -12,6 +11,7 @@ from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
 from penstock.errors import NotFound, OptionError, ServiceError
 from penstock.ports.object_store import StoredObject
+from penstock.runtime.threads import map_on_daemons
 
 _THREADS_MAX: Final = 16
 _REFUSED: Final = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
@@ -119,9 +119,8 @@ class S3Objects:
         """Return the objects of these names that exist."""
         if not names:
             return {}
-        with ThreadPoolExecutor(min(len(names), _THREADS_MAX), thread_name_prefix="penstock-fetch") as pool:
-            found = zip(names, pool.map(self.read, names), strict=True)
-            return {name: each for name, each in found if each is not None}
+        found = map_on_daemons("penstock-fetch", _THREADS_MAX, self.read, names)
+        return {name: each for name, each in zip(names, found, strict=True) if each is not None}
 
     def write(self, name: str, data: bytes, tag: str | None) -> str | None:
         """Write an object if its tag is still this one; None when it is not."""

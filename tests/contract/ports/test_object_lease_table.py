@@ -189,6 +189,13 @@ def test_a_bucket_that_is_missing_is_named(bucket):
         ObjectLeaseTable(S3Objects("nowhere", "x", OPTIONS), PLAN).ensure_exists()
 
 
+def test_a_bucket_that_does_not_answer_does_not_keep_the_process_from_ending(monkeypatch):
+    waiting = []
+    monkeypatch.setattr(S3Objects, "read", lambda *_: waiting.append(threading.current_thread()))
+    assert S3Objects("leases", "x", OPTIONS).read_many(["a", "b", "c"]) == {}
+    assert [thread.daemon for thread in waiting] == [True] * 3
+
+
 def test_a_server_that_ignores_conditions_is_refused(bucket, monkeypatch):
     store = S3Objects("leases", "x", OPTIONS)
     write = store.write
