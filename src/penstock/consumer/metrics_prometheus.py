@@ -40,7 +40,7 @@ class PrometheusMetrics(MetricsTally):
         self._healths: dict[str, Callable[[], Health]] = {}
 
         class Handler(BaseHTTPRequestHandler):
-            """Answers GET."""
+            """Answers GET, and HEAD without a body."""
 
             timeout = CLIENT_TIMEOUT_S
 
@@ -54,13 +54,16 @@ class PrometheusMetrics(MetricsTally):
                 else:
                     self.send_error(404)
 
+            do_HEAD = do_GET  # noqa: N815 - the server's name
+
             def _answer(self, status: int, content_type: str, text: str) -> None:
                 body = text.encode()
                 self.send_response(status)
                 self.send_header("Content-Type", content_type)
                 self.send_header("Content-Length", str(len(body)))
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
                 """Log nothing about each scrape."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sys
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
@@ -12,6 +15,8 @@ from penstock.errors import OptionError
 CLIENT_TIMEOUT_S: Final = 10.0
 """A client that sends or takes nothing for so long is left."""
 _CONNECTIONS_MAX: Final = 64
+_CONNECTION_TIME_MAX_S: Final = 60.0
+"""A client that sends or takes a byte now and then does not hold its place for longer."""
 
 
 class _Server(ThreadingHTTPServer):
@@ -21,6 +26,8 @@ class _Server(ThreadingHTTPServer):
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._rooms = threading.BoundedSemaphore(_CONNECTIONS_MAX)
+        self._lock = threading.Lock()
+        self._began_s: dict[socket.socket, float] = {}
         super().__init__(address, handler)
 
     def process_request(self, request: Any, client_address: Any) -> None:
@@ -28,6 +35,8 @@ class _Server(ThreadingHTTPServer):
         if not self._rooms.acquire(blocking=False):
             self.shutdown_request(request)
             return
+        with self._lock:
+            self._began_s[request] = time.monotonic()
         try:
             super().process_request(request, client_address)
         except BaseException:  # no thread could be started, so none gives the room back
@@ -40,6 +49,27 @@ class _Server(ThreadingHTTPServer):
             super().process_request_thread(request, client_address)
         finally:
             self._rooms.release()
+
+    def service_actions(self) -> None:
+        """End connections that have lasted too long. Called several times a second."""
+        super().service_actions()
+        now_s = time.monotonic()
+        with self._lock:
+            for request, began_s in self._began_s.items():
+                if now_s - began_s >= _CONNECTION_TIME_MAX_S:
+                    with contextlib.suppress(OSError):  # the client has gone
+                        request.shutdown(socket.SHUT_RDWR)  # its thread notices, and closes it
+
+    def shutdown_request(self, request: Any) -> None:
+        """Close a connection."""
+        with self._lock:
+            self._began_s.pop(request, None)
+        super().shutdown_request(request)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Print the traceback of a defect; a client that has gone is none."""
+        if not isinstance(sys.exc_info()[1], ConnectionError | TimeoutError):
+            super().handle_error(request, client_address)
 
 
 class _Server6(_Server):

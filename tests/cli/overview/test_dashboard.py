@@ -382,7 +382,7 @@ def ask(port, path, method="GET", **headers):
         connection.close()
 
 
-def test_over_http_everything_has_its_headers_and_only_get_is_answered():
+def test_over_http_everything_has_its_headers_and_only_get_and_head_are_answered():
     with DashboardServer(contents(application("billing")), Gate(None), "127.0.0.1", 0) as server:
         status, headers, body = ask(server.port, "/api/look")
         assert status == 200
@@ -394,6 +394,8 @@ def test_over_http_everything_has_its_headers_and_only_get_is_answered():
         assert ask(server.port, "/", Host="evil.example")[0] == 403
         assert ask(server.port, "//[", Host="localhost")[0] == 404
         assert ask(server.port, "/", "POST")[0] == 501
+        assert ask(server.port, "/api/look", "HEAD")[0::2] == (200, "")
+        assert int(ask(server.port, "/api/look", "HEAD")[1]["Content-Length"]) == len(body.encode())
 
 
 def test_a_wrong_token_is_status_401_over_http():

@@ -76,6 +76,20 @@ def test_room_comes_back_where_no_thread_could_be_started(monkeypatch):
         service.close()
 
 
+def test_a_client_that_never_finishes_its_request_does_not_hold_its_place_for_ever(monkeypatch, capfd):
+    monkeypatch.setattr(http_service, "_CONNECTION_TIME_MAX_S", 0.0)
+    service = HttpService("127.0.0.1", 0, Handler, "a test")
+    try:
+        with socket.create_connection(("127.0.0.1", service.port), timeout=60) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(b"GET / HTTP/1.0\r\nX-Slow:")
+            with contextlib.suppress(ConnectionError):
+                read(connection)  # to the end: the handler alone would wait for ten minutes
+    finally:
+        service.close()
+    assert capfd.readouterr().err == ""
+
+
 def test_a_port_that_is_taken_is_an_error_that_names_it():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Serve the dashboard: to this machine, or to whoever has the token. Answers GET only, and changes nothing."""
+"""Serve the dashboard: to this machine, or to whoever has the token. Answers GET and HEAD only, and changes nothing."""
 
 from __future__ import annotations
 
@@ -204,7 +204,7 @@ class DashboardServer:
 
     def __init__(self, contents: Contents, gate: Gate, host: str, port: int) -> None:
         class Handler(BaseHTTPRequestHandler):
-            """Answers GET."""
+            """Answers GET, and HEAD without a body."""
 
             timeout = CLIENT_TIMEOUT_S
             server_version = "penstock"
@@ -217,6 +217,8 @@ class DashboardServer:
                 port = self.connection.getsockname()[1]
                 self._send(gate.refuse(path, query, headers, port) or contents.answer(path, query))
 
+            do_HEAD = do_GET  # noqa: N815 - the server's name
+
             def _send(self, answer: Answer) -> None:
                 body = answer.body.encode()
                 self.send_response(answer.status)
@@ -228,7 +230,8 @@ class DashboardServer:
                 ):
                     self.send_header(name, value)
                 self.end_headers()
-                self.wfile.write(body)
+                if self.command != "HEAD":
+                    self.wfile.write(body)
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
                 """Log nothing about each request: it may hold the token."""
