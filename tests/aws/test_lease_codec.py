@@ -116,15 +116,22 @@ def test_the_hash_range_of_a_lease_is_read_as_numbers():
     ("change", "why"),
     [
         ({"entityType": {"S": "WORKER_METRIC_STATS"}}, "its entityType is WORKER_METRIC_STATS"),
-        ({"leaseCounter": {"S": "7"}}, "it lacks 'N'"),
+        ({"leaseCounter": {"S": "7"}}, "its leaseCounter is no number"),
         ({"leaseCounter": {"N": "1.5"}}, "invalid literal"),
         ({"checkpoint": {"S": "somewhere"}}, "is not a sequence number"),
-        ({"checkpoint": {"NULL": True}}, "it lacks 'S'"),
+        ({"checkpoint": {"NULL": True}}, "its checkpoint is no text"),
         ({"checkpointSubSequenceNumber": {"N": "-1"}, "checkpoint": {"S": "5"}}, "negative"),
         ({"startingHashKey": {"S": "10"}, "endingHashKey": {"S": "9"}}, "not a hash-key range"),
-        ({"parentShardId": {"S": "shardId-0"}}, "it lacks 'SS'"),
+        ({"parentShardId": {"S": "shardId-0"}}, "its parentShardId is no set of texts"),
+        ({"penstockStopped": {"M": {"worker": {"N": "1"}}}}, "something inside one of its attributes"),
+        ({"penstockStopped": {"M": {}}}, "it lacks worker"),
     ],
 )
 def test_a_row_that_cannot_be_a_lease_says_why(change, why):
     with pytest.raises(NotALease, match=why):
         read_item({**NEW, **change})
+
+
+def test_a_row_of_another_table_lacks_what_a_lease_has():
+    with pytest.raises(NotALease, match=r"^it lacks leaseCounter$"):
+        read_item({"leaseKey": {"S": "x"}, "colour": {"S": "red"}})

@@ -101,9 +101,34 @@ def read_item(item: Item) -> Lease:
             term=_read_term(item[TERM]["M"]) if TERM in item else None,
         )
     except KeyError as error:
-        raise NotALease(f"it lacks {error}, or the attribute has another type") from error
+        raise NotALease(_why_unreadable(item, str(error.args[0]))) from error
     except (ValueError, TypeError, AttributeError, PositionError) as error:
         raise NotALease(str(error)) from error
+
+
+_KINDS: Final = {"S": "text", "N": "number", "SS": "set of texts", "M": "map"}
+_KIND_OF: Final = {
+    **dict.fromkeys((KEY, CHECKPOINT, MARK, STREAM), "S"),
+    **dict.fromkeys((COUNTER, CHECKPOINT_SUB, START_MILLIS, PENDING_SUB, PENDING_MILLIS), "N"),
+    **dict.fromkeys((SWITCHES, THROUGHPUT, TIP_MILLIS), "N"),
+    **dict.fromkeys((PARENTS, CHILDREN), "SS"),
+    **dict.fromkeys((STOPPED, TERM), "M"),
+}
+
+
+def _why_unreadable(item: Item, missing: str) -> str:
+    """Return what is wrong with a row.
+
+    Args:
+        item: The row.
+        missing: The name of an attribute or of a type that was looked for.
+    """
+    for name, kind in _KIND_OF.items():
+        if name in item and kind not in item[name]:
+            return f"its {name} is no {_KINDS[kind]}"
+    if missing in ("S", "N", "M", "B", "L", "SS"):
+        return "something inside one of its attributes has another type than in a lease"
+    return f"it lacks {missing}"
 
 
 def _number(item: Item, name: str) -> int | None:

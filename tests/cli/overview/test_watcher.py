@@ -222,6 +222,9 @@ def test_what_cannot_be_read_is_told_and_the_rest_is_shown(kinesis, clock):
     assert look.problems == ("row odd is left out: it lacks 'leaseCounter'",)
     assert rows_of(look)["s0"].trouble is Trouble.UNKNOWN
     assert rows_of(look)["s0"].why == "GetRecords on stream orders: no"
+    table.skipped = tuple(SkippedRow(f"r{n}", "it lacks leaseCounter") for n in range(12))
+    told = watcher.look().problems
+    assert (len(told), told[-1]) == (6, "and 7 more rows, which are no leases either")
     table.error = NotFound("lease table billing: no")
     assert watcher.look().problems == ("lease table billing: no",)
     table.error = None

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from penstock.core.shard_graph import ShardGraph
     from penstock.ports.lease_table import SkippedRow
 
+_SKIPPED_SHOWN_MAX: Final = 5
+
 
 @dataclass(frozen=True, slots=True)
 class ShardRow:
@@ -260,7 +262,9 @@ def worker_rows(rows: Sequence[ShardRow]) -> tuple[WorkerRow, ...]:
 
 def skipped_problems(skipped: Sequence[SkippedRow]) -> list[str]:
     """Return what is said of rows that are no leases."""
-    return [f"row {row.key} is left out: {row.reason}" for row in skipped]
+    told = [f"row {row.key} is left out: {row.reason}" for row in skipped[:_SKIPPED_SHOWN_MAX]]
+    left = len(skipped) - len(told)
+    return [*told, f"and {left} more rows, which are no leases either"] if left else told
 
 
 # --- as a document ----------------------------------------------------------------------------------------
