@@ -42,10 +42,17 @@ def connection_of(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def open_kinesis(args: argparse.Namespace) -> Kinesis:
-    """Open the stream service."""
+    """Open the stream service, to look at it and to read."""
     from penstock import wiring
 
     return wiring.open_kinesis(_options(args))
+
+
+def open_kinesis_to_put(args: argparse.Namespace) -> Kinesis:
+    """Open the stream service for large requests, which may take longer than an answer to a question: 10 MiB on a slow line."""
+    from penstock import wiring
+
+    return wiring.open_kinesis(wiring.AwsOptions(**connection_of(args), deadline_s=_PATIENCE_S))
 
 
 def open_stream_control(args: argparse.Namespace) -> StreamControl:
