@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from penstock.cli.service_options import add_connection_arguments, open_kinesis_to_put
+from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_kinesis_to_put
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, RecordError, Throttled, UsageError
 
@@ -66,8 +66,8 @@ def run(args: argparse.Namespace) -> int:
     options = TaskWriterOptions(
         aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
     )
+    _check_reachable(open_kinesis(args), args.stream)
     kinesis = open_kinesis_to_put(args)
-    _check_reachable(kinesis, args.stream)
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:
