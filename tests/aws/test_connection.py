@@ -99,6 +99,23 @@ def test_a_client_is_made_once_for_the_same_options(server):
     assert client_for("kinesis", options) is not client_for("dynamodb", options)
 
 
+def test_a_client_that_was_made_while_the_environment_changed_is_not_kept(
+    server, bare_environment, monkeypatch
+):
+    options, make = AwsOptions(endpoint_url=server.endpoint_url), connection._make_client
+
+    def change_and_make(*given):
+        monkeypatch.setenv("AWS_REGION", "eu-west-1")
+        return make(*given)
+
+    monkeypatch.setattr(connection, "_make_client", change_and_make)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    client_for("kinesis", options)
+    monkeypatch.setattr(connection, "_make_client", make)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    assert client_for("kinesis", options).meta.region_name == "us-east-1"
+
+
 def test_requests_say_who_sends_them(server):
     client = client_for("kinesis", AwsOptions(region="us-east-1", endpoint_url=server.endpoint_url))
     assert "penstock/" in client.meta.config.user_agent_extra

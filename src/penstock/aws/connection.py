@@ -83,6 +83,8 @@ def client_for(service: str, options: AwsOptions) -> Any:
                         f"cannot reach {service} with {options!r}: the endpoint in the environment cannot be one"
                     ) from None
                 raise OptionError(f"cannot reach {service} with {options!r}: {error}") from error
+            if _environment_of(service) != key[2]:
+                return client  # made while the environment changed, of parts of both: not for others
             for old in [old for old in _clients if old[:2] == key[:2]]:
                 del _clients[old]  # of another environment
             _clients[key] = client
