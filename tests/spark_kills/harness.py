@@ -177,14 +177,23 @@ class Run:
             self.put(client, plan.records * turn // plan.kills, plan.records * (turn + 1) // plan.kills, sent)
             if turn in reshard_turns:
                 self.reshard(client, chance)
-            time.sleep(chance.uniform(0.0, 1.0))
-            (kind,) = chance.choices(self.kinds, plan.weights)
-            if kind in self.waiting_kinds:
-                self.wait_for_a_batch_in_work()
-            self.kill(kind, chance)
-            if kind == "driver":
-                self.program.wait(60)
-            self.restart_if_dead(server)
+            self.kill_one(chance, server)
+        # On a busy machine the program may have ended, or have no process of a kind, just when it was to be killed.
+        for _ in range(plan.kills):
+            if sum(self.killed.values()) >= plan.kills:
+                break
+            self.kill_one(chance, server)
+
+    def kill_one(self, chance, server):
+        """Kill one process of a kind that is drawn, and start what is dead."""
+        time.sleep(chance.uniform(0.0, 1.0))
+        (kind,) = chance.choices(self.kinds, self.plan.weights)
+        if kind in self.waiting_kinds:
+            self.wait_for_a_batch_in_work()
+        self.kill(kind, chance)
+        if kind == "driver":
+            self.program.wait(60)
+        self.restart_if_dead(server)
 
     def wait_for_a_batch_in_work(self):
         """Wait until a batch is past its first action, so that it must be repeated; not for long, none may be due."""
