@@ -32,12 +32,26 @@ OPTIONS = AwsOptions(region="us-east-1", access_key_id="local", secret_access_ke
 def bucket(monkeypatch):
     moto = pytest.importorskip("moto")
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
+    answer_one_by_one(monkeypatch)
     with moto.mock_aws():
         import boto3
 
         client = boto3.client("s3", "us-east-1", aws_access_key_id="local", aws_secret_access_key="local")
         client.create_bucket(Bucket="leases")
         yield client
+
+
+def answer_one_by_one(monkeypatch):
+    """Let moto check a condition and write as one step, as S3 does: of two threads both could pass the check."""
+    from moto.core.botocore_stubber import BotocoreStubber
+
+    answer, one_by_one = BotocoreStubber.process_request, threading.RLock()
+
+    def process_request(*given):
+        with one_by_one:
+            return answer(*given)
+
+    monkeypatch.setattr(BotocoreStubber, "process_request", process_request)
 
 
 @pytest.fixture(params=["file", "s3"])
