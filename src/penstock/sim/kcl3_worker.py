@@ -37,7 +37,7 @@ from penstock.core.leases.lease_writes import Applied
 from penstock.sim.environment import Environment
 from penstock.sim.kcl3_plan import NATIVE
 from penstock.sim.process import SimProcess
-from penstock.sim.worker import SimWorker
+from penstock.sim.worker import UTILISATION, SimWorker
 
 _BALANCED_EVERY: Final = 3
 """`varianceBalancingFrequency`: so many rounds of the leader from one balancing to the next."""
@@ -45,7 +45,6 @@ _HANDOVER_S: Final = 30.0
 """`gracefulLeaseHandoffTimeoutMillis`."""
 _HEARTBEATS: Final = 4.0
 """Heartbeats of the lock in the time of its lease."""
-_UTILISATION: Final = 40.0
 
 
 class Kcl3Worker(SimWorker):
@@ -88,7 +87,7 @@ class Kcl3Worker(SimWorker):
 
     def _report_itself(self) -> None:
         wall_s = int(self.world.wall_ms() / 1000)
-        stats = WorkerStats(self.name, wall_s, {CPU: (_UTILISATION,)}, {CPU: 100.0})
+        stats = WorkerStats(self.name, wall_s, {CPU: (UTILISATION,)}, {CPU: 100.0})
         self.call("report", lambda: self.world.kcl3.serve_report(stats), lambda _answer: None)
         self.later(REPORT_INTERVAL_S / self.clock_rate, self._report_itself)
 

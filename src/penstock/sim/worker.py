@@ -64,7 +64,8 @@ from penstock.sim.process import SimProcess
 from penstock.sim.reader import SimReader
 from penstock.sim.table import unasked
 
-_UTILISATION: Final = 40.0
+UTILISATION: Final = 40.0
+"""Of the CPU, as every worker reports it, in percent."""
 
 
 class SimWorker(SimProcess):
@@ -245,7 +246,7 @@ class SimWorker(SimProcess):
 
     def report_worker(self, effect: ReportWorker) -> None:
         """Write this worker's report."""
-        cpu = (_UTILISATION,) if effect.measures_cpu else None
+        cpu = (UTILISATION,) if effect.measures_cpu else None
         stats = stats_to_report(self.name, self.world.wall_ms() / 1000, cpu, is_full=effect.is_full)
         self.call(
             "report",
