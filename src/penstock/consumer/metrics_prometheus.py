@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler
 from typing import Final, Self
 
 from penstock.consumer.health import Health
-from penstock.runtime.http_service import CLIENT_TIMEOUT_S, HttpService
+from penstock.runtime.http_service import GetHandler, HttpService
 from penstock.runtime.metrics_tally import LabelledMetrics, Labels, MetricsTally, Series, Snapshot
 
 _CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -39,34 +38,16 @@ class PrometheusMetrics(MetricsTally):
 
         self._healths: dict[str, Callable[[], Health]] = {}
 
-        class Handler(BaseHTTPRequestHandler):
-            """Answers GET, and HEAD without a body."""
-
-            timeout = CLIENT_TIMEOUT_S
-
-            def do_GET(self) -> None:
+        class Handler(GetHandler):
+            def respond(self) -> None:
                 path = self.path.partition("?")[0]
                 if path in ("/", "/metrics"):
-                    self._answer(200, _CONTENT_TYPE, tally.render())
+                    self.send(200, _CONTENT_TYPE, tally.render())
                 elif path in ("/health", "/ready"):
                     is_well, text = tally.render_health(path)
-                    self._answer(200 if is_well else 503, "application/json", text)
+                    self.send(200 if is_well else 503, "application/json", text)
                 else:
                     self.send_error(404)
-
-            do_HEAD = do_GET  # noqa: N815 - the server's name
-
-            def _answer(self, status: int, content_type: str, text: str) -> None:
-                body = text.encode()
-                self.send_response(status)
-                self.send_header("Content-Type", content_type)
-                self.send_header("Content-Length", str(len(body)))
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
-                """Log nothing about each scrape."""
 
         self._service = HttpService(host, port, Handler, "metrics")
         self.port: int = self._service.port

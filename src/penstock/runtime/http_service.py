@@ -7,12 +7,13 @@ import socket
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from penstock.errors import OptionError
 
-CLIENT_TIMEOUT_S: Final = 10.0
+_CLIENT_TIMEOUT_S: Final = 10.0
 """A client that sends or takes nothing for so long is left."""
 _CONNECTIONS_MAX: Final = 64
 _CONNECTION_TIME_MAX_S: Final = 60.0
@@ -76,20 +77,62 @@ class _Server6(_Server):
     address_family = socket.AF_INET6
 
 
+class GetHandler(BaseHTTPRequestHandler):
+    """Answers GET, and HEAD without a body, by `respond` of the class that inherits it. Logs no requests."""
+
+    timeout = _CLIENT_TIMEOUT_S
+
+    def respond(self) -> None:
+        """Answer the request by one call of `send`."""
+        raise NotImplementedError
+
+    def do_GET(self) -> None:
+        """Answer with a body."""
+        self.respond()
+
+    def do_HEAD(self) -> None:
+        """Answer as to GET, without the body."""
+        self.respond()
+
+    def send(
+        self, status: int, content_type: str, text: str, headers: Iterable[tuple[str, str]] = ()
+    ) -> None:
+        """Send an answer.
+
+        Args:
+            status: Of HTTP.
+            content_type: Of the text.
+            text: The body.
+            headers: Further ones.
+        """
+        body = text.encode()
+        self.send_response(status)
+        self.send_header("Content-Type", content_type)
+        self.send_header("Content-Length", str(len(body)))
+        for name, value in headers:
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
+        """Log nothing: requests are many, and may hold a token."""
+
+
 class HttpService:
     """Serves until it is closed.
 
     Args:
         host: Address to listen on.
         port: TCP port; 0 takes a free one, see `port` afterwards.
-        handler: Answers a request. Its `timeout` should be `CLIENT_TIMEOUT_S`.
+        handler: Answers a request.
         what: What is served, for messages.
 
     Raises:
         OptionError: The address cannot be used.
     """
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler], what: str) -> None:
+    def __init__(self, host: str, port: int, handler: type[GetHandler], what: str) -> None:
         try:
             self._server = (_Server6 if ":" in host else _Server)((host, port), handler)
         except (OSError, OverflowError) as error:

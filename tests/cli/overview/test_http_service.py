@@ -4,24 +4,20 @@ import contextlib
 import socket
 import socketserver
 import time
-from http.server import BaseHTTPRequestHandler
 
 import pytest
 
 from penstock.errors import OptionError
 from penstock.runtime import http_service
-from penstock.runtime.http_service import HttpService
+from penstock.runtime.http_service import GetHandler, HttpService
 
 
-class Handler(BaseHTTPRequestHandler):
+class Handler(GetHandler):
     timeout = 600
 
-    def do_GET(self):
+    def respond(self):
         self.send_response(204)
         self.end_headers()
-
-    def log_message(self, *_):
-        pass
 
 
 def read(connection):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import parse_qs
 
@@ -20,7 +19,7 @@ from penstock.cli.overview.look import Look, document_of
 from penstock.cli.terminal import safe_json
 from penstock.errors import PenstockError
 from penstock.local.access import Access
-from penstock.runtime.http_service import CLIENT_TIMEOUT_S, HttpService
+from penstock.runtime.http_service import GetHandler, HttpService
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -203,38 +202,17 @@ class DashboardServer:
     """
 
     def __init__(self, contents: Contents, gate: Gate, host: str, port: int) -> None:
-        class Handler(BaseHTTPRequestHandler):
-            """Answers GET, and HEAD without a body."""
-
-            timeout = CLIENT_TIMEOUT_S
+        class Handler(GetHandler):
             server_version = "penstock"
             sys_version = ""
 
-            def do_GET(self) -> None:
+            def respond(self) -> None:
                 path, _, asked = self.path.partition("?")
                 query = parse_qs(asked)
                 headers = {name.lower(): value for name, value in self.headers.items()}
                 port = self.connection.getsockname()[1]
-                self._send(gate.refuse(path, query, headers, port) or contents.answer(path, query))
-
-            do_HEAD = do_GET  # noqa: N815 - the server's name
-
-            def _send(self, answer: Answer) -> None:
-                body = answer.body.encode()
-                self.send_response(answer.status)
-                for name, value in (
-                    ("Content-Type", answer.content_type),
-                    ("Content-Length", str(len(body))),
-                    *_HEADERS,
-                    *answer.headers,
-                ):
-                    self.send_header(name, value)
-                self.end_headers()
-                if self.command != "HEAD":
-                    self.wfile.write(body)
-
-            def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the server's name
-                """Log nothing about each request: it may hold the token."""
+                answer = gate.refuse(path, query, headers, port) or contents.answer(path, query)
+                self.send(answer.status, answer.content_type, answer.body, (*_HEADERS, *answer.headers))
 
         self._service = HttpService(host, port, Handler, "the dashboard")
         self.port: int = self._service.port
