@@ -8,18 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import pytest
-
-DEADLINE_S = 90.0
-
-
-def wait_until(condition, what, deadline_s=DEADLINE_S):
-    """Wait for a condition; say what was waited for when it does not come."""
-    end = time.monotonic() + deadline_s
-    while not condition():
-        if time.monotonic() > end:
-            pytest.fail(f"waited {deadline_s:g} s for {what}")
-        time.sleep(0.05)
+from waiting import DEADLINE_S, wait_until
 
 
 def put(client, stream, records):

@@ -22,7 +22,7 @@ from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
 from penstock.spark.news_polling import NewsPoller
 from raw_record import Raw
-from spark_support import wait_until
+from waiting import wait_until
 
 
 @dataclass

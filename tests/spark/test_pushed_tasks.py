@@ -12,7 +12,7 @@ from penstock.local import LocalKinesis
 from penstock.spark.planner_opening import open_planner
 from penstock.spark.spark_options import parse_source
 from penstock.spark.task_opening import rows_of
-from spark_support import DEADLINE_S, wait_until
+from waiting import DEADLINE_S, wait_until
 
 FAULTS = {
     "end": "over",

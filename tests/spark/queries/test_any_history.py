@@ -20,8 +20,9 @@ from penstock.core.leases.lease_writes import (
 from penstock.core.position import at_record
 from penstock.errors import AnotherDriver, ClaimConflict
 from reader_query import Query
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
 from stream_reshards import reshard
+from waiting import wait_until
 
 STEPS_MAX = 26
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import pytest
 
 from penstock.core.aggregation import AggregateBuilder, deaggregate
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 MIB = 1024 * 1024
 

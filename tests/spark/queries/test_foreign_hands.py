@@ -16,7 +16,8 @@ from penstock.core.batches.claims import CLAIMS_MAX
 from penstock.core.leases.lease import BatchClaim
 from penstock.core.position import at_record
 from penstock.errors import ClaimConflict
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 HALF = str(2**127)
 QUERY_OPTIONS = {"shards": 1, "leaseDuration": "60s"}

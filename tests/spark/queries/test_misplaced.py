@@ -19,8 +19,9 @@ from penstock.producer import Producer
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.spark_options import parse_batch
-from spark_support import wait_active, wait_until
+from spark_support import wait_active
 from stream_reading import kcl_reads, raw_records
+from waiting import wait_until
 
 KEYS = 40
 HALF = 2**127

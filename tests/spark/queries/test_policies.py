@@ -20,7 +20,8 @@ from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.spark_options import parse_batch, parse_sink
 from reader_query import Query
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "cluster.md"
 BLOCK = re.compile(

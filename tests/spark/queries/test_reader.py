@@ -19,8 +19,9 @@ from penstock.core.leases.lease_writes import Delete
 from penstock.errors import ClaimConflict, Unavailable
 from penstock.spark.stream_reader import ShardPartition
 from reader_query import Query
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
 from stream_reshards import reshard
+from waiting import wait_until
 
 SPLIT_AT = str(2**126)
 

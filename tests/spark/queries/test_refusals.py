@@ -10,7 +10,8 @@ import pytest
 
 from penstock.aws.connection import client_for
 from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 HOUR_S = 3600
 FIRST = "shardId-000000000000"

@@ -22,8 +22,8 @@ from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.spark_options import parse_batch
 from reader_query import Query
-from spark_support import wait_until
 from stream_reading import kcl_reads
+from waiting import wait_until
 
 STREAM = "crowd"
 KEYS_PER_WRITER = 20

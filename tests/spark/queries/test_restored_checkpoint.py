@@ -25,7 +25,8 @@ from penstock.errors import AnotherDriver, DataLossError
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.system_clock import SystemClock
 from penstock.spark.startup_checks import refuse_living_driver
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 HALF = str(2**127)
 FIRST = "shardId-000000000000"

@@ -12,7 +12,8 @@ import pytest
 
 from penstock.aws.connection import client_for
 from reader_query import Query
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 
 @pytest.fixture

@@ -13,7 +13,8 @@ import pytest
 
 from lease_hands import put_java_row
 from penstock.errors import OptionError, PenstockError, StreamChanged
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 
 def assert_refused(error, q, other):

@@ -12,7 +12,7 @@ from pyspark.sql import functions as f
 from penstock.core.hash_key import HASH_KEY_MAX, effective_hash_key
 from penstock.errors import OptionError
 from penstock.spark import align_to_shards
-from spark_support import wait_until
+from waiting import wait_until
 
 WHERE = {"region": "us-east-1"}
 

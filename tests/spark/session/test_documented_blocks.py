@@ -9,7 +9,8 @@ from pyspark.sql.streaming import StreamingQueryManager
 
 from docs_blocks import blocks, run_blocks
 from penstock.spark.engine import TELLS_START
-from spark_support import numbered, put, read_batch, wait_until
+from spark_support import numbered, put, read_batch
+from waiting import wait_until
 
 ORDERS, BILLED = "orders", "billed"
 

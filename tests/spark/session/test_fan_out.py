@@ -8,7 +8,8 @@ import pytest
 
 from penstock.local import LocalKinesis
 from penstock.spark.progress import report_of
-from spark_support import DEADLINE_S, numbered, put
+from spark_support import numbered, put
+from waiting import DEADLINE_S
 
 
 @pytest.mark.timeout(600)

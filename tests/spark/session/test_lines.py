@@ -7,8 +7,9 @@ import uuid
 import pytest
 
 from penstock.spark.engine import TELLS_START
-from spark_support import DEADLINE_S, numbered, put, wait_until
+from spark_support import numbered, put
 from stream_reading import raw_records
+from waiting import DEADLINE_S, wait_until
 
 WRAPPER = "spark.sql.streaming.triggerAvailableNowWrapper.enabled"
 

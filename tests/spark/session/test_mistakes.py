@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from pyspark.errors import PySparkException
 
-from spark_support import DEADLINE_S
+from waiting import DEADLINE_S
 
 ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
 SECRET = "hunter2-hunter2"

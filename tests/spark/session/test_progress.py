@@ -5,7 +5,8 @@ from __future__ import annotations
 from penstock.local import LocalKinesis
 from penstock.spark import lag
 from penstock.spark.progress import report_of
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 REPORT_KEYS = {
     "bytes",

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
 from stream_reading import kcl_reads
+from waiting import wait_until
 
 KINDS = ("throttle", "partial", "error", "drop_before", "drop_after", "truncate", "garbage")
 

@@ -9,8 +9,9 @@ import pytest
 from pyspark.errors import PySparkException
 
 from penstock.spark import sink_report
-from spark_support import DEADLINE_S, numbered, put, wait_until
+from spark_support import numbered, put
 from stream_reading import raw_records
+from waiting import DEADLINE_S, wait_until
 
 
 def test_a_streaming_query_reports_what_it_wrote_by_stream_and_shard(

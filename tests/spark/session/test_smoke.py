@@ -7,7 +7,6 @@ import time
 import pytest
 
 from spark_support import (
-    DEADLINE_S,
     Run,
     numbered,
     numbers_of,
@@ -17,9 +16,9 @@ from spark_support import (
     read_batch,
     rows_to_write,
     wait_active,
-    wait_until,
 )
 from stream_reading import kcl_reads
+from waiting import DEADLINE_S, wait_until
 
 
 def test_a_query_reads_everything_once_and_goes_on_after_a_restart(job, stream, client):

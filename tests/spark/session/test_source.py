@@ -7,8 +7,9 @@ import time
 
 import pytest
 
-from spark_support import DEADLINE_S, numbered, put, wait_active, wait_for_next_second, wait_until
+from spark_support import numbered, put, wait_active, wait_for_next_second
 from stream_reading import raw_records
+from waiting import DEADLINE_S, wait_until
 
 QUARTER = str(2**126)
 

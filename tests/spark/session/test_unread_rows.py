@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from spark_support import numbered, put, wait_until
+from spark_support import numbered, put
+from waiting import wait_until
 
 
 def load(spark, stream, application, **options):
