@@ -38,6 +38,7 @@ from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import Store, StoreOptions
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
 from penstock.local.virtual_clock import VirtualClock
@@ -128,6 +129,7 @@ class Streams:
             Tokens(b"key"),
             FaultBook(),
             Subscriptions(self.store, VirtualClock(0), limits=False),
+            StreamMetrics(),
         )
         try:
             self.journal.load(self.store)
@@ -307,7 +309,7 @@ class Tables:
     def __init__(self, path: Path, runner: asyncio.Runner) -> None:
         self.folder = StateFolder(path)
         self.runner = runner
-        self.bridge = MotoBridge("us-east-1", self.folder)
+        self.bridge = MotoBridge("us-east-1", StreamMetrics(), self.folder)
         try:
             runner.run(self.bridge.start())
         except BaseException:

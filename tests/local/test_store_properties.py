@@ -18,6 +18,7 @@ from penstock.local.operations.call import Service, ServiceCall
 from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.store import Store, StoreOptions
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
 from penstock.local.virtual_clock import VirtualClock
@@ -38,6 +39,7 @@ class Direct:
             Tokens(b"key"),
             FaultBook(),
             Subscriptions(store, VirtualClock(0), limits=False),
+            StreamMetrics(),
         )
         self.now_ms = 1_700_000_000_000
 

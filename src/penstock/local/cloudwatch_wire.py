@@ -1,4 +1,4 @@
-"""CloudWatch's protocols, translated to the one that moto is good at: JSON.
+"""CloudWatch's protocols, translated to the one that moto is good at: JSON. What streams publish is not in moto.
 
 moto does not speak rpc-v2-cbor, and takes seconds over the thousand metrics of a form. Other operations in
 forms are left to moto, which answers them in XML.
@@ -26,6 +26,7 @@ from penstock.local.moto_rules import (
 )
 from penstock.local.service_errors import RequestRefused, serialization, validation
 
+_JSON = "application/x-amz-json-1.0"
 _TARGET = "GraniteServiceVersion20100801"
 _NAMESPACE = "http://monitoring.amazonaws.com/doc/2010-08-01/"
 _FIELDS_MAX = 50_000
@@ -35,30 +36,33 @@ _INDEX = re.compile(r"[1-9][0-9]{0,5}")
 
 Send = Callable[[Request], Response]
 """Has moto carry a request out."""
+Query = Callable[[dict[str, Any]], tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]]
+"""Returns what a GetMetricData asks of streams, by its queries' ids, and the queries that are about others."""
 
 
-def answer(operation: str, request: Request, send: Send) -> Response:
+def answer(operation: str, request: Request, send: Send, query: Query) -> Response:
     """Return the answer to a CloudWatch request, in the protocol that it is written in.
 
     Args:
         operation: Name of the operation.
         request: The request.
         send: Has moto carry a request out.
+        query: Knows what streams publish.
 
     Raises:
         RequestRefused: The service would refuse it.
     """
     if request.headers.get("smithy-protocol") == RPC_V2_CBOR:
         document = cbor.decode(request.body, times_in_seconds=True) if request.body else {}
-        return _cbor_answer(operation, _carry_out(operation, request, document, send), request)
+        return _cbor_answer(operation, _carry_out(operation, request, document, send, query), request)
     if "x-www-form-urlencoded" not in request.headers.get("content-type", ""):
         document = read_json(request.body, values_max=VALUES_MAX) if request.body else {}
-        return _carry_out(operation, request, document, send)
+        return _carry_out(operation, request, document, send, query)
     check_action("cloudwatch", operation)
     _check_fields(request.body, _FIELDS_MAX if operation == "PutMetricData" else _OTHER_FIELDS_MAX)
     if operation != "PutMetricData":
         return send(request)
-    response = _carry_out(operation, request, put_metric_data(request.body), send)
+    response = _carry_out(operation, request, put_metric_data(request.body), send, query)
     if response.status != 200:
         code, message = _error_of(response)
         return error_answer(request, code, message, response.status)
@@ -66,15 +70,33 @@ def answer(operation: str, request: Request, send: Send) -> Response:
     return Response(200, xml.encode(), [("Content-Type", "text/xml")])
 
 
-def _carry_out(operation: str, request: Request, document: Any, send: Send) -> Response:
+def _carry_out(operation: str, request: Request, document: Any, send: Send, query: Query) -> Response:
     plain = _plain(document)
     if operation == "PutMetricData":
         check_metrics(plain)
     check_by_model("cloudwatch", operation, plain)
-    headers = {"content-type": "application/x-amz-json-1.0", "x-amz-target": f"{_TARGET}.{operation}"}
+    if operation == "GetMetricData":
+        return _metric_data(request, plain, send, query)
+    return _sent(operation, request, plain, send)
+
+
+def _metric_data(request: Request, document: dict[str, Any], send: Send, query: Query) -> Response:
+    asked = [each["Id"] for each in document["MetricDataQueries"]]
+    found, rest = query(document)
+    if rest:
+        response = _sent("GetMetricData", request, {**document, "MetricDataQueries": rest}, send)
+        if response.status != 200 or not found:
+            return response
+        found |= {each["Id"]: each for each in msgspec.json.decode(response.body)["MetricDataResults"]}
+    body = {"MetricDataResults": [found[name] for name in asked if name in found], "Messages": []}
+    return Response(200, msgspec.json.encode(body), [("Content-Type", _JSON)])
+
+
+def _sent(operation: str, request: Request, document: Any, send: Send) -> Response:
+    headers = {"content-type": _JSON, "x-amz-target": f"{_TARGET}.{operation}"}
     if "authorization" in request.headers:
         headers["authorization"] = request.headers["authorization"]
-    return send(Request("POST", "/", headers, msgspec.json.encode(plain)))
+    return send(Request("POST", "/", headers, msgspec.json.encode(document)))
 
 
 def _plain(value: Any) -> Any:

@@ -11,6 +11,7 @@ import re
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ from penstock.local.idempotent_writes import IdempotentWrites
 from penstock.local.moto_account import MotoAccount
 from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.tables import TableJournal
 
 log = logging.getLogger("penstock.local")
@@ -92,14 +94,20 @@ class MotoBridge:
 
     Args:
         region: Region to use for requests that are not signed.
+        metrics: Of the streams, for CloudWatch.
         folder: Folder to keep DynamoDB tables in; None keeps nothing.
         now_ms: Reads the time by which tokens of transactions expire; None for the wall clock.
     """
 
     def __init__(
-        self, region: str, folder: StateFolder | None = None, now_ms: Callable[[], int] | None = None
+        self,
+        region: str,
+        metrics: StreamMetrics,
+        folder: StateFolder | None = None,
+        now_ms: Callable[[], int] | None = None,
     ) -> None:
         self._region = region
+        self._metrics = metrics
         self._now_ms = now_ms or (lambda: time.time_ns() // 1_000_000)
         self._transactions = IdempotentWrites()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="penstock-moto")
@@ -130,7 +138,10 @@ class MotoBridge:
             self._require_region(service, region)
             if service == "cloudwatch":
                 return cloudwatch_wire.answer(
-                    operation, request, lambda r: self._moto(service, operation, region, r)
+                    operation,
+                    request,
+                    lambda r: self._moto(service, operation, region, r),
+                    partial(self._metrics.answer, region),
                 )
             if service == "sts":
                 moto_rules.check_action(service, operation)

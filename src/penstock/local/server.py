@@ -35,6 +35,7 @@ from penstock.local.quotas import Quotas
 from penstock.local.service_errors import RequestRefused
 from penstock.local.state_folder import StateFolder
 from penstock.local.store import GIB, Store, StoreOptions
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.subscriptions import Subscriptions
 from penstock.local.tls import Certificate
 from penstock.local.tokens import Tokens
@@ -125,8 +126,9 @@ class Server:
         tokens = Tokens(secrets.token_bytes(32))
         quotas = Quotas(enforced=options.limits)
         subscriptions = Subscriptions(self._store, self.clock, limits=options.limits)
-        self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions)
-        self._bridge = MotoBridge(options.region, self._folder, self.clock.now_ms)
+        metrics = StreamMetrics()
+        self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions, metrics)
+        self._bridge = MotoBridge(options.region, metrics, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(
             self._service, self.clock, CallLog(), self._bridge, self.about, allow_hosts=options.allow_hosts
         )

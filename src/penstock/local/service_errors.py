@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+THROUGHPUT_EXCEEDED = "ProvisionedThroughputExceededException"
+
 
 class RequestRefused(Exception):  # noqa: N818 - it is an answer of the service, not a fault of this program
     """A request is answered with an error of the service.
@@ -46,7 +48,7 @@ def limit_exceeded(message: str) -> RequestRefused:
 
 def throughput_exceeded(message: str) -> RequestRefused:
     """A data operation is over the rate of its shard."""
-    return RequestRefused("ProvisionedThroughputExceededException", message)
+    return RequestRefused(THROUGHPUT_EXCEEDED, message)
 
 
 def serialization(message: str) -> RequestRefused:

@@ -10,6 +10,7 @@ from typing import Any
 from penstock.local.faults import EVENT_KINDS, FaultBook, Hit
 from penstock.local.quotas import Quotas
 from penstock.local.service_errors import (
+    THROUGHPUT_EXCEEDED,
     RequestRefused,
     invalid_argument,
     limit_exceeded,
@@ -18,11 +19,16 @@ from penstock.local.service_errors import (
 )
 from penstock.local.store import ACCOUNT, Store
 from penstock.local.stream import Consumer, Stream
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.subscriptions import Subscriptions
 from penstock.local.tokens import Tokens
 from penstock.local.wire import Wire
 
 _DATA_OPERATIONS = {"PutRecord", "PutRecords", "GetRecords", "GetShardIterator"}
+_REFUSED_METRICS = {
+    "PutRecord": "WriteProvisionedThroughputExceeded",
+    "GetRecords": "ReadProvisionedThroughputExceeded",
+}
 _ANSWER_KINDS = {"partial", "stale", "shuffle", "omit", "empty", *EVENT_KINDS}
 
 
@@ -42,6 +48,7 @@ class Service:
     tokens: Tokens
     faults: FaultBook
     subscriptions: Subscriptions
+    metrics: StreamMetrics
 
 
 @dataclass(slots=True)
@@ -65,6 +72,7 @@ class ServiceCall:
     shards: Sequence[str] = ()
     sending: list[Hit] = field(default_factory=list)
     answering: list[Hit] = field(default_factory=list)
+    _stream: Stream | None = None
 
     def __post_init__(self) -> None:
         self.region = self.region or self.service.store.options.region
@@ -139,6 +147,7 @@ class ServiceCall:
         """
         if stream is not None:
             self.resource = stream.name
+            self._stream = stream
         self.shards = shards
         hits = self.service.faults.hits(
             "kinesis", self.operation, stream=self.resource or None, shards=shards
@@ -177,6 +186,12 @@ class ServiceCall:
         if code is not None:
             return RequestRefused(code, text)
         return throughput_exceeded(text) if self.operation in _DATA_OPERATIONS else limit_exceeded(text)
+
+    def count_refusal(self, refusal: RequestRefused) -> None:
+        """Count in the stream's metrics that the whole call was over the rate of its shard."""
+        metric = _REFUSED_METRICS.get(self.operation)
+        if refusal.code == THROUGHPUT_EXCEEDED and metric is not None and self._stream is not None:
+            self.service.metrics.add_refused(self._stream, metric, self.shards, self.now_ms)
 
     def has(self, kind: str) -> Hit | None:
         """Return the fault of this kind that fired for the call."""

@@ -98,7 +98,11 @@ def answer(call: ServiceCall, body: bytes) -> bytes | EventStream:
     ):
         call.resource = request.get("StreamName", "")
         raise call.throttled()
-    result = operation(call, request)
+    try:
+        result = operation(call, request)
+    except RequestRefused as refusal:
+        call.count_refusal(refusal)
+        raise
     return call.wire.encode(result) if isinstance(result, dict) else result
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from penstock.local import request_model, sequence
@@ -11,7 +11,7 @@ from penstock.local.faults import Hit
 from penstock.local.operations.call import ServiceCall
 from penstock.local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
 from penstock.local.sequence import ORDINAL_STEP
-from penstock.local.service_errors import invalid_argument, not_found
+from penstock.local.service_errors import THROUGHPUT_EXCEEDED, invalid_argument, not_found
 from penstock.local.shard import Shard
 from penstock.local.store import ACCOUNT, hash_key_of
 from penstock.local.stream import HASH_KEY_MAX, Stream
@@ -69,7 +69,7 @@ def PutRecord(call: ServiceCall, request: Document) -> Document:
         raise call.throttled()
     batch = _ShardBatch(stream, shard, call.now_ms)
     number = batch.add(entry, size_bytes, arrival_text(call.now_ms))
-    call.service.store.add_records(stream, [(shard, batch.texts, batch.sizes)], call.now_ms)
+    _store(call, stream, [batch])
     return {"ShardId": shard.id, "SequenceNumber": number, **_encrypted(stream)}
 
 
@@ -104,6 +104,7 @@ def _put_all(
     quotas = call.service.quotas
     batches: dict[int, _ShardBatch] = {}
     results: list[EntryResult] = []
+    throttled = [shards[i].id for i, (result, _) in refused.items() if result.code == THROUGHPUT_EXCEEDED]
     failed = 0
     for i, (entry, size_bytes, shard) in enumerate(zip(entries, sizes, shards, strict=True)):
         failure = refused.get(i)
@@ -113,6 +114,7 @@ def _put_all(
             continue
         if quotas.enforced and not quotas.shard(stream.uid, shard.index).may_write(size_bytes, now_ms):
             failed += 1
+            throttled.append(shard.id)
             results.append(_throttled(stream, shard))
             continue
         batch = batches.get(shard.index)
@@ -124,8 +126,15 @@ def _put_all(
             results.append(failure[0])
         else:
             results.append(EntryResult(shard.id, number))
-    call.service.store.add_records(stream, [(b.shard, b.texts, b.sizes) for b in batches.values()], now_ms)
+    _store(call, stream, batches.values())
+    call.service.metrics.add_refused(stream, "WriteProvisionedThroughputExceeded", throttled, now_ms)
     return results, failed
+
+
+def _store(call: ServiceCall, stream: Stream, batches: Iterable[_ShardBatch]) -> None:
+    added = [(batch.shard, batch.texts, batch.sizes) for batch in batches]
+    call.service.store.add_records(stream, added, call.now_ms)
+    call.service.metrics.add_writes(stream, added, call.now_ms)
 
 
 def _encrypted(stream: Stream) -> Document:
@@ -134,7 +143,7 @@ def _encrypted(stream: Stream) -> Document:
 
 def _throttled(stream: Stream, shard: Shard) -> EntryResult:
     message = f"Rate exceeded for shard {shard.id} in stream {stream.name} under account {ACCOUNT}."
-    return EntryResult("", "", "ProvisionedThroughputExceededException", message)
+    return EntryResult("", "", THROUGHPUT_EXCEEDED, message)
 
 
 def _scripted_failures(
@@ -284,6 +293,7 @@ def GetRecords(call: ServiceCall, request: Document) -> bytes:
     following, texts, size_bytes = shard.read(state.ordinal, limit, ANSWER_BYTES_MAX)
     if quota is not None:
         quota.read_bytes.take(size_bytes, now_ms)
+    call.service.metrics.add_read(stream, shard.id, len(texts), size_bytes, now_ms)
     return call.wire.get_records_answer(texts, _after_reading(call, stream, shard, following))
 
 
