@@ -16,6 +16,12 @@
     │   ├── ResourceBusy             being created, updated or used; wait
     │   ├── AccessDenied             credentials or policy; trying again cannot help
     │   └── Rejected                 the request itself is wrong; trying again cannot help
+    ├── SchemaError                  a payload and its schema do not go together: trying again cannot help
+    │   ├── NoSchemaHeader           the data does not begin with the header of a schema registry's serializer
+    │   ├── UnknownSchema            the registry has no such schema or version; check region and account first
+    │   ├── UnsupportedSchema        the schema cannot be used: its format, or a type in it
+    │   ├── SchemaMismatch           the payload or the value does not fit its schema
+    │   └── SchemaRefused            the registry does not take the schema's new version
     ├── DataLossError                records between two positions are gone from the stream
     ├── StreamChanged                the stream was deleted and created again under its name
     ├── ClaimConflict                another attempt of the same batch fixed another end
@@ -109,6 +115,30 @@ class AccessDenied(ServiceError):
 
 class Rejected(ServiceError):
     """The service found a mistake in the request; sending it again cannot help."""
+
+
+class SchemaError(PenstockError):
+    """A payload and its schema do not go together; trying again cannot help."""
+
+
+class NoSchemaHeader(SchemaError):
+    """The data does not begin with the header of a schema registry's serializer."""
+
+
+class UnknownSchema(SchemaError):
+    """The registry has no such schema or version: another region or account, or deleted."""
+
+
+class UnsupportedSchema(SchemaError):
+    """A schema cannot be used: its format is not supported, or its definition cannot be read."""
+
+
+class SchemaMismatch(SchemaError):
+    """A payload or a value does not fit its schema."""
+
+
+class SchemaRefused(SchemaError):
+    """The registry does not take a new version of a schema, or has found it incompatible."""
 
 
 class DataLossError(PenstockError):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from penstock.ports.kcl3_tables import Kcl3Tables
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
+    from penstock.ports.schema_registry import SchemaRegistry
 
 # An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
 
@@ -111,6 +112,13 @@ def open_kcl3_tables(lease_table: str, options: AwsOptions | None = None) -> Kcl
     return DynamoKcl3Tables(lease_table, AwsOptions() if options is None else options)
 
 
+def open_schema_registry(registry_name: str, options: AwsOptions | None = None) -> SchemaRegistry:
+    """Return a registry of the AWS Glue Schema Registry; nothing is asked yet."""
+    from penstock.aws.glue_schema_registry import GlueSchemaRegistry
+
+    return GlueSchemaRegistry(AwsOptions() if options is None else options, registry_name)
+
+
 def open_cloudwatch(
     application: str, worker: str, options: AwsOptions | None = None, interval_s: float = 60.0
 ) -> CloudWatchMetrics:
@@ -131,6 +139,7 @@ __all__ = [
     "open_kinesis",
     "open_lease_table",
     "open_lease_table_finder",
+    "open_schema_registry",
     "open_stream_control",
     "parse_connection",
 ]

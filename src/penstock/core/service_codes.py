@@ -36,8 +36,11 @@ _KINDS: Final[Mapping[str, type[ServiceError]]] = {
     "RequestTimeoutException": Unavailable,
     "TransactionInProgressException": Unavailable,
     "ExpiredIteratorException": ExpiredIterator,
+    "OperationTimeoutException": Unavailable,
     "ResourceNotFoundException": NotFound,
+    "EntityNotFoundException": NotFound,
     "ResourceInUseException": ResourceBusy,
+    "ConcurrentModificationException": ResourceBusy,
     "AccessDeniedException": AccessDenied,
     "AccessDenied": AccessDenied,
     "UnrecognizedClientException": AccessDenied,
@@ -80,6 +83,7 @@ def kind_of(code: str) -> type[ServiceError] | None:
     if name.endswith("Unavailable") or name in {
         "InternalFailure",
         "InternalServer",
+        "InternalService",
         "Internal",
         "KMSInternal",
     }:

@@ -1,0 +1,126 @@
+"""The AWS Glue Schema Registry over boto3.
+
+Source:
+    The Glue API reference (Schema Registry), and awslabs/aws-glue-schema-registry (`AWSSchemaRegistryClient`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.service_calls import call
+from penstock.errors import NotFound, Rejected, Throttled, Unavailable, UnknownOutcome
+from penstock.ports.schema_registry import (
+    Compatibility,
+    DataFormat,
+    RegisteredVersion,
+    SchemaVersion,
+    VersionStatus,
+)
+
+_RETRIED: Final = (Throttled, Unavailable, UnknownOutcome)
+"""Every call may be repeated: registering a definition a second time returns the version of the first time."""
+
+
+@dataclass(frozen=True)
+class GlueSchemaRegistry:
+    """Implements `penstock.ports.schema_registry.SchemaRegistry`. Equal values reach the same registry.
+
+    Args:
+        options: Where and as whom.
+        registry_name: Registry of the schemas that are named. The ids of versions hold in all registries of an account.
+    """
+
+    options: AwsOptions
+    registry_name: str = "default-registry"
+
+    def __str__(self) -> str:
+        region = self.options.region
+        return f"registry {self.registry_name}" + (f" in {region}" if region else "")
+
+    def fetch_version(self, version_id: UUID) -> SchemaVersion | None:
+        """Call GetSchemaVersion with the version's id."""
+        return self._version(f"schema version {version_id}", {"SchemaVersionId": str(version_id)})
+
+    def fetch_latest(self, schema_name: str) -> SchemaVersion | None:
+        """Call GetSchemaVersion for the latest version of a schema."""
+        arguments = {"SchemaId": self._id_of(schema_name), "SchemaVersionNumber": {"LatestVersion": True}}
+        return self._version(f"schema {schema_name}", arguments)
+
+    def find_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
+        """Call GetSchemaByDefinition."""
+        arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
+        try:
+            answer = self._call("get_schema_by_definition", "GetSchemaByDefinition", schema_name, arguments)
+        except NotFound:
+            return None
+        return RegisteredVersion(
+            UUID(answer["SchemaVersionId"]),
+            VersionStatus(answer["Status"]),
+            DataFormat(answer["DataFormat"]),
+        )
+
+    def create_schema(
+        self, schema_name: str, data_format: DataFormat, definition: str, compatibility: Compatibility
+    ) -> RegisteredVersion | None:
+        """Call CreateSchema."""
+        arguments = {
+            "RegistryId": {"RegistryName": self.registry_name},
+            "SchemaName": schema_name,
+            "DataFormat": data_format.value,
+            "Compatibility": compatibility.value,
+            "SchemaDefinition": definition,
+        }
+        try:
+            answer = self._call("create_schema", "CreateSchema", schema_name, arguments, is_write=True)
+        except Rejected as error:
+            if error.code == "AlreadyExistsException":
+                return None
+            raise
+        return RegisteredVersion(
+            UUID(answer["SchemaVersionId"]), VersionStatus(answer["SchemaVersionStatus"]), data_format
+        )
+
+    def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
+        """Call RegisterSchemaVersion."""
+        arguments = {"SchemaId": self._id_of(schema_name), "SchemaDefinition": definition}
+        try:
+            answer = self._call(
+                "register_schema_version", "RegisterSchemaVersion", schema_name, arguments, is_write=True
+            )
+        except NotFound:
+            return None
+        return RegisteredVersion(UUID(answer["SchemaVersionId"]), VersionStatus(answer["Status"]))
+
+    def _version(self, what: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
+        try:
+            answer = self._call("get_schema_version", "GetSchemaVersion", what, arguments)
+        except NotFound:
+            return None
+        return SchemaVersion(
+            UUID(answer["SchemaVersionId"]),
+            answer["SchemaArn"].rpartition("/")[2],
+            DataFormat(answer["DataFormat"]),
+            answer["SchemaDefinition"],
+            VersionStatus(answer["Status"]),
+        )
+
+    def _id_of(self, schema_name: str) -> Mapping[str, str]:
+        return {"RegistryName": self.registry_name, "SchemaName": schema_name}
+
+    def _call(
+        self, method: str, operation: str, what: str, arguments: Mapping[str, Any], *, is_write: bool = False
+    ) -> Any:
+        return call(
+            lambda: getattr(client_for("glue", self.options), method)(**arguments),
+            operation,
+            what if what.startswith("schema ") else f"schema {what} of {self}",
+            self.options,
+            is_write=is_write,
+            retried=_RETRIED,
+        )

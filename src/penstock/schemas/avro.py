@@ -1,0 +1,93 @@
+"""Payloads that are binary Avro: one datum, without a container, a schema or a fingerprint."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import fastavro
+from fastavro.schema import SchemaParseException, UnknownType
+
+from penstock.errors import SchemaMismatch, UnsupportedSchema
+
+
+def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Any:
+    """Return a schema that is ready to read and write with.
+
+    Args:
+        definition: The schema as JSON text, or what that means.
+        what: Whose schema it is, for the message.
+
+    Raises:
+        UnsupportedSchema: It is not an Avro schema.
+    """
+    try:
+        return fastavro.parse_schema(load_avro(definition))
+    except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise UnsupportedSchema(f"{what} is not an Avro schema: {type(error).__name__}: {error}") from error
+
+
+def load_avro(definition: str | Mapping[str, Any] | Sequence[Any]) -> Any:
+    """Return a schema as JSON values; the name of a primitive type may stand without quotes."""
+    if not isinstance(definition, str):
+        return definition
+    text = definition.strip()
+    return json.loads(text) if text[:1] in ("{", "[", '"') else text
+
+
+class AvroCodec:
+    """Reads and writes payloads of one schema.
+
+    Args:
+        schema: Of the writer, as `parse_avro` returns it.
+        what: Whose payloads they are, for messages.
+        reader_schema: The schema that a payload is read into, by Avro's rules of resolution; without it the writer's.
+        names_branches: Whether a value of a union that has a named type is read as the pair of name and value.
+    """
+
+    def __init__(
+        self, schema: Any, what: str, *, reader_schema: Any = None, names_branches: bool = False
+    ) -> None:
+        self._schema: Final = schema
+        self._what: Final = what
+        self._reader_schema: Final = reader_schema
+        self._names_branches: Final = names_branches
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the datum of a payload.
+
+        Raises:
+            SchemaMismatch: The payload does not fit the schema, or the two schemas do not fit each other.
+        """
+        source = io.BytesIO(payload)
+        try:
+            value = fastavro.schemaless_reader(
+                source, self._schema, self._reader_schema, return_named_type=self._names_branches
+            )
+        except Exception as error:
+            raise SchemaMismatch(
+                f"the payload of {len(payload)} bytes does not fit {self._what}: {type(error).__name__}: {error}"
+            ) from error
+        if source.tell() != len(payload):
+            raise SchemaMismatch(
+                f"the payload of {len(payload)} bytes does not fit {self._what}: its datum ends after {source.tell()}"
+            )
+        return value
+
+    def encode(self, value: Any) -> bytes:
+        """Return the payload of a datum.
+
+        Raises:
+            SchemaMismatch: The value does not fit the schema. A field that the schema does not have counts, and so does a
+                missing one without a default.
+        """
+        target = io.BytesIO()
+        try:
+            fastavro.schemaless_writer(target, self._schema, value, strict_allow_default=True)
+        except Exception as error:
+            raise SchemaMismatch(
+                f"the value does not fit {self._what}: {type(error).__name__}: {error}"
+            ) from error
+        return target.getvalue()

@@ -1,0 +1,167 @@
+"""`SchemaDecoder`: from the data of a record to its value, with the schema that it was written with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal, NamedTuple
+from uuid import UUID
+
+from penstock.errors import OptionError, UnknownSchema, UnsupportedSchema
+from penstock.ports.clock import Clock
+from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
+from penstock.runtime.system_clock import SystemClock
+from penstock.schemas.avro import AvroCodec, parse_avro
+from penstock.schemas.header import has_header, split_header
+from penstock.schemas.json_schema import JsonCodec
+from penstock.schemas.registry_opening import open_registry
+from penstock.schemas.version_cache import VersionCache
+
+WithoutHeader = Literal["error", "pass"]
+PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
+_ANSWER_WITHIN_S: Final = 180.0
+
+
+class Decoded(NamedTuple):
+    """What a record holds.
+
+    Args:
+        data: The value: what the Avro schema's types are in Python, or what JSON means. The record's bytes, unchanged,
+            where the record has no header.
+        version: The schema's version that the record was written with; None where it has no header.
+    """
+
+    data: Any
+    version: SchemaVersion | None
+
+    @property
+    def schema_name(self) -> str | None:
+        """The schema's name."""
+        return None if self.version is None else self.version.schema_name
+
+    @property
+    def schema_version_id(self) -> UUID | None:
+        """The id of the schema's version."""
+        return None if self.version is None else self.version.version_id
+
+    @property
+    def data_format(self) -> str | None:
+        """AVRO or JSON."""
+        return None if self.version is None else self.version.data_format.value
+
+
+class SchemaDecoder:
+    """Decodes records that were written with the AWS Glue Schema Registry. Safe to use from several threads.
+
+    Each version of a schema is fetched once and kept: versions never change. An error says what can be done about the
+    record. A `SchemaError` will come again whenever this record is decoded, so it is one to skip or to set aside. A
+    `ServiceError` speaks of the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not of the record.
+
+    Args:
+        reader_schema: Avro records are read into this schema, by Avro's rules, whatever version they were written with;
+            without it each comes as its own version says.
+        without_header: What happens to a record that does not begin with the registry's header: `error` raises
+            `NoSchemaHeader`; `pass` returns its bytes, as the KCL does.
+        validate_json: Whether JSON records are checked against their schema when they are read. They were when they were
+            written.
+        payload_bytes_max: A compressed record that becomes larger is refused.
+        version_count_max: Versions that are kept, the ones used last.
+        unknown_kept_s: How long a version that cannot be used is not asked for again.
+        region: Region of the registry; as for `Consumer`.
+        endpoint_url: Endpoint of Glue.
+        connection: Further fields of `penstock.wiring.AwsOptions`.
+        registry: Another registry than AWS's, for instance `MemorySchemaRegistry`.
+        clock: Tells how old a refusal is.
+
+    Raises:
+        OptionError: An option has a bad value.
+        UnsupportedSchema: `reader_schema` is not an Avro schema.
+    """
+
+    def __init__(
+        self,
+        *,
+        reader_schema: str | Mapping[str, Any] | Sequence[Any] | None = None,
+        without_header: WithoutHeader = "error",
+        validate_json: bool = False,
+        payload_bytes_max: int = PAYLOAD_BYTES_MAX,
+        version_count_max: int = 200,
+        unknown_kept_s: float = 60.0,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
+        registry: SchemaRegistry | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if without_header not in ("error", "pass"):
+            raise OptionError(f"without_header is {without_header!r}; expected 'error' or 'pass'")
+        for name, value in (
+            ("payload_bytes_max", payload_bytes_max),
+            ("version_count_max", version_count_max),
+        ):
+            if value < 1:
+                raise OptionError(f"{name} is {value}; expected at least 1")
+        if not unknown_kept_s >= 0:
+            raise OptionError(f"unknown_kept_s is {unknown_kept_s}; expected at least 0")
+        self._passes: Final = without_header == "pass"
+        self._validates_json: Final = validate_json
+        self._payload_bytes_max: Final = payload_bytes_max
+        self._reader_schema: Final = (
+            None if reader_schema is None else parse_avro(reader_schema, "reader_schema")
+        )
+        self._registry: Final = open_registry(
+            registry, region=region, endpoint_url=endpoint_url, connection=connection
+        )
+        self._versions: Final = VersionCache(
+            self._fetch,
+            count_max=version_count_max,
+            refusal_kept_s=unknown_kept_s,
+            wait_s=_ANSWER_WITHIN_S,
+            clock=clock or SystemClock(),
+        )
+
+    def decode(self, data: bytes | bytearray | memoryview) -> Decoded:
+        """Return the value of a record's data, and the schema's version that it was written with.
+
+        Raises:
+            NoSchemaHeader: It has no header, and `without_header` is `error`.
+            UnknownSchema: The registry does not have the version.
+            UnsupportedSchema: The schema is Protobuf, or cannot be read.
+            SchemaMismatch: The payload is damaged, or does not fit the schema.
+            Throttled, Unavailable: The registry gave no answer, after the last retry. The record may be decoded later.
+            AccessDenied: The registry may not be asked (`glue:GetSchemaVersion`).
+        """
+        data = bytes(data)
+        if self._passes and not has_header(data):
+            return Decoded(data, None)
+        version_id, payload = split_header(data, self._payload_bytes_max)
+        version, codec = self._versions.get(version_id)
+        return Decoded(codec.decode(payload), version)
+
+    def _fetch(self, version_id: bytes) -> tuple[SchemaVersion, AvroCodec | JsonCodec]:
+        version = fetch_version(self._registry, UUID(bytes=version_id))
+        what = f"version {version.version_id} of schema {version.schema_name}"
+        if version.data_format is DataFormat.AVRO:
+            schema = parse_avro(version.definition, what)
+            return version, AvroCodec(schema, what, reader_schema=self._reader_schema)
+        return version, JsonCodec(version.definition, what, checks=self._validates_json)
+
+
+def fetch_version(registry: SchemaRegistry, version_id: UUID) -> SchemaVersion:
+    """Fetch a version that records can be read with.
+
+    Raises:
+        UnknownSchema: There is none with this id.
+        UnsupportedSchema: Its schema is of a format that is not supported.
+    """
+    version = registry.fetch_version(version_id)
+    if version is None:
+        raise UnknownSchema(
+            f"schema version {version_id} is not in {registry}: the record was written with the registry of another "
+            "region or account, or the version was deleted"
+        )
+    if version.data_format is DataFormat.PROTOBUF:
+        raise UnsupportedSchema(
+            f"version {version_id} of schema {version.schema_name} is {version.data_format.value}; AVRO and JSON are "
+            "supported"
+        )
+    return version

@@ -1,0 +1,205 @@
+"""`SchemaEncoder`: from a value to the data of a record, behind the header that names its schema."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, Literal
+from uuid import UUID
+
+from penstock.core.backoff import Backoff, GiveUp, RetryPlan
+from penstock.errors import OptionError, Rejected, ResourceBusy, SchemaRefused, UnknownSchema
+from penstock.ports.clock import Chance, Clock
+from penstock.ports.schema_registry import (
+    Compatibility,
+    DataFormat,
+    RegisteredVersion,
+    SchemaRegistry,
+    VersionStatus,
+)
+from penstock.runtime.system_clock import SystemClock
+from penstock.schemas.avro import AvroCodec, parse_avro
+from penstock.schemas.header import add_header
+from penstock.schemas.json_schema import JsonCodec
+from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
+from penstock.schemas.version_cache import VersionCache
+
+_CHECK_BACKOFF: Final = Backoff(0.5, 3.0)
+_CHECKS_MAX: Final = 10_000  # the deadline is the bound
+_CALLS_WITHIN_S: Final = 400.0
+_REFUSAL_KEPT_S: Final = 10.0
+
+
+class SchemaEncoder:
+    """Encodes values for records that others read with the AWS Glue Schema Registry. Safe to use from several threads.
+
+    The id of the schema's version is looked up by the definition when the first value is encoded, and kept.
+
+    Args:
+        schema_name: Of the schema in the registry.
+        definition: The schema, as text or as JSON values.
+        data_format: AVRO or JSON (JSON Schema).
+        register: Whether a definition that the registry does not have is added to it: to the schema of this name, or as a
+            new schema.
+        compatibility: Of a schema that is created: BACKWARD, BACKWARD_ALL, FORWARD, FORWARD_ALL, FULL, FULL_ALL, NONE or
+            DISABLED. A schema that exists keeps its own.
+        compression: `none` or `zlib`.
+        available_within_s: How long a new version may take until the registry has checked it.
+        registry_name: Registry that the schema is in.
+        region: Region of the registry; as for `Producer`.
+        endpoint_url: Endpoint of Glue.
+        connection: Further fields of `penstock.wiring.AwsOptions`.
+        registry: Another registry than AWS's, for instance `MemorySchemaRegistry`.
+        clock: Waits for the registry's check.
+        chance: Jitter of the waiting.
+
+    Raises:
+        OptionError: An option has a bad value.
+        UnsupportedSchema: The definition is not one of its format.
+    """
+
+    def __init__(
+        self,
+        schema_name: str,
+        definition: str | Mapping[str, Any] | Sequence[Any],
+        *,
+        data_format: Literal["AVRO", "JSON"] = "AVRO",
+        register: bool = False,
+        compatibility: str = "BACKWARD",
+        compression: Literal["none", "zlib"] = "none",
+        available_within_s: float = 30.0,
+        registry_name: str = DEFAULT_REGISTRY,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
+        registry: SchemaRegistry | None = None,
+        clock: Clock | None = None,
+        chance: Chance | None = None,
+    ) -> None:
+        _check_word("data_format", data_format, ("AVRO", "JSON"))
+        _check_word("compression", compression, ("none", "zlib"))
+        _check_word("compatibility", compatibility, tuple(each.value for each in Compatibility))
+        if not schema_name:
+            raise OptionError("schema_name is empty: name the schema as it is in the registry")
+        if not available_within_s > 0:
+            raise OptionError(f"available_within_s is {available_within_s}; expected more than 0")
+        self._name: Final = schema_name
+        self._definition: Final = definition if isinstance(definition, str) else json.dumps(definition)
+        self._format: Final = DataFormat(data_format)
+        self._registers: Final = register
+        self._compatibility: Final = Compatibility(compatibility)
+        self._compresses: Final = compression == "zlib"
+        self._checking: Final = RetryPlan(_CHECK_BACKOFF, _CHECKS_MAX, available_within_s)
+        self._clock: Final = clock or SystemClock()
+        self._chance: Final = chance or random.Random()
+        what = f"schema {schema_name}"
+        self._codec: Final = (
+            AvroCodec(parse_avro(definition, what), what)
+            if self._format is DataFormat.AVRO
+            else JsonCodec(definition, what, checks=True)
+        )
+        self._registry: Final = open_registry(
+            registry,
+            registry_name=registry_name,
+            region=region,
+            endpoint_url=endpoint_url,
+            connection=connection,
+        )
+        self._ids: Final = VersionCache(
+            self._resolve,
+            count_max=1,
+            refusal_kept_s=_REFUSAL_KEPT_S,
+            wait_s=available_within_s + _CALLS_WITHIN_S,
+            clock=self._clock,
+        )
+
+    @property
+    def schema_version_id(self) -> UUID:
+        """The id of the schema's version, looked up or registered now if it was not before; raises what `encode` does."""
+        return self._ids.get(self._definition)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the data of a record.
+
+        Raises:
+            SchemaMismatch: The value does not fit the schema. The registry was not asked.
+            UnknownSchema: The registry does not have the definition, and it is not to be registered.
+            SchemaRefused: The registry does not take the definition.
+            ResourceBusy: The registry has not checked the definition in time.
+            Throttled, Unavailable, UnknownOutcome: The registry gave no answer, after the last retry.
+            AccessDenied: The registry may not be asked, or not be written to.
+        """
+        payload = self._codec.encode(value)
+        return add_header(self.schema_version_id.bytes, payload, compress=self._compresses)
+
+    def _resolve(self, definition: str) -> UUID:
+        try:
+            found = self._registry.find_version(self._name, definition)
+            if found is None:
+                found = self._register(definition)
+        except Rejected as error:
+            raise SchemaRefused(
+                f"the registry does not take the definition of {self._what}: {error}"
+            ) from error
+        if found.data_format not in (None, self._format):
+            raise SchemaRefused(
+                f"{self._what} is {found.data_format.value}, not {self._format.value}: set data_format, or use "
+                "another schema"
+            )
+        self._wait_for_check(found)
+        return found.version_id
+
+    def _register(self, definition: str) -> RegisteredVersion:
+        if not self._registers:
+            raise UnknownSchema(
+                f"{self._what} does not exist, or has no version with this definition: register the definition, use "
+                "SchemaEncoder(..., register=True), or check region, account and registry_name"
+            )
+        # Another producer may create the schema between our two calls.
+        found = (
+            self._registry.register_version(self._name, definition)
+            or self._registry.create_schema(self._name, self._format, definition, self._compatibility)
+            or self._registry.register_version(self._name, definition)
+        )
+        if found is None:
+            raise ResourceBusy(
+                f"{self._what} is being deleted: it can neither be created nor have a new version"
+            )
+        return found
+
+    def _wait_for_check(self, found: RegisteredVersion) -> None:
+        began_s = self._clock.monotonic_s()
+        status = found.status
+        attempt = 1
+        while status is VersionStatus.PENDING:
+            decision = self._checking.decide(
+                attempt, self._clock.monotonic_s() - began_s, self._chance.random()
+            )
+            if isinstance(decision, GiveUp):
+                raise ResourceBusy(
+                    f"the registry has not checked version {found.version_id} of {self._what} within "
+                    f"{self._checking.deadline_s:g} s: try again, or raise available_within_s"
+                )
+            self._clock.sleep(decision.delay_s)
+            version = self._registry.fetch_version(found.version_id)
+            status = VersionStatus.DELETING if version is None else version.status
+            attempt += 1
+        if status is not VersionStatus.AVAILABLE:
+            raise SchemaRefused(
+                f"version {found.version_id} of {self._what} is {status.value}: "
+                + (
+                    "the definition is not compatible with the versions before it"
+                    if status is VersionStatus.FAILURE
+                    else "it is being deleted"
+                )
+            )
+
+    @property
+    def _what(self) -> str:
+        return f"schema {self._name} of {self._registry}"
+
+
+def _check_word(name: str, value: str, known: tuple[str, ...]) -> None:
+    if value not in known:
+        raise OptionError(f"{name} is {value!r}; expected {', '.join(known[:-1])} or {known[-1]}")

@@ -1,0 +1,99 @@
+"""The 18 bytes that a serializer of the AWS Glue Schema Registry puts before a payload. Pure.
+
+Byte 0 is the header's version, always 3. Byte 1 tells the compression: 0 for none, 5 for zlib. Bytes 2 to 17 are the id
+of the schema's version, as a UUID in network order. The payload follows: in an aggregate, inside each user record.
+
+Source:
+    awslabs/aws-glue-schema-registry: `AWSSchemaRegistryConstants`, `SerializationDataEncoder`,
+    `GlueSchemaRegistryDeserializerDataParser`, `GlueSchemaRegistryCompressionHandler`.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple
+
+from penstock.errors import NoSchemaHeader, SchemaMismatch
+
+HEADER_BYTES: Final = 18
+_VERSION: Final = 3
+_PLAIN: Final = 0
+_ZLIB: Final = 5
+
+
+class Framed(NamedTuple):
+    """A payload that was taken out of its header.
+
+    Args:
+        version_id: The 16 bytes of the schema version's id.
+        payload: Plain, whether it was compressed or not.
+    """
+
+    version_id: bytes
+    payload: bytes
+
+
+def has_header(data: bytes) -> bool:
+    """Return whether data begins with a header, by the reference's own rule: its length and its first two bytes."""
+    return len(data) >= HEADER_BYTES and data[0] == _VERSION and data[1] in (_PLAIN, _ZLIB)
+
+
+def add_header(version_id: bytes, payload: bytes, *, compress: bool) -> bytes:
+    """Return a payload behind its header.
+
+    Args:
+        version_id: The 16 bytes of the schema version's id.
+        payload: Plain.
+        compress: Whether the payload is compressed with zlib.
+    """
+    assert len(version_id) == 16
+    if compress:
+        return bytes((_VERSION, _ZLIB)) + version_id + zlib.compress(payload)
+    return bytes((_VERSION, _PLAIN)) + version_id + payload
+
+
+def split_header(data: bytes, payload_bytes_max: int) -> Framed:
+    """Take a payload out of its header, and decompress it.
+
+    Args:
+        data: As `add_header` returns it.
+        payload_bytes_max: A compressed payload that becomes larger is refused: a few kilobytes may hold gigabytes.
+
+    Raises:
+        NoSchemaHeader: The data does not begin with a header.
+        SchemaMismatch: The payload cannot be decompressed, or becomes too large.
+    """
+    if not has_header(data):
+        raise NoSchemaHeader(_missing(data))
+    version_id, payload = data[2:HEADER_BYTES], data[HEADER_BYTES:]
+    if data[1] == _ZLIB:
+        payload = _decompress(payload, payload_bytes_max)
+    return Framed(version_id, payload)
+
+
+def _missing(data: bytes) -> str:
+    begins = f"the data does not begin with the header of the Glue Schema Registry: {len(data)} bytes"
+    if data:
+        begins += f" that begin with 0x{data[:2].hex()}"
+    return (
+        f"{begins}, expected at least {HEADER_BYTES} that begin with 0x0300 or 0x0305; if some records have no "
+        'schema, use without_header="pass"'
+    )
+
+
+def _decompress(compressed: bytes, bytes_max: int) -> bytes:
+    inflater = zlib.decompressobj()
+    try:
+        payload = inflater.decompress(compressed, bytes_max)
+    except zlib.error as error:
+        raise SchemaMismatch(f"the payload cannot be decompressed with zlib: {error}") from error
+    if inflater.unconsumed_tail:
+        raise SchemaMismatch(
+            f"the payload of {len(compressed)} bytes becomes larger than {bytes_max} bytes when it is decompressed: "
+            "raise payload_bytes_max if it is to be read"
+        )
+    if not inflater.eof or inflater.unused_data:
+        raise SchemaMismatch(
+            f"the compressed payload of {len(compressed)} bytes is cut off or has more behind its end"
+        )
+    return payload

@@ -1,0 +1,91 @@
+"""Payloads that are JSON in UTF-8, and are checked against a JSON Schema before they are written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+
+from penstock.errors import SchemaMismatch, UnsupportedSchema
+
+
+class JsonCodec:
+    """Reads and writes payloads of one schema.
+
+    Args:
+        definition: The JSON Schema as text, or what that means. Draft 7, unless its `$schema` names another.
+        what: Whose payloads they are, for messages.
+        checks: Whether values are checked against the schema. Whoever writes has to; the Java reference does not when it
+            reads.
+
+    Raises:
+        UnsupportedSchema: It is not a JSON Schema.
+    """
+
+    def __init__(
+        self, definition: str | Mapping[str, Any] | Sequence[Any], what: str, *, checks: bool
+    ) -> None:
+        self._what: Final = what
+        self._check: Final = _check_of(definition, what) if checks else None
+
+    def decode(self, payload: bytes) -> Any:
+        """Return the value of a payload.
+
+        Raises:
+            SchemaMismatch: It is not JSON, or does not fit the schema.
+        """
+        try:
+            value = msgspec.json.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+            raise SchemaMismatch(
+                f"the payload of {len(payload)} bytes of {self._what} is not JSON: {error}"
+            ) from error
+        if self._check is not None:
+            self._check(value)
+        return value
+
+    def encode(self, value: Any) -> bytes:
+        """Return the payload of a value.
+
+        Raises:
+            SchemaMismatch: It cannot be JSON, or does not fit the schema.
+        """
+        try:
+            payload = msgspec.json.encode(value)
+        except (msgspec.EncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
+            raise SchemaMismatch(f"the value for {self._what} cannot be written as JSON: {error}") from error
+        if self._check is not None:
+            self._check(msgspec.json.decode(payload))  # what was written: a tuple is an array now
+        return payload
+
+
+def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Callable[[Any], None]:
+    import jsonschema
+    import referencing
+    from jsonschema.exceptions import best_match
+
+    try:
+        schema = json.loads(definition) if isinstance(definition, str) else definition
+        kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
+        kind.check_schema(schema)
+    except ValueError as error:
+        raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
+    except jsonschema.SchemaError as error:
+        raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error
+    # An empty registry: a reference to another document is refused and never fetched, as in the Java reference.
+    validator = kind(schema, registry=referencing.Registry())
+
+    def check(value: Any) -> None:
+        try:
+            found = best_match(validator.iter_errors(value))
+        except referencing.exceptions.Unresolvable as error:
+            raise UnsupportedSchema(
+                f"{what} refers to {error.ref}, which is not in it: references to other documents are not followed; put "
+                "the definition into the schema"
+            ) from error
+        if found is not None:
+            raise SchemaMismatch(f"the value does not fit {what}: {found.json_path}: {found.message}")
+
+    return check

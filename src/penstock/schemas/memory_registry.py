@@ -1,0 +1,152 @@
+"""A schema registry in memory, for tests and for programs without AWS."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+from uuid import UUID, uuid4
+
+from penstock.ports.schema_registry import (
+    Compatibility,
+    DataFormat,
+    RegisteredVersion,
+    SchemaVersion,
+    VersionStatus,
+)
+
+
+class MemorySchemaRegistry:
+    """Implements `penstock.ports.schema_registry.SchemaRegistry`. A copy in another process has the schemas of its moment.
+
+    It does not check whether versions are compatible: `checked` says what the registry finds.
+
+    Args:
+        pending_fetch_count: How often a version that was added to a schema is fetched as PENDING before it is checked.
+        checked: What a version that was added to a schema is then.
+    """
+
+    def __init__(
+        self, *, pending_fetch_count: int = 0, checked: VersionStatus = VersionStatus.AVAILABLE
+    ) -> None:
+        self._pending_fetch_count = pending_fetch_count
+        self._checked = checked
+        self._lock = threading.Lock()
+        self._versions: dict[UUID, SchemaVersion] = {}
+        self._pending: dict[UUID, int] = {}
+
+    def __str__(self) -> str:
+        return "registry in memory"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the lock behind when the registry travels to another process."""
+        with self._lock:
+            return {**self.__dict__, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive with a lock of its own."""
+        self.__dict__.update({**state, "_lock": threading.Lock()})
+
+    def add(
+        self,
+        schema_name: str,
+        definition: str | Mapping[str, Any] | Sequence[Any],
+        data_format: str = "AVRO",
+        *,
+        version_id: UUID | None = None,
+    ) -> UUID:
+        """Add a version that is available at once, and return its id.
+
+        Args:
+            schema_name: An old schema, or a new one.
+            definition: As text, or as JSON values.
+            data_format: AVRO, JSON or PROTOBUF.
+            version_id: Its id; without it a random one.
+        """
+        text = definition if isinstance(definition, str) else json.dumps(definition)
+        with self._lock:
+            return self._add(schema_name, text, DataFormat(data_format), version_id or uuid4()).version_id
+
+    def delete(self, version_id: UUID) -> None:
+        """Delete a version."""
+        with self._lock:
+            del self._versions[version_id]
+
+    def fetch_version(self, version_id: UUID) -> SchemaVersion | None:
+        """Return a version by its id."""
+        with self._lock:
+            version = self._versions.get(version_id)
+            return None if version is None else self._look_at(version)
+
+    def fetch_latest(self, schema_name: str) -> SchemaVersion | None:
+        """Return the newest version of a schema."""
+        with self._lock:
+            versions = self._versions_of(schema_name)
+            return versions[-1] if versions else None
+
+    def find_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
+        """Return the version of a schema that has this definition, whatever its spaces and the order of its keys."""
+        with self._lock:
+            return self._find(schema_name, definition)
+
+    def create_schema(
+        self,
+        schema_name: str,
+        data_format: DataFormat,
+        definition: str,
+        compatibility: Compatibility,  # noqa: ARG002 - nothing is checked here
+    ) -> RegisteredVersion | None:
+        """Create a schema with its first version, which is available at once."""
+        with self._lock:
+            if self._versions_of(schema_name):
+                return None
+            version = self._add(schema_name, definition, data_format, uuid4())
+        return RegisteredVersion(version.version_id, version.status, data_format)
+
+    def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
+        """Add a version to a schema."""
+        with self._lock:
+            versions = self._versions_of(schema_name)
+            if not versions:
+                return None
+            found = self._find(schema_name, definition)
+            if found is not None:
+                return found
+            status = VersionStatus.PENDING if self._pending_fetch_count else self._checked
+            version = SchemaVersion(uuid4(), schema_name, versions[0].data_format, definition, status)
+            self._versions[version.version_id] = version
+            self._pending[version.version_id] = self._pending_fetch_count
+            return RegisteredVersion(version.version_id, status)
+
+    def _add(
+        self, schema_name: str, definition: str, data_format: DataFormat, version_id: UUID
+    ) -> SchemaVersion:
+        version = SchemaVersion(version_id, schema_name, data_format, definition, VersionStatus.AVAILABLE)
+        self._versions[version_id] = version
+        return version
+
+    def _versions_of(self, schema_name: str) -> list[SchemaVersion]:
+        return [version for version in self._versions.values() if version.schema_name == schema_name]
+
+    def _find(self, schema_name: str, definition: str) -> RegisteredVersion | None:
+        for version in self._versions_of(schema_name):
+            if _canonical(version.definition) == _canonical(definition):
+                return RegisteredVersion(version.version_id, version.status, version.data_format)
+        return None
+
+    def _look_at(self, version: SchemaVersion) -> SchemaVersion:
+        if version.status is VersionStatus.PENDING:
+            left = self._pending[version.version_id] = self._pending[version.version_id] - 1
+            if left < 0:
+                version = dataclasses.replace(version, status=self._checked)
+                self._versions[version.version_id] = version
+        return version
+
+
+def _canonical(definition: str) -> str:
+    try:
+        return json.dumps(json.loads(definition), sort_keys=True)
+    except ValueError:
+        return definition

@@ -1,0 +1,106 @@
+"""What was learnt of schema versions, kept by each process: asked for once, however many threads want it."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from concurrent.futures import Future
+from typing import Any, Final, Generic, TypeVar
+
+from penstock.errors import SchemaError, Unavailable
+from penstock.ports.clock import Clock
+
+_Key = TypeVar("_Key", bound=Hashable)
+_Value = TypeVar("_Value")
+
+
+class VersionCache(Generic[_Key, _Value]):
+    """Values that never change, and refusals for a while. Safe to use from several threads.
+
+    What failed for any other reason than a `SchemaError` is not kept: the next caller asks again.
+
+    Args:
+        fetch: Fetches what is not here; called by one thread at a time for one key.
+        count_max: Values that are kept, the ones used last; and as many refusals.
+        refusal_kept_s: How long a `SchemaError` is raised again without asking.
+        wait_s: How long a thread waits for another one that asks for the same.
+        clock: Tells the age of a refusal.
+    """
+
+    def __init__(
+        self,
+        fetch: Callable[[_Key], _Value],
+        *,
+        count_max: int,
+        refusal_kept_s: float,
+        wait_s: float,
+        clock: Clock,
+    ) -> None:
+        self._fetch: Final = fetch
+        self._count_max: Final = count_max
+        self._refusal_kept_s: Final = refusal_kept_s
+        self._wait_s: Final = wait_s
+        self._clock: Final = clock
+        self._lock: Final = threading.Lock()
+        self._found: Final[OrderedDict[_Key, _Value]] = OrderedDict()
+        self._refused: Final[OrderedDict[_Key, tuple[float, type[SchemaError], str]]] = OrderedDict()
+        self._under_way: Final[dict[_Key, Future[_Value]]] = {}
+
+    def get(self, key: _Key) -> _Value:
+        """Return the value of a key, fetched now if it is not here.
+
+        Raises:
+            SchemaError: What the fetch raised, now or a while ago.
+            Unavailable: Another thread has asked, and got no answer in time.
+            PenstockError: What else the fetch raised.
+        """
+        with self._lock:
+            if key in self._found:
+                self._found.move_to_end(key)
+                return self._found[key]
+            self._raise_refusal(key)
+            answer = self._under_way.get(key)
+            is_first = answer is None
+            if answer is None:
+                answer = self._under_way[key] = Future()
+        if is_first:
+            return self._ask(key, answer)
+        try:
+            return answer.result(self._wait_s)
+        except TimeoutError:
+            raise Unavailable(
+                f"another thread has asked the schema registry for the same version for {self._wait_s:g} s without an answer"
+            ) from None
+
+    def _ask(self, key: _Key, answer: Future[_Value]) -> _Value:
+        try:
+            value = self._fetch(key)
+        except BaseException as error:
+            with self._lock:
+                if isinstance(error, SchemaError):
+                    until_s = self._clock.monotonic_s() + self._refusal_kept_s
+                    self._refused[key] = (until_s, type(error), str(error))
+                    _keep_last(self._refused, self._count_max)
+                del self._under_way[key]
+            answer.set_exception(error)
+            raise
+        with self._lock:
+            self._found[key] = value
+            _keep_last(self._found, self._count_max)
+            del self._under_way[key]
+        answer.set_result(value)
+        return value
+
+    def _raise_refusal(self, key: _Key) -> None:
+        if key not in self._refused:
+            return
+        until_s, kind, message = self._refused[key]
+        if self._clock.monotonic_s() < until_s:
+            raise kind(message)
+        del self._refused[key]
+
+
+def _keep_last(kept: OrderedDict[Any, Any], count_max: int) -> None:
+    while len(kept) > count_max:
+        kept.popitem(last=False)

@@ -1,0 +1,200 @@
+"""What an encoder writes, and how it finds the id of its schema's version, or registers it."""
+
+import threading
+from dataclasses import dataclass
+
+import pytest
+
+from penstock.errors import (
+    AccessDenied,
+    OptionError,
+    Rejected,
+    ResourceBusy,
+    SchemaMismatch,
+    SchemaRefused,
+    Throttled,
+    UnknownSchema,
+    UnsupportedSchema,
+)
+from penstock.ports.schema_registry import VersionStatus
+from penstock.schemas import SchemaDecoder, SchemaEncoder
+from schema_registries import ORDER, ORDER_JSON, ORDER_WITH_COUNT, Clock, CountingRegistry, Half
+from waiting import DEADLINE_S
+
+ONE = {"id": 1, "item": "a"}
+
+
+@pytest.fixture
+def registry():
+    return CountingRegistry()
+
+
+def test_the_version_is_looked_up_once_by_its_definition(registry):
+    version_id = registry.add("orders", ORDER)
+    encoder = SchemaEncoder("orders", ORDER, registry=registry)
+    assert {encoder.encode(ONE)[2:18] for _ in range(3)} == {version_id.bytes}
+    assert encoder.schema_version_id == version_id
+    assert registry.calls == ["find_version"]
+
+
+def test_a_definition_is_registered_only_when_that_is_asked_for(registry):
+    clock = Clock()
+    encoder = SchemaEncoder("orders", ORDER, registry=registry, clock=clock)
+    for _ in range(2):
+        with pytest.raises(UnknownSchema, match=r"schema orders of registry in memory.*register=True"):
+            encoder.encode(ONE)
+    assert registry.calls == ["find_version"]
+    registry.add("orders", ORDER)
+    clock.now_s += 10
+    assert SchemaDecoder(registry=registry).decode(encoder.encode(ONE)).data == ONE
+
+
+def test_a_new_schema_is_created_and_an_old_one_has_a_new_version(registry):
+    first = SchemaEncoder("orders", ORDER, registry=registry, register=True)
+    second = SchemaEncoder("orders", ORDER_WITH_COUNT, registry=registry, register=True)
+    assert first.encode(ONE)[2:18] != second.encode(ONE)[2:18]
+    created = ["find_version", "register_version", "create_schema"]
+    assert registry.calls == [*created, "find_version", "register_version"]
+    assert registry.fetch_latest("orders").version_id == second.schema_version_id
+
+
+def test_two_producers_that_create_the_schema_at_once_use_one_version(registry):
+    class Raced(CountingRegistry):
+        def create_schema(self, schema_name, data_format, definition, compatibility):
+            self.add(schema_name, definition, data_format.value)
+            return super().create_schema(schema_name, data_format, definition, compatibility)
+
+    raced = Raced()
+    encoder = SchemaEncoder("orders", ORDER, registry=raced, register=True)
+    assert encoder.schema_version_id == raced.fetch_latest("orders").version_id
+    assert raced.calls == ["find_version", "register_version", "create_schema", "register_version"]
+
+
+def test_threads_register_once(registry):
+    encoder = SchemaEncoder("orders", ORDER, registry=registry, register=True)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(encoder.encode(ONE))) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert got == got[:1] * 6
+    assert registry.calls == ["find_version", "register_version", "create_schema"]
+
+
+def test_a_new_version_is_used_when_the_registry_has_checked_it():
+    registry, clock = CountingRegistry(pending_fetch_count=2), Clock()
+    registry.add("orders", ORDER)
+    encoder = SchemaEncoder(
+        "orders", ORDER_WITH_COUNT, registry=registry, register=True, clock=clock, chance=Half()
+    )
+    assert registry.fetch_version(encoder.schema_version_id).status is VersionStatus.AVAILABLE
+    assert clock.now_s == 100 + 0.25 + 0.5 + 1.0, "half of bounds that double"
+
+
+def test_a_version_that_is_never_checked_is_given_up_at_the_deadline():
+    registry, clock = CountingRegistry(pending_fetch_count=10**6), Clock()
+    registry.add("orders", ORDER)
+    encoder = SchemaEncoder(
+        "orders",
+        ORDER_WITH_COUNT,
+        registry=registry,
+        register=True,
+        available_within_s=20,
+        clock=clock,
+        chance=Half(),
+    )
+    with pytest.raises(ResourceBusy, match=r"has not checked version .* within 20 s.*available_within_s"):
+        encoder.encode(ONE)
+    assert clock.now_s == 120
+
+
+def test_an_incompatible_version_is_refused_with_the_reason():
+    registry = CountingRegistry(pending_fetch_count=1, checked=VersionStatus.FAILURE)
+    registry.add("orders", ORDER)
+    encoder = SchemaEncoder("orders", ORDER_WITH_COUNT, registry=registry, register=True, clock=Clock())
+    with pytest.raises(SchemaRefused, match="is FAILURE: the definition is not compatible"):
+        encoder.encode(ONE)
+
+
+def test_a_definition_that_the_registry_rejects_is_refused(registry):
+    registry.failure = Rejected("InvalidInputException: bad")
+    with pytest.raises(SchemaRefused, match=r"does not take the definition of schema orders.*bad"):
+        SchemaEncoder("orders", ORDER, registry=registry, register=True).encode(ONE)
+
+
+def test_a_schema_of_another_format_is_refused(registry):
+    registry.add("orders", ORDER, "JSON")
+    with pytest.raises(SchemaRefused, match="is JSON, not AVRO: set data_format"):
+        SchemaEncoder("orders", ORDER, registry=registry).encode(ONE)
+
+
+@pytest.mark.parametrize("failure", [Throttled("slow"), AccessDenied("no")])
+def test_a_registry_without_an_answer_is_asked_again_with_the_next_value(registry, failure):
+    registry.add("orders", ORDER)
+    encoder = SchemaEncoder("orders", ORDER, registry=registry)
+    registry.failure = failure
+    with pytest.raises(type(failure)):
+        encoder.encode(ONE)
+    registry.failure = None
+    assert SchemaDecoder(registry=registry).decode(encoder.encode(ONE)).data == ONE
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        ({"id": "one", "item": "a"}, "id"),
+        ({"id": 1}, "item"),
+        ({"id": 1, "item": "a", "itme": "b"}, "itme"),
+        ([1, "a"], "does not fit schema orders"),
+        (None, "does not fit schema orders"),
+    ],
+)
+def test_a_value_that_does_not_fit_is_named_before_the_registry_is_asked(registry, value, message):
+    with pytest.raises(SchemaMismatch, match=message):
+        SchemaEncoder("orders", ORDER, registry=registry).encode(value)
+    assert registry.calls == []
+
+
+def test_json_is_checked_as_it_is_written(registry):
+    @dataclass
+    class Order:
+        id: int
+        item: str
+
+    encoder = SchemaEncoder("orders", ORDER_JSON, data_format="JSON", registry=registry, register=True)
+    data = encoder.encode(Order(1, "kettle ☕"))
+    assert data[18:].decode() == '{"id":1,"item":"kettle ☕"}'
+    with pytest.raises(SchemaMismatch, match="'id' is a required property"):
+        encoder.encode({"item": "a"})
+    with pytest.raises(SchemaMismatch, match=r"\$\.item: 5 is not of type 'string'"):
+        encoder.encode({"id": 1, "item": 5})
+    with pytest.raises(SchemaMismatch, match="cannot be written as JSON"):
+        encoder.encode({"id": 1, "item": object()})
+
+
+@pytest.mark.parametrize(
+    ("definition", "options", "error", "message"),
+    [
+        (ORDER, {"data_format": "avro"}, OptionError, "data_format is 'avro'; expected AVRO or JSON"),
+        (ORDER, {"compression": "gzip"}, OptionError, "compression is 'gzip'; expected none or zlib"),
+        (
+            ORDER,
+            {"compatibility": "SOME"},
+            OptionError,
+            "compatibility is 'SOME'; expected NONE, .* or FULL_ALL",
+        ),
+        (ORDER, {"available_within_s": 0}, OptionError, "available_within_s is 0"),
+        ({"type": "order"}, {}, UnsupportedSchema, "schema orders is not an Avro schema"),
+        ({"type": "order"}, {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),
+        ("{", {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),
+    ],
+)
+def test_a_bad_option_is_named_at_once(registry, definition, options, error, message):
+    with pytest.raises(error, match=message):
+        SchemaEncoder("orders", definition, registry=registry, **options)
+
+
+def test_a_schema_has_a_name(registry):
+    with pytest.raises(OptionError, match="schema_name is empty"):
+        SchemaEncoder("", ORDER, registry=registry)
