@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 
 from penstock.aws.lease_codec import NotALease, read_item, write_item
+from penstock.aws.lease_expressions import update_for
 from penstock.core.hash_key import FULL_RANGE, HashRange
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import End
 from penstock.core.position import (
     LATEST,
     SHARD_END,
@@ -135,3 +137,31 @@ def test_a_row_that_cannot_be_a_lease_says_why(change, why):
 def test_a_row_of_another_table_lacks_what_a_lease_has():
     with pytest.raises(NotALease, match=r"^it lacks leaseCounter$"):
         read_item({"leaseKey": {"S": "x"}, "colour": {"S": "red"}})
+
+
+OF_SEVERAL = {
+    **NEW,
+    "leaseKey": {"S": "123456789012:orders:1700000000:shardId-000000000002"},
+    "childShardIds": {"SS": ["shardId-000000000003"]},
+    "streamName": {"S": "123456789012:orders:1700000000"},
+    "shardId": {"S": "shardId-000000000002"},
+}
+"""As `DynamoDBMultiStreamLeaseSerializer` writes it: the stream's id stands under the name streamName, and ids are bare."""
+
+
+def test_a_row_of_one_of_several_streams_names_bare_shards_and_the_lease_their_keys():
+    prefix = "123456789012:orders:1700000000:shardId-"
+    lease = Lease(
+        f"{prefix}000000000002",
+        parents=frozenset({f"{prefix}000000000001", f"{prefix}000000000000"}),
+        children=frozenset({f"{prefix}000000000003"}),
+        hash_range=FULL_RANGE,
+    )
+    assert write_item(lease) == OF_SEVERAL
+    assert read_item({**OF_SEVERAL, "entityType": {"S": "LEASE"}}) == lease
+
+
+def test_the_end_of_a_shard_of_one_of_several_streams_names_its_children_as_java_does():
+    prefix = "123456789012:orders:1700000000:shardId-"
+    end = End(f"{prefix}0", 7, "me", frozenset({f"{prefix}2", f"{prefix}1"}))
+    assert {"SS": ["shardId-1", "shardId-2"]} in update_for(end).values.values()

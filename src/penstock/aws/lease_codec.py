@@ -1,11 +1,12 @@
 """Read and write rows of the lease table exactly as KCL 2.x does, and tolerate what KCL 3.x adds.
 
 Rows have Penstock's attributes (`penstock...`) beside the KCL's. Java workers leave them alone, as Penstock leaves alone what
-it does not know. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain
+it does not know. Where several streams share the table, parents and children are bare shard ids in a row and lease keys in a
+`Lease`, and the row tells its stream and its shard beside the key. AT_TIMESTAMP and a pinned LATEST keep their moment in `penstockStartMillis`, so that Java sees a plain
 sentinel. Each query has an attribute for its claim, the map `penstockClaim:<worker>`.
 
 Source:
-    KCL's lease serializer: names, types and spelling of every attribute.
+    KCL's lease serializers, of one stream and of several: names, types and spelling of every attribute.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark
+from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
 from penstock.core.position import Position, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
@@ -37,6 +39,9 @@ HASH_END: Final = "endingHashKey"
 THROUGHPUT: Final = "throughputKBps"
 CHECKPOINT_OWNER: Final = "checkpointOwner"
 ENTITY: Final = "entityType"
+STREAM_ID: Final = "streamName"
+"""Only where several streams share the table; the KCL keeps its stream's id under this name."""
+SHARD_ID: Final = "shardId"
 START_MILLIS: Final = "penstockStartMillis"
 PENDING_MILLIS: Final = "penstockPendingMillis"
 CLAIM_PREFIX: Final = "penstockClaim:"
@@ -83,8 +88,8 @@ def read_item(item: Item) -> Lease:
             owner=item.get(OWNER, {}).get("S"),
             checkpoint=parse_checkpoint(item[CHECKPOINT]["S"], sub, _number(item, START_MILLIS)),
             owner_switches=int(item[SWITCHES]["N"]) if SWITCHES in item else 0,
-            parents=frozenset(item[PARENTS]["SS"] if PARENTS in item else ()),
-            children=frozenset(item[CHILDREN]["SS"] if CHILDREN in item else ()),
+            parents=_keys(item, PARENTS),
+            children=_keys(item, CHILDREN),
             hash_range=_hash_range(item),
             pending=parse_checkpoint(pending, _number(item, PENDING_SUB) or 0, _number(item, PENDING_MILLIS))
             if pending
@@ -129,6 +134,19 @@ def _why_unreadable(item: Item, missing: str) -> str:
     if missing in ("S", "N", "M", "B", "L", "SS"):
         return "something inside one of its attributes has another type than in a lease"
     return f"it lacks {missing}"
+
+
+def _keys(item: Item, name: str) -> frozenset[str]:
+    """Return the lease keys of the shards that an attribute names."""
+    stream_id = stream_id_of(item[KEY]["S"])
+    return frozenset(
+        lease_key(stream_id, shard_id) for shard_id in (item[name]["SS"] if name in item else ())
+    )
+
+
+def write_shard_ids(keys: Iterable[str]) -> list[str]:
+    """Return the shard ids that an attribute names, for leases of one stream."""
+    return sorted(shard_id_of(key) for key in keys)
 
 
 def _number(item: Item, name: str) -> int | None:
@@ -212,8 +230,8 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
         item[START_MILLIS] = {"N": str(lease.checkpoint.timestamp_ms)}
     optional: dict[str, tuple[str, Any]] = {
         OWNER: ("S", lease.owner),
-        PARENTS: ("SS", sorted(lease.parents) or None),
-        CHILDREN: ("SS", sorted(lease.children) or None),
+        PARENTS: ("SS", write_shard_ids(lease.parents) or None),
+        CHILDREN: ("SS", write_shard_ids(lease.children) or None),
         PENDING_STATE: ("B", lease.pending_state),
         CHECKPOINT_OWNER: ("S", lease.checkpoint_owner),
         THROUGHPUT: ("N", None if lease.throughput_kbps is None else str(lease.throughput_kbps)),
@@ -222,6 +240,9 @@ def write_item(lease: Lease) -> dict[str, dict[str, Any]]:
         TERM: ("M", None if lease.term is None else write_term(lease.term)),
     }
     optional |= {claim_attribute(claim.worker): ("M", write_claim(claim)) for claim in lease.claims}
+    if stream_id_of(lease.key):
+        optional[STREAM_ID] = ("S", stream_id_of(lease.key))
+        optional[SHARD_ID] = ("S", shard_id_of(lease.key))
     if lease.mark is not None:
         optional[MARK] = ("S", str(lease.mark.position))
         optional[TIP_MILLIS] = ("N", None if lease.mark.tip_ms is None else str(lease.mark.tip_ms))

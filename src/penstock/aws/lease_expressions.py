@@ -240,7 +240,7 @@ def _end(update: Update, write: End) -> None:
     update.set(codec.SWITCHES, "N", "0")
     update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, *_PENDING)
     if write.children:
-        update.set(codec.CHILDREN, "SS", sorted(write.children))
+        update.set(codec.CHILDREN, "SS", codec.write_shard_ids(write.children))
 
 
 def _release(update: Update, write: Release) -> None:

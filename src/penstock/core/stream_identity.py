@@ -21,6 +21,16 @@ class StreamIdentity:
         """Show as a lease table spells it."""
         return f"{self.arn}@{self.created_ms}"
 
+    @property
+    def stream_id(self) -> str:
+        """What the stream's lease keys begin with where several share a table: `account:stream:epoch`, in whole seconds.
+
+        Source:
+            KCL's `StreamIdentifier.serialize`. Its users pass the creation time of DescribeStreamSummary in seconds.
+        """
+        account, _, name = self.arn.split(":", 4)[4].partition(":stream/")
+        return f"{account}:{name}:{self.created_ms // 1000}"
+
 
 def parse_identity(text: str) -> StreamIdentity:
     """Parse the text of an identity, as `str` shows it.

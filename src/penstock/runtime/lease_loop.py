@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
 
@@ -59,6 +59,7 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.foreign_lease import describe_foreign_table
 from penstock.core.leases.kcl3_fleet import describe_refusal
+from penstock.core.leases.lease_keys import keyed_shard
 from penstock.core.leases.lease_writes import (
     Checkpoint,
     End,
@@ -137,7 +138,7 @@ class LeaseLoop(Loop[Event]):
 
     Args:
         coordinator: The machine.
-        stream: Name or ARN.
+        stream: Name or ARN, for messages; several of them where they share the table.
         table: The application's leases.
         kinesis: For listings.
         clock: Time.
@@ -148,6 +149,7 @@ class LeaseLoop(Loop[Event]):
         table_option: What names the lease table where the user configures it.
         condition: What its thread waits on; a new one by default.
         kcl3: What KCL 3 workers keep beside the leases; needed where the coordinator asks for it.
+        streams: Name or ARN of each stream by its id, where several share the table.
     """
 
     def __init__(
@@ -165,10 +167,12 @@ class LeaseLoop(Loop[Event]):
         table_option: str = "application",
         condition: Condition | None = None,
         kcl3: Kcl3Tables | None = None,
+        streams: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(condition)
         self._coordinator = coordinator
         self._stream = stream
+        self._streams = streams or {"": stream}
         self._table = table
         self._kinesis = kinesis
         self._clock = clock
@@ -357,11 +361,12 @@ class LeaseLoop(Loop[Event]):
             None if effect.filter_type is None else ShardFilter(effect.filter_type, effect.timestamp_ms)
         )
         try:
-            listing = self._kinesis.fetch_shards(self._stream, shard_filter)
+            listing = self._kinesis.fetch_shards(self._streams[effect.stream_id], shard_filter)
         except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return ListingFailed(effect.purpose, problem_of(error), detail_of(error))
+            return ListingFailed(effect.purpose, problem_of(error), detail_of(error), effect.stream_id)
         moment_ms = self._clock.wall_ms() if listing.server_ms is None else listing.server_ms
-        return ListingDone(effect.purpose, listing.shards, moment_ms)
+        shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listing.shards)
+        return ListingDone(effect.purpose, shards, moment_ms, effect.stream_id)
 
     # --- what is seen from outside ---
 

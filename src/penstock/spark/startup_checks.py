@@ -9,7 +9,7 @@ from typing import Final
 from penstock.core.batches.claims import find_later_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import find_passed_over, plan_recreation, plan_rewind
-from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease
+from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease, starting_lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.lease_writes import Applied, Create
@@ -276,7 +276,8 @@ def refuse_other_stream(
     listed = None
     if any(row.stream is None for row in rows.values()):
         listed = {shard.shard_id: shard for shard in kinesis.fetch_shards(name).shards}
-    foreign = find_foreign_lease(rows.values(), stream, listed)
+    foreign = find_other_mode(rows.values(), are_several=False)
+    foreign = foreign or find_foreign_lease(rows.values(), stream, listed)
     if foreign is not None:
         raise OptionError(describe_foreign_table(table.name, name, foreign))
 

@@ -10,7 +10,7 @@ time; time and chance are arguments; the machine never waits: `next_wake_s` says
 | `ScanTable(part)` | `ScanDone` / `ScanFailed` |
 | `WriteLease(write_id, write)` | `WriteDone(write_id, write, Applied / Refused / NotDone / UNKNOWN)` |
 | `FetchLease(key)` | `LeaseFetched(key, lease or None)` / `FetchFailed` |
-| `ListShards(purpose, filter_type, timestamp_ms)` | `ListingDone` / `ListingFailed` |
+| `ListShards(purpose, filter_type, timestamp_ms, stream_id)` | `ListingDone` / `ListingFailed` |
 | `StartReader(key, epoch, position, lease, deliver_until_s)` | later `CheckpointRequested`, `ReaderProgress`, and at last exactly one of `ShardDrained`, `ReaderFailed`, or `ReaderStopped` after a `StopReader` |
 | `StopReader(key, epoch, why)` | `ReaderStopped` (unless `ShardDrained` or `ReaderFailed` is on its way already) |
 | `ExtendDelivery(key, epoch, deliver_until_s)` | nothing: move the deadline of that reader |
@@ -36,6 +36,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 from typing import Final, assert_never
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
@@ -85,17 +87,15 @@ from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.kcl3_membership import LED_LOOK_ROUNDS, Kcl3Membership
 from penstock.core.leases.late_checkpoints import LateCheckpoints
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_cleanup import LeaseCleanup
 from penstock.core.leases.lease_gains import LeaseGains
 from penstock.core.leases.lease_view import LeaseView, OwnerState
-from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.look_schedule import LookSchedule
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
 from penstock.core.leases.own_rows import OwnRows
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
 from penstock.core.leases.row_looks import RowLooks
-from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_check import StreamCheck
+from penstock.core.leases.stream_leases import StreamLeases, streams_of
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import (
@@ -126,19 +126,15 @@ class Coordinator:
         self.options = options
         # Two looks longer than the asker itself waits: it takes the lease when the time is over.
         bound_s = options.handover_timeout_s + 2 * options.handover_poll_s
-        self.view = view = LeaseView(
-            options.lease_duration_s, bound_s, names_streams=options.stream is not None
-        )
+        self.view = view = LeaseView(options.lease_duration_s, bound_s, names_streams=options.names_streams)
         self._turn = turn = Turn()
         self._writes = writes = PendingWrites(turn, options.writes_in_flight_max)
         self._scans = scans = TableScans(options, turn)
-        self._listing = listing = ListingUnderWay(turn)
         self._late_checkpoints = LateCheckpoints(options, view, turn, writes)
         self.held_leases = HeldLeases(worker, options, view, turn, writes, scans, self._late_checkpoints)
-        self._stream_check = StreamCheck(options.stream, view)
+        self._stream_check = StreamCheck(options, view)
         self._damaged_rows = DamagedRows(view, turn)
-        self._syncer = ShardSyncer(worker, options, view, turn, writes, listing, scans)
-        self._cleanup = LeaseCleanup(worker, options, view, turn, writes, listing)
+        self._streams = streams_of(worker, options, view, turn, writes, scans)
         self._membership = Kcl3Membership(worker, options, turn)
         self._awaited = AwaitedLeases(
             worker, options, view, turn, writes, self._stream_check, self._membership
@@ -243,7 +239,7 @@ class Coordinator:
                 self._on_scan(event, now_s)
             case ScanFailed(problem, detail):
                 if self._scans.on_scan_failed(problem, detail, now_s):
-                    self._syncer.on_table_missing()
+                    self._on_table_missing()
             case WriteDone():
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
@@ -253,12 +249,13 @@ class Coordinator:
                 self._row_looks.on_failed(key, now_s)
                 self._awaited.on_answer(key, self.held_leases, now_s)
             case ListingDone():
-                self._listing.end()
                 self._damaged_rows.look(shard.shard_id for shard in event.shards)
-                self._on_listing(event, now_s)
-            case ListingFailed(purpose, problem, detail):
-                self._listing.end()
-                self._turn.report_failed_call(f"listing the shards ({purpose.value})", problem, detail)
+                self._on_listing(event, self._streams[event.stream_id], now_s)
+            case ListingFailed(purpose, problem, detail, stream_id):
+                self._streams[stream_id].listing.end()
+                of_stream = f" of stream {stream_id}" if stream_id else ""
+                what = f"listing the shards{of_stream} ({purpose.value})"
+                self._turn.report_failed_call(what, problem, detail)
             case CheckpointRequested():
                 self.held_leases.on_checkpoint(event, now_s)
             case ReaderProgress():
@@ -299,11 +296,11 @@ class Coordinator:
         if isinstance(event, OwnLeasesFound) and not self._stop.is_begun:
             self._see_assigned(event.leases, now_s)
 
-    def _see_assigned(self, leases: Sequence[Lease], now_s: float) -> None:
+    def _see_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
+        leases = self._stream_check.keep_own(assigned)
         for lease in leases:
             self.view.observe(lease, now_s)
-        if self._stream_check.look(leases, is_whole=False) and not self._listing.is_under_way:
-            self._listing.begin(ListingPurpose.COMPARE)
+        self._begin_comparing(self._stream_check.look(leases, is_whole=False))
         self._refuse_foreign(now_s)
         self._own_rows.see(leases, now_s)
         for parent in self.held_leases.awaited_parents():
@@ -316,28 +313,36 @@ class Coordinator:
     def _own_keys(self) -> frozenset[str]:
         return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())
 
-    def _on_listing(self, event: ListingDone, now_s: float) -> None:
+    def _begin_comparing(self, stream_ids: Iterable[str]) -> None:
+        for stream_id in stream_ids:
+            listing = self._streams[stream_id].listing
+            if not listing.is_under_way:
+                listing.begin(ListingPurpose.COMPARE)
+
+    def _on_listing(self, event: ListingDone, stream: StreamLeases, now_s: float) -> None:
+        stream.listing.end()
         match event.purpose:
             case ListingPurpose.FIRST_LEASES:
-                self._syncer.on_first_listing(event)
+                stream.syncer.on_first_listing(event)
             case ListingPurpose.COMPARE:
-                self._stream_check.compare(event.shards, event.moment_ms, now_s)
+                self._stream_check.compare(event.stream_id, event.shards, event.moment_ms, now_s)
                 self._refuse_foreign(now_s)
-                self._syncer.learn_ranges(event.shards)
+                stream.syncer.learn_ranges(event.shards)
                 self._scans.request()
             case ListingPurpose.FILL_HOLE:
-                self._syncer.learn_ranges(event.shards)
-                self._syncer.on_fill_listing(event)
+                stream.syncer.learn_ranges(event.shards)
+                stream.syncer.on_fill_listing(event)
             case ListingPurpose.FIND_VANISHED:
-                self._syncer.learn_ranges(event.shards)
-                self._cleanup.on_listing(event.shards, now_s)
+                stream.syncer.learn_ranges(event.shards)
+                stream.cleanup.on_listing(event.shards, now_s)
             case _:
                 assert_never(event.purpose)
 
     # --- rounds ---------------------------------------------------------------------------------------
 
-    def _on_scan(self, event: ScanDone, now_s: float) -> None:
+    def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         self._scans.on_scan_done()
+        event = replace(scan, leases=self._stream_check.keep_own(scan.leases))
         missing = self.view.observe_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
         )
@@ -346,14 +351,13 @@ class Coordinator:
         if missing and not event.leases and not event.is_whole:
             self._scans.request()  # a part is empty that had rows: the table may have been deleted
         plan = NOTHING_TO_MOVE
-        wants_listing = self._stream_check.look(event.leases, is_whole=event.is_whole)
+        to_compare = self._stream_check.look(event.leases, is_whole=event.is_whole)
         self._refuse_foreign(now_s)
         self._damaged_rows.look()
         for lease in event.leases:
             self.held_leases.see_row(lease, now_s, event.began_s)
         if not self._stop.is_begun:
-            if wants_listing and not self._listing.is_under_way:
-                self._listing.begin(ListingPurpose.COMPARE)
+            self._begin_comparing(to_compare)
             plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
@@ -372,14 +376,16 @@ class Coordinator:
 
     def _run_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         standing = {lease.key for lease in event.leases} | self.view.damaged.keys()
-        if not event.leases and not any(key in self.view for key in standing):
+        begun = [stream for stream in self._streams.values() if self._has_rows(stream, standing)]
+        if not begun:
             self.stats = CoordinatorStats(ended_leases=len(self.view))
             self._count_held()
-            self._syncer.on_empty_table(now_s)
+        for stream in self._streams.values():
+            if stream not in begun:
+                stream.syncer.on_no_rows(now_s)
+        if not begun or any(stream.syncer.restore_if_gone(standing, now_s) for stream in begun):
             return NOTHING_TO_MOVE
-        if self._syncer.restore_if_gone(standing, now_s):
-            return NOTHING_TO_MOVE
-        self._syncer.remember(self._last_known(), now_s)
+        self._remember(begun, now_s)
         self._own_rows.forget()
         self._own_rows.see(self.view, now_s)
         fleet = fleet_of(self.view, now_s, self.worker)
@@ -390,15 +396,26 @@ class Coordinator:
         self._membership.see_workers(live)
         self._looks.on_whole_table(fleet, live)
         workers = sorted(live)
-        if self._syncer.on_round(workers, self.held_leases.lacking_parents()):
-            self._cleanup.on_round(now_s, workers)
-        if self._syncer.wants_look:
+        lacking = self.held_leases.lacking_parents()
+        for stream in begun:
+            if stream.syncer.on_round(workers, stream.keys(lacking)):
+                stream.cleanup.on_round(now_s, workers)
+        if any(stream.syncer.wants_look for stream in begun):
             self._looks.look_whole_next_round(now_s)
         return self._balance(fleet, now_s)
 
+    def _has_rows(self, stream: StreamLeases, standing: AbstractSet[str]) -> bool:
+        """Whether a stream has been begun: it has leases, or rows that cannot be read and were leases when last seen."""
+        return any(key in self.view for key in stream.keys(standing))
+
+    def _remember(self, streams: Iterable[StreamLeases], now_s: float) -> None:
+        known = self._last_known()
+        for stream in streams:
+            stream.syncer.remember(stream.leases(known), now_s)
+
     def _run_part_round(self, event: ScanDone, now_s: float) -> RoundPlan:
         """Take what nobody reads in the part of the table that this worker watches."""
-        self._syncer.remember(self._last_known(), now_s)
+        self._remember(self._streams.values(), now_s)
         self._own_rows.forget(lease.key for lease in event.leases)
         self._own_rows.see(event.leases, now_s)
         part = fleet_of(self.view, now_s, self.worker, self.view.watched)
@@ -438,8 +455,10 @@ class Coordinator:
         self._looks.schedule(now_s, look_s, is_whole=is_whole, is_moving=bool(plan.moves))
         if self._membership.finds_by_index:
             self._scans.schedule(now_s + LED_LOOK_ROUNDS * self.round_s)
-        if self._syncer.cold_until_s is not None:
-            self._scans.schedule(max(self._syncer.cold_until_s, now_s + 0.01 * self.round_s))
+        waits_s = [stream.syncer.cold_until_s for stream in self._streams.values()]
+        cold_until_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
+        if cold_until_s is not None:
+            self._scans.schedule(max(cold_until_s, now_s + 0.01 * self.round_s))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
         plan = self._planner.plan(
@@ -477,7 +496,7 @@ class Coordinator:
         outcome, purpose = event.outcome, pending.purpose
         is_table_missing = isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING
         if is_table_missing and self._scans.on_table_missing():
-            self._syncer.on_table_missing()
+            self._on_table_missing()
         match purpose:
             case ForHeldLease():
                 self.held_leases.on_write(pending, purpose, outcome, now_s)
@@ -487,18 +506,25 @@ class Coordinator:
                 self._on_gain(pending, reason, outcome, now_s)
             case ForFirstLease():
                 self._observe(outcome, pending.write.key, now_s)
-                self._syncer.on_first_created(outcome)
+                self._stream_of(pending).syncer.on_first_created(outcome)
             case ForMissingLease():
                 self._observe(outcome, pending.write.key, now_s)
-                self._syncer.on_created(pending, purpose, outcome)
+                self._stream_of(pending).syncer.on_created(pending, purpose, outcome)
             case ForCleanup(reason):
                 self._observe(outcome, pending.write.key, now_s)
-                self._cleanup.on_deleted(pending.write.key, reason, outcome)
+                self._stream_of(pending).cleanup.on_deleted(pending.write.key, reason, outcome)
             case ForLateCheckpoint(position):
                 self._observe(outcome, pending.write.key, now_s)
                 self._late_checkpoints.on_answer(pending.write.key, position, outcome, now_s)
             case _:
                 assert_never(purpose)
+
+    def _stream_of(self, pending: PendingWrite) -> StreamLeases:
+        return self._streams[self.options.stream_id_of(pending.write.key)]
+
+    def _on_table_missing(self) -> None:
+        for stream in self._streams.values():
+            stream.syncer.on_table_missing()
 
     def _observe(self, outcome: WriteOutcome, key: str, now_s: float) -> None:
         row = row_of(outcome)

@@ -105,11 +105,13 @@ class ListShards:
     Args:
         filter_type: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP, or None for everything.
         timestamp_ms: With AT_TIMESTAMP.
+        stream_id: Whose, where several streams share the table: the answer's ids are lease keys then.
     """
 
     purpose: ListingPurpose
     filter_type: str | None = None
     timestamp_ms: int | None = None
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

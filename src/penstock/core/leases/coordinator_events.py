@@ -197,11 +197,13 @@ class ListingDone:
 
     Args:
         moment_ms: The service's clock at the answer; the local wall clock where the answer has none.
+        stream_id: As in the effect.
     """
 
     purpose: ListingPurpose
     shards: tuple[Shard, ...]
     moment_ms: int
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,6 +213,7 @@ class ListingFailed:
     purpose: ListingPurpose
     problem: Problem
     detail: str = ""
+    stream_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Final, Self
 
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_keys import stream_id_of
 from penstock.core.position import LATEST
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
@@ -29,6 +31,19 @@ class BalancePolicy(Enum):
     """First the same number for every zone (`zone/name` worker ids), then even within each zone."""
     KCL2 = "kcl2"
     """The rule of the Java KCL 2.x lease taker, exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class SharedStream:
+    """One of several streams whose leases are in one table.
+
+    Args:
+        identity: Leases of its keys that name another one are refused.
+        start: Where its shards start when they are read for the first time; shards are named by their lease keys.
+    """
+
+    identity: StreamIdentity
+    start: StartingPosition
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +71,8 @@ class CoordinatorOptions:
             taken up again, since the batch that was under way is repeated first. Claims are refused once another worker
             reads the shard, so a lease that is renewed late is not lost, and many leases are renewed less often.
         stream: The stream whose shards are shared: leases of another one are refused. None compares nothing.
+        streams: Several streams whose shards are shared in one table, by their ids; then neither `stream` nor `start` says
+            anything. Leases of further streams in the table are left alone.
         kcl3: Whether KCL 3 workers may stand at the table: before anything else it is looked whether their leader assigns
             the leases.
         start: Where shards start when the application starts for the first time.
@@ -85,6 +102,7 @@ class CoordinatorOptions:
     handover_poll_s: float = 1.5
     keeps_claims: bool = False
     stream: StreamIdentity | None = None
+    streams: Mapping[str, SharedStream] = field(default_factory=dict)
     kcl3: bool = False
     start: StartingPosition = field(default_factory=lambda: StartingPosition(default=LATEST))
     cold_start_jitter_s: float = 5.0
@@ -111,8 +129,34 @@ class CoordinatorOptions:
         self._check_signs()
 
     def own(self, lease: Lease) -> Lease:
-        """Return a lease that is to be created, marked as one of this stream's."""
-        return lease if self.stream is None else replace(lease, stream=self.stream)
+        """Return a lease that is to be created, marked as one of its stream's."""
+        stream = self.stream_of(lease.key)
+        return lease if stream is None else replace(lease, stream=stream)
+
+    @property
+    def names_streams(self) -> bool:
+        """Whether leases are marked with their streams."""
+        return self.stream is not None or bool(self.streams)
+
+    @property
+    def stream_ids(self) -> tuple[str, ...]:
+        """The ids of the streams: one that is empty where the table has one stream."""
+        return tuple(self.streams) or ("",)
+
+    def stream_id_of(self, key: str) -> str:
+        """Return the id of the stream that a lease is of; empty where the table has one stream."""
+        return stream_id_of(key) if self.streams else ""
+
+    def stream_of(self, key: str) -> StreamIdentity | None:
+        """Return the stream that a lease is of; None where that is not known, or the stream is not read here."""
+        if not self.streams:
+            return self.stream
+        shared = self.streams.get(stream_id_of(key))
+        return None if shared is None else shared.identity
+
+    def of_stream(self, stream_id: str) -> Self:
+        """Return the options as they are for one of the streams."""
+        return replace(self, start=self.streams[stream_id].start) if self.streams else self
 
     def _check_signs(self) -> None:
         for name in (

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_keys import stream_id_of
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 
@@ -21,10 +22,27 @@ class ForeignLease:
     Args:
         key: The row's key.
         why: What shows it, as a clause for a message.
+        is_of_other_mode: The row is of an application that reads several streams where this one reads one, or the other
+            way round.
     """
 
     key: str
     why: str
+    is_of_other_mode: bool = False
+
+
+def find_other_mode(rows: Iterable[Lease], *, are_several: bool) -> ForeignLease | None:
+    """Return a row of a table of one stream where several are read, or the other way round; None where all fit.
+
+    Args:
+        rows: The lease table.
+        are_several: Whether several streams are read.
+    """
+    for row in rows:
+        if bool(stream_id_of(row.key)) != are_several:
+            why = "one stream" if are_several else "several streams in one table"
+            return ForeignLease(row.key, f"is of an application that reads {why}", is_of_other_mode=True)
+    return None
 
 
 def find_foreign_lease(
@@ -79,6 +97,12 @@ def describe_foreign_table(
         foreign: A row that shows it.
         option: What names the table where the caller configures it.
     """
+    if foreign.is_of_other_mode:
+        return (
+            f"lease table {table} cannot be used for stream {stream}: row {foreign.key} {foreign.why}. Leases of one stream "
+            f"and of several cannot share a table, as in the KCL: choose another {option}, or delete the table if that "
+            "application is gone"
+        )
     return (
         f"lease table {table} is not one of stream {stream}: row {foreign.key} belongs to another stream ({foreign.why}). "
         "Shard ids are the same in every stream, so two streams cannot share an application: choose another "

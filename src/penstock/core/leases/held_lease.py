@@ -328,7 +328,7 @@ class HeldLease:
             during_handover=lease.checkpoint_owner == self.worker,
             stopped_reason=self.stopped_reason,
             tip=self.tip if self.options.keeps_claims else self._tip(None),
-            stream=self.options.stream if lease.stream is None else None,
+            stream=self.options.stream_of(key) if lease.stream is None else None,
             term_ms=self.pace.term_ms,
         )
 

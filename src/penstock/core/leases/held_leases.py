@@ -254,7 +254,7 @@ class HeldLeases:
             room = min(room, self.options.max_leases - len(self))
         for row in free_children(children, self.view, self):
             if room > 0:
-                take = Take(row.key, row.counter, self.me, stream=self.options.stream)
+                take = Take(row.key, row.counter, self.me, stream=self.options.stream_of(row.key))
                 room -= self._writes.enqueue(take, ForGain(Reason.CHILD))
 
     # --- answers --------------------------------------------------------------------------------------

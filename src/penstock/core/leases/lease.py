@@ -114,13 +114,14 @@ class Lease:
     """One row of the lease table.
 
     Args:
-        key: The shard's id (`leaseKey`).
+        key: The shard's id (`leaseKey`), behind its stream's id where several streams share the table
+            (`penstock.core.leases.lease_keys`).
         counter: Bumped by every owner's write: the fence and the heartbeat (`leaseCounter`).
         owner: Worker id, or None while nobody owns it (`leaseOwner`).
         checkpoint: Everything up to and including this is done.
         owner_switches: Changes of owner since the last checkpoint.
-        parents: Bare shard ids (`parentShardId`, a string set).
-        children: Bare shard ids (`childShardIds`).
+        parents: Keys of the parents' leases (`parentShardId`, a set of bare shard ids).
+        children: Keys of the children's leases (`childShardIds`).
         hash_range: None in rows of old writers.
         pending: A prepared checkpoint (`pendingCheckpoint`), or None. A claim shows its end here to others.
         pending_state: Opaque bytes beside it (`pendingCheckpointState`), of KCL workers.

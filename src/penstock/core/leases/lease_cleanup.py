@@ -12,11 +12,11 @@ from penstock.core.leases.coordinator_effects import Level, Topic
 from penstock.core.leases.coordinator_events import ListingPurpose, WriteOutcome
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Applied
 from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.pending_writes import PendingWrites
 from penstock.core.leases.required_leases import Gone, find_vanished, plan_deletions
+from penstock.core.leases.stream_rows import Rows
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForCleanup
 from penstock.core.shard import Shard
@@ -31,7 +31,7 @@ class LeaseCleanup:
     Args:
         me: The worker's id.
         options: As for the coordinator.
-        view: The coordinator's.
+        view: What the coordinator knows of the stream's rows.
         turn: Where effects go.
         writes: Sends writes.
         listing: Shared with the shard syncer.
@@ -41,7 +41,7 @@ class LeaseCleanup:
         self,
         me: str,
         options: CoordinatorOptions,
-        view: LeaseView,
+        view: Rows,
         turn: Turn,
         writes: PendingWrites,
         listing: ListingUnderWay,

@@ -12,10 +12,12 @@ class ListingUnderWay:
 
     Args:
         turn: Where effects go.
+        stream_id: Whose shards; empty where the table has one stream.
     """
 
-    def __init__(self, turn: Turn) -> None:
+    def __init__(self, turn: Turn, stream_id: str = "") -> None:
         self._turn = turn
+        self._stream_id = stream_id
         self._purpose: ListingPurpose | None = None
 
     @property
@@ -29,7 +31,7 @@ class ListingUnderWay:
         """List shards. No listing may be under way."""
         assert self._purpose is None, f"a listing for {purpose} while one for {self._purpose} is under way"
         self._purpose = purpose
-        self._turn.emit(ListShards(purpose, filter_type, timestamp_ms))
+        self._turn.emit(ListShards(purpose, filter_type, timestamp_ms, self._stream_id))
 
     def end(self) -> None:
         """Observe that the listing was answered, or failed."""

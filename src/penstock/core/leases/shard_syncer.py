@@ -1,4 +1,4 @@
-"""Keeps the leases in step with the stream's shards: one worker's part in creating the first ones and filling holes.
+"""Keeps the leases in step with one stream's shards: one worker's part in creating the first ones and filling holes.
 
 Every worker runs one of these over the same scans. A listing because of a hole falls to one of the live workers
 (`chosen_worker`); if it does not list, everybody does after twice the time.
@@ -24,7 +24,6 @@ from penstock.core.leases.coordinator_events import (
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.fleet_view import chosen_worker
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Applied, Create, Refused
 from penstock.core.leases.listing_under_way import ListingUnderWay
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
@@ -41,6 +40,7 @@ from penstock.core.leases.required_leases import (
     plan_missing,
 )
 from penstock.core.leases.starting_per_shard import unknown_names
+from penstock.core.leases.stream_rows import Rows
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import CreationReason, ForFirstLease, ForMissingLease
@@ -57,7 +57,7 @@ class ShardSyncer:
     Args:
         me: The worker's id.
         options: As for the coordinator.
-        view: The coordinator's.
+        view: What the coordinator knows of the stream's rows.
         turn: Where effects go.
         writes: Sends writes.
         listing: Shared with the cleanup.
@@ -68,7 +68,7 @@ class ShardSyncer:
         self,
         me: str,
         options: CoordinatorOptions,
-        view: LeaseView,
+        view: Rows,
         turn: Turn,
         writes: PendingWrites,
         listing: ListingUnderWay,
@@ -126,8 +126,8 @@ class ShardSyncer:
             self._is_table_gone = was_missing
         return True
 
-    def on_empty_table(self, now_s: float) -> None:
-        """Start the application, after a wait of this worker's own length; or bring back what was deleted."""
+    def on_no_rows(self, now_s: float) -> None:
+        """Start to read the stream, after a wait of this worker's own length; or bring back what was deleted."""
         if self._memory:
             # What is remembered stays until leases are seen again: an application that has ever had any is never new.
             if not self._writes.has_creations():
@@ -227,7 +227,11 @@ class ShardSyncer:
         mine = self._first.popleft()
         rest, self._first = self._first, deque()
         row = outcome.row if isinstance(outcome, Refused) else mine
-        if row is None or row.checkpoint != mine.checkpoint or row.stream not in (None, self.options.stream):
+        if (
+            row is None
+            or row.checkpoint != mine.checkpoint
+            or row.stream not in (None, self.options.stream_of(mine.key))
+        ):
             # Another worker: Create of the same lease, pinned to its own moment. This one: Create, refused. The other's
             # moment counts for all, so it creates the rest too.
             self._scans.request()

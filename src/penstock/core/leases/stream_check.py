@@ -1,15 +1,19 @@
-"""Keeps one worker away from the leases of another stream, and knows the service's clock for it.
+"""Keeps one worker away from the leases of other streams, and knows the service's clock for it.
 
 Rows that name their stream are judged whenever they are seen. Rows that do not, as Java KCL workers write them, are set
 aside until a listing of the stream's shards has come to compare them with: nothing is taken before. The same listing
 tells the service's time, by which a LATEST without a moment gets one when its lease is taken.
+
+In a table of several streams, rows of streams that this worker does not read are left out of everything: other workers of
+the application may read them already, or still.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView
 from penstock.core.leases.lease_writes import Take
@@ -22,67 +26,92 @@ class StreamCheck:
     """One worker's check of the rows that it sees. Not thread-safe.
 
     Args:
-        stream: The stream that is read; None compares nothing.
+        options: Which streams are read; where none is named, nothing is compared.
         view: The coordinator's.
     """
 
-    def __init__(self, stream: StreamIdentity | None, view: LeaseView) -> None:
-        self.stream = stream
+    def __init__(self, options: CoordinatorOptions, view: LeaseView) -> None:
+        self._options = options
         self.view = view
         self.foreign: ForeignLease | None = None
         """A row of another stream, once one was seen."""
         self._compared: set[str] = set()
-        self._clock: tuple[int, float] | None = None  # the service's milliseconds, and when they were told
+        self._clocks: dict[
+            str, tuple[int, float]
+        ] = {}  # by stream: the service's milliseconds, and when they were told
 
-    def look(self, leases: Collection[Lease], *, is_whole: bool = True) -> bool:
-        """Look at the rows of a scan; True when a listing is wanted to compare some of them with.
+    def keep_own(self, leases: tuple[Lease, ...]) -> tuple[Lease, ...]:
+        """Return the rows of the streams that are read here."""
+        if not self._options.names_streams:
+            return leases
+        self.foreign = self.foreign or find_other_mode(leases, are_several=bool(self._options.streams))
+        return tuple(lease for lease in leases if self._options.stream_of(lease.key) is not None)
+
+    def look(self, leases: Collection[Lease], *, is_whole: bool = True) -> list[str]:
+        """Look at the rows of a scan; return the ids of the streams whose listing is wanted to compare some of them with.
 
         Args:
-            leases: The rows.
+            leases: The rows, of streams that are read here.
             is_whole: Whether these are all.
         """
-        if self.stream is None:
-            return False
-        self.foreign = self.foreign or find_foreign_lease(leases, self.stream)
+        if not self._options.names_streams:
+            return []
+        for rows in self._by_stream(leases).values():
+            self._judge(rows)
         aside = {lease.key for lease in leases if not self._is_known(lease)}
         if is_whole:
             self._compared.intersection_update(lease.key for lease in leases)
         else:
             aside |= self.view.set_aside.difference(lease.key for lease in leases)
         self.view.set_rows_aside(aside)
-        return bool(aside)
+        return sorted({self._options.stream_id_of(key) for key in aside})
+
+    def _by_stream(self, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+        rows: dict[str, list[Lease]] = {}
+        for lease in leases:
+            rows.setdefault(self._options.stream_id_of(lease.key), []).append(lease)
+        return rows
+
+    def _judge(self, rows: list[Lease], listed: dict[str, Shard] | None = None) -> None:
+        stream = self._options.stream_of(rows[0].key) if rows else None
+        if stream is not None:
+            self.foreign = self.foreign or find_foreign_lease(rows, stream, listed)
 
     def _is_known(self, lease: Lease) -> bool:
-        is_timed = lease.checkpoint != LATEST or self._clock is not None
+        is_timed = lease.checkpoint != LATEST or self._options.stream_id_of(lease.key) in self._clocks
         return is_timed and (lease.stream is not None or lease.key in self._compared)
 
-    def compare(self, shards: Iterable[Shard], moment_ms: int, now_s: float) -> None:
-        """Compare the rows with every shard that the stream lists.
+    def compare(self, stream_id: str, shards: Iterable[Shard], moment_ms: int, now_s: float) -> None:
+        """Compare the rows of a stream with every shard that it lists.
 
         Args:
+            stream_id: Whose; empty where the table has one stream.
             shards: The whole listing.
             moment_ms: The service's clock at its answer.
             now_s: Monotonic seconds.
         """
-        self._clock = (moment_ms, now_s)
-        if self.stream is None:
+        self._clocks[stream_id] = (moment_ms, now_s)
+        if not self._options.names_streams:
             return
         listed = {shard.shard_id: shard for shard in shards}
-        self.foreign = self.foreign or find_foreign_lease(self.view, self.stream, listed)
-        self._compared |= self.view.set_aside
-        self.view.set_rows_aside(())
+        self._judge(self._by_stream(self.view).get(stream_id, []), listed)
+        settled = {key for key in self.view.set_aside if self._options.stream_id_of(key) == stream_id}
+        self._compared |= settled
+        self.view.set_rows_aside(self.view.set_aside - settled)
 
     def stream_to_note(self, row: Lease) -> StreamIdentity | None:
         """Return the stream for a row that does not name one, which a renewal may tell; else None."""
-        return self.stream if row.stream is None else None
+        return self._options.stream_of(row.key) if row.stream is None else None
 
     def for_this_stream(self, write: Take, now_s: float) -> Take:
-        """Return a take that asks for this stream, and gives a bare LATEST the moment at which it is taken."""
-        if self.stream is None:
+        """Return a take that asks for its key's stream, and gives a bare LATEST the moment at which it is taken."""
+        stream = self._options.stream_of(write.key)
+        if stream is None:
             return write
         row = self.view.get(write.key)
+        clock = self._clocks.get(self._options.stream_id_of(write.key))
         pin_ms = None
-        if self._clock is not None and row is not None and row.checkpoint == LATEST:
-            told_ms, told_s = self._clock
+        if clock is not None and row is not None and row.checkpoint == LATEST:
+            told_ms, told_s = clock
             pin_ms = told_ms + int((now_s - told_s) * 1000)
-        return Take(write.key, write.counter, write.worker, pin_ms, self.stream)
+        return Take(write.key, write.counter, write.worker, pin_ms, stream)

@@ -1,0 +1,75 @@
+"""One stream's part of a worker's coordination: what depends on a listing of its shards.
+
+A worker that reads one stream has one of these. A table of several streams has one for each, so that a stream which is
+denied or gone holds up none of the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_cleanup import LeaseCleanup
+from penstock.core.leases.lease_keys import stream_id_of
+from penstock.core.leases.lease_view import LeaseView
+from penstock.core.leases.listing_under_way import ListingUnderWay
+from penstock.core.leases.pending_writes import PendingWrites
+from penstock.core.leases.shard_syncer import ShardSyncer
+from penstock.core.leases.stream_rows import StreamRows
+from penstock.core.leases.table_scans import TableScans
+from penstock.core.leases.turn import Turn
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StreamLeases:
+    """The parts of one stream.
+
+    Args:
+        stream_id: What the stream's lease keys begin with; empty where the table has only this stream.
+        listing: The listing of its shards that may be under way.
+        syncer: Creates its leases.
+        cleanup: Deletes those that are finished.
+    """
+
+    stream_id: str
+    listing: ListingUnderWay
+    syncer: ShardSyncer
+    cleanup: LeaseCleanup
+
+    def keys(self, keys: Iterable[str]) -> set[str]:
+        """Return the keys of this stream's leases among others."""
+        return {key for key in keys if not self.stream_id or stream_id_of(key) == self.stream_id}
+
+    def leases(self, leases: Mapping[str, Lease]) -> Mapping[str, Lease]:
+        """Return this stream's leases among others, by key."""
+        return leases if not self.stream_id else {key: leases[key] for key in self.keys(leases)}
+
+
+def streams_of(  # noqa: PLR0917 - the parts of one coordinator
+    me: str,
+    options: CoordinatorOptions,
+    view: LeaseView,
+    turn: Turn,
+    writes: PendingWrites,
+    scans: TableScans,
+) -> dict[str, StreamLeases]:
+    """Return the parts of every stream that a worker reads, by the stream's id.
+
+    Args:
+        me: The worker's id.
+        options: As for the coordinator.
+        view: The coordinator's.
+        turn: Where effects go.
+        writes: Sends writes.
+        scans: Asked for a scan when what was created should be seen.
+    """
+    streams = {}
+    for stream_id in options.stream_ids:
+        rows = StreamRows(view, stream_id) if stream_id else view
+        own, listing = options.of_stream(stream_id), ListingUnderWay(turn, stream_id)
+        syncer = ShardSyncer(me, own, rows, turn, writes, listing, scans)
+        cleanup = LeaseCleanup(me, own, rows, turn, writes, listing)
+        streams[stream_id] = StreamLeases(stream_id, listing, syncer, cleanup)
+    return streams

@@ -1,0 +1,68 @@
+"""The rows of one stream in a table that several streams share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from collections.abc import Set as AbstractSet
+from typing import TypeAlias
+
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_view import LeaseView
+
+
+class StreamRows:
+    """What a view knows of one stream's rows. Not thread-safe.
+
+    Args:
+        view: Of the whole table.
+        stream_id: What the stream's keys begin with.
+    """
+
+    def __init__(self, view: LeaseView, stream_id: str) -> None:
+        self._view = view
+        self._prefix = f"{stream_id}:"
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, key: object) -> bool:
+        return isinstance(key, str) and self._is_mine(key) and key in self._view
+
+    def __iter__(self) -> Iterator[Lease]:
+        return (lease for lease in self._view if self._is_mine(lease.key))
+
+    def _is_mine(self, key: str) -> bool:
+        return key.startswith(self._prefix)
+
+    def rows(self) -> Mapping[str, Lease]:
+        """Return every last known row by key."""
+        return {lease.key: lease for lease in self}
+
+    @property
+    def damaged(self) -> Mapping[str, str]:
+        """Rows that stand and cannot be read as leases; each with why."""
+        return {key: why for key, why in self._view.damaged.items() if self._is_mine(key)}
+
+    def lacking_parents(self) -> set[str]:
+        """Return the parents whose missing rows keep leases from being read."""
+        return {parent for parent in self._view.lacking_parents() if self._is_mine(parent)}
+
+    def note_vanished(self, shard_ids: AbstractSet[str]) -> None:
+        """Observe that the stream does not list shards any more: nobody waits for them."""
+        self._view.note_vanished(shard_ids)
+
+    def unchanged_s(self, key: str, now_s: float) -> float:
+        """Return how long a row has stood unchanged, as seen from here; seconds.
+
+        Raises:
+            KeyError: No such row is known.
+        """
+        return self._view.unchanged_s(key, now_s)
+
+    def forget(self, key: str) -> None:
+        """Observe that a row does not exist."""
+        self._view.forget(key)
+
+
+Rows: TypeAlias = LeaseView | StreamRows
+"""The rows of one stream: of the whole table where it has only one."""

@@ -1,0 +1,201 @@
+"""Several streams in one lease table: each is begun, followed and cleared away by itself, and all are balanced as one."""
+
+from dataclasses import replace
+
+from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
+from penstock.core.leases.coordinator_effects import ListShards, StartReader, Stopped, TableRefused, Topic
+from penstock.core.leases.coordinator_events import (
+    ListingDone,
+    ListingFailed,
+    ListingPurpose,
+    Problem,
+    ShardDrained,
+)
+from penstock.core.leases.coordinator_options import SharedStream
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_keys import keyed_child, keyed_shard, keyed_start, lease_key
+from penstock.core.leases.lease_writes import Create
+from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record, at_timestamp
+from penstock.core.shard import ChildShard, Shard
+from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity
+
+ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/"
+ORDERS = StreamIdentity(f"{ARN}orders", 1_700_000_000_999)
+RETURNS = StreamIdentity(f"{ARN}returns", 1_700_000_001_000)
+OF_ORDERS, OF_RETURNS = "123456789012:orders:1700000000", "123456789012:returns:1700000001"
+
+FROM_START = StartingPosition(default=TRIM_HORIZON)
+
+
+class StreamsBench(Bench):
+    """A coordinator of two streams; each listing is answered with its stream's shards, or fails."""
+
+    def __init__(self, *leases, starts=None, **options):
+        starts = {OF_ORDERS: FROM_START, OF_RETURNS: FROM_START, **(starts or {})}
+        streams = {
+            OF_ORDERS: SharedStream(ORDERS, starts[OF_ORDERS]),
+            OF_RETURNS: SharedStream(RETURNS, starts[OF_RETURNS]),
+        }
+        super().__init__(*leases, streams=streams, **{"cold_start_jitter_s": 0.0, **options})
+        self.listings = {OF_ORDERS: (Shard("a", LEFT), Shard("b", RIGHT)), OF_RETURNS: (Shard("a", WHOLE),)}
+
+    def answer(self, effect):
+        if not isinstance(effect, ListShards):
+            return super().answer(effect)
+        listed = self.listings[effect.stream_id]
+        if listed is None:
+            return ListingFailed(effect.purpose, Problem.REFUSED, "denied", effect.stream_id)
+        shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listed)
+        return ListingDone(effect.purpose, shards, 1000, effect.stream_id)
+
+
+def row(stream_id, shard_id, span=WHOLE, **more):
+    identity = {OF_ORDERS: ORDERS, OF_RETURNS: RETURNS}.get(stream_id)
+    return Lease(lease_key(stream_id, shard_id), hash_range=span, stream=identity, **more)
+
+
+def test_the_id_of_a_stream_is_account_name_and_whole_seconds_of_its_creation():
+    assert (ORDERS.stream_id, RETURNS.stream_id) == (OF_ORDERS, OF_RETURNS)
+
+
+def test_every_stream_of_an_empty_table_gets_its_first_leases_at_its_own_position():
+    bench = StreamsBench(starts={OF_RETURNS: StartingPosition(default=at_timestamp(5000))})
+    bench.at(1.0)
+    assert {key: lease.checkpoint for key, lease in bench.table.rows.items()} == {
+        f"{OF_ORDERS}:a": TRIM_HORIZON,
+        f"{OF_ORDERS}:b": TRIM_HORIZON,
+        f"{OF_RETURNS}:a": at_timestamp(5000),
+    }
+    assert {key: lease.stream for key, lease in bench.table.rows.items()} == {
+        f"{OF_ORDERS}:a": ORDERS,
+        f"{OF_ORDERS}:b": ORDERS,
+        f"{OF_RETURNS}:a": RETURNS,
+    }
+    bench.at(30.0)
+    assert {effect.key for effect in bench.of(StartReader)} == bench.table.rows.keys()
+
+
+def test_a_stream_that_is_added_begins_beside_those_that_are_read():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", LEFT, checkpoint=at_record("7")),
+        row(OF_ORDERS, "b", RIGHT, checkpoint=at_record("8")),
+    )
+    bench.at(30.0)
+    assert [write.lease.key for write in bench.writes(Create)] == [f"{OF_RETURNS}:a"]
+    assert {effect.key for effect in bench.of(StartReader)} == {
+        f"{OF_ORDERS}:a",
+        f"{OF_ORDERS}:b",
+        f"{OF_RETURNS}:a",
+    }
+
+
+def test_a_stream_whose_shards_cannot_be_listed_holds_up_no_other():
+    bench = StreamsBench()
+    bench.listings[OF_ORDERS] = None
+    bench.at(30.0)
+    assert bench.table.rows.keys() == {f"{OF_RETURNS}:a"}
+    assert {effect.key for effect in bench.of(StartReader)} == {f"{OF_RETURNS}:a"}
+    (report, *_) = bench.reports(Topic.CALL_FAILED)
+    assert OF_ORDERS in report.message
+
+
+def test_named_shards_start_where_their_stream_says():
+    start = keyed_start(OF_RETURNS, StartingPosition(default=TRIM_HORIZON, by_shard={"a": at_record("9")}))
+    bench = StreamsBench(starts={OF_RETURNS: start})
+    bench.at(1.0)
+    assert bench.table.rows[f"{OF_RETURNS}:a"].checkpoint == at_record("9")
+    assert bench.table.rows[f"{OF_ORDERS}:a"].checkpoint == TRIM_HORIZON
+
+
+def test_children_are_created_in_their_own_stream_though_the_other_has_shards_of_their_names():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", owner="me"), row(OF_RETURNS, "a", owner="me", checkpoint=at_record("5"))
+    )
+    bench.at(1.0)
+    reader = next(effect for effect in bench.of(StartReader) if effect.key == f"{OF_ORDERS}:a")
+    children = tuple(
+        keyed_child(OF_ORDERS, ChildShard(name, ("a",), span)) for name, span in (("l", LEFT), ("r", RIGHT))
+    )
+    bench.run(ShardDrained(f"{OF_ORDERS}:a", reader.epoch, children))
+    bench.at(9.0)
+    rows = bench.table.rows
+    assert rows[f"{OF_ORDERS}:a"].checkpoint == SHARD_END
+    assert rows[f"{OF_ORDERS}:l"].parents == {f"{OF_ORDERS}:a"}
+    assert rows[f"{OF_ORDERS}:l"].stream == ORDERS
+    assert rows[f"{OF_RETURNS}:a"].checkpoint == at_record("5")
+    assert {effect.key for effect in bench.of(StartReader)} >= {f"{OF_ORDERS}:l", f"{OF_ORDERS}:r"}
+
+
+def test_a_hole_in_one_stream_is_filled_though_another_covers_its_hash_keys():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", LEFT, checkpoint=at_record("7")),
+        row(OF_RETURNS, "a", checkpoint=at_record("5")),
+        start=FROM_START,
+    )
+    bench.at(120.0)
+    assert {effect.stream_id for effect in bench.of(ListShards)} == {OF_ORDERS}
+    assert [write.lease.key for write in bench.writes(Create)] == [f"{OF_ORDERS}:b"]
+
+
+def test_leases_that_are_gone_come_back_at_the_checkpoints_that_were_seen():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", checkpoint=at_record("7")), row(OF_RETURNS, "a", checkpoint=at_record("5"))
+    )
+    bench.at(1.0)
+    gone = bench.table.rows.pop(f"{OF_RETURNS}:a")
+    bench.at(30.0)
+    assert bench.table.rows[f"{OF_RETURNS}:a"].checkpoint == gone.checkpoint
+    assert f"{OF_ORDERS}:a" in bench.table.rows
+
+
+def test_leases_of_streams_that_are_not_read_here_are_left_alone():
+    former = row("123456789012:former:1600000000", "a", checkpoint=LATEST)
+    bench = StreamsBench(row(OF_ORDERS, "a"), row(OF_RETURNS, "a"), former)
+    bench.at(60.0)
+    assert bench.table.rows[former.key] == former
+    assert former.key not in {effect.key for effect in bench.of(StartReader)}
+    assert bench.machine.stats.total_leases == 2
+
+
+def test_a_stream_that_was_made_again_under_its_name_has_leases_of_its_own():
+    older = row("123456789012:returns:1600000000", "a", checkpoint=at_record("5"))
+    bench = StreamsBench(row(OF_ORDERS, "a"), older)
+    bench.at(30.0)
+    assert bench.table.rows[f"{OF_RETURNS}:a"].checkpoint == TRIM_HORIZON
+    assert bench.table.rows[older.key] == older
+
+
+def test_rows_of_a_java_worker_are_compared_with_the_shards_of_their_stream():
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", LEFT), row(OF_ORDERS, "b", RIGHT), replace(row(OF_RETURNS, "a"), stream=None)
+    )
+    bench.at(30.0)
+    comparing = [effect for effect in bench.of(ListShards) if effect.purpose is ListingPurpose.COMPARE]
+    assert {effect.stream_id for effect in comparing} == {OF_RETURNS}
+    assert f"{OF_RETURNS}:a" in {effect.key for effect in bench.of(StartReader)}
+    assert bench.table.rows[f"{OF_RETURNS}:a"].stream == RETURNS
+
+
+def test_a_table_of_one_stream_is_refused():
+    bench = StreamsBench(row(OF_ORDERS, "a"), row("", "shardId-000000000000"))
+    bench.start()
+    (refused,) = bench.of(TableRefused)
+    assert refused.foreign.key == "shardId-000000000000"
+    assert refused.foreign.is_of_other_mode
+    assert bench.of(Stopped)
+
+
+def test_a_worker_of_one_stream_refuses_a_table_of_several():
+    bench = Bench(row(OF_ORDERS, "a"), stream=ORDERS)
+    bench.start()
+    (refused,) = bench.of(TableRefused)
+    assert "several streams" in refused.foreign.why
+
+
+def test_a_stream_of_another_region_is_refused_though_the_keys_are_the_same():
+    elsewhere = replace(ORDERS, arn=ORDERS.arn.replace("eu-west-1", "us-east-1"))
+    bench = StreamsBench(replace(row(OF_ORDERS, "a"), stream=elsewhere), row(OF_RETURNS, "a"))
+    bench.start()
+    (refused,) = bench.of(TableRefused)
+    assert "us-east-1" in refused.foreign.why
