@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from penstock.consumer import Batch, ConsumerOptions
 from penstock.consumer.processor import HandlerProcessor
+from penstock.consumer.stream_reading import ConsumedStream
 from penstock.consumer.worker import Pools, Worker, WorkerPorts
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
@@ -260,17 +261,20 @@ class VirtualWorker:
         if "retrieval" in options:
             registration = ConsumerRegistration(world.fan_out, "arn:orders", "app", world.clock, world.chance)
         factory = lifecycle if lifecycle is not None else (lambda: HandlerProcessor(handle))
+        consumer_options = ConsumerOptions(worker_id=name, **options)
         self.runtime = Worker(
-            stream="orders",
+            streams=[
+                ConsumedStream(
+                    "orders", consumer_options.start, retention_s=retention_s, registration=registration
+                )
+            ],
             worker_id=name,
-            options=ConsumerOptions(worker_id=name, **options),
+            options=consumer_options,
             ports=WorkerPorts(world.kinesis, self.table, world.clock, world.chance, world.metrics),
             pools=Pools(pool, pool, read_pool or pool, handler_pool or pool),
-            processor_factory=factory,
+            processor_factory=lambda _: factory(),
             dead_letter=dead_letter,
             is_lifecycle_called=lifecycle is not None,
-            retention_s=retention_s,
-            registration=registration,
         )
         self.runtime.delivery._wait_for = self._wait_for
 
@@ -290,8 +294,7 @@ class VirtualWorker:
             assert self.held_bytes() == sum(held.values())
 
     def loops(self):
-        loops = (self.runtime.subscriptions, self.runtime.delivery, self.runtime.leases)
-        return [loop for loop in loops if loop is not None]
+        return [*self.runtime.subscriptions.values(), self.runtime.delivery, self.runtime.leases]
 
     def step(self) -> bool:
         """Run what is due; whether anything was."""

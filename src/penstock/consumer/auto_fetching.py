@@ -92,7 +92,7 @@ class AutoFetcher(PushedFetcher):
     def leave(self, run: ShardRun) -> None:
         """End the subscription if there is one: before the lease is given away."""
         super().leave(run)
-        self._choices.pop((run.shard_id, run.epoch), None)
+        self._choices.pop((run.key, run.epoch), None)
 
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
         """Bring a run the page that it asked for."""
@@ -107,12 +107,12 @@ class AutoFetcher(PushedFetcher):
         if change is None or change.why is not ChangeReason.PUSH_FAILED:
             super().give_failure(run, error)
             return
-        log.warning("shard %s: %s", run.shard_id, error)
+        log.warning("shard %s: %s", run.key, error)
         self._make(run, choice, change)
         self._answered(run)
 
     def _choice_of(self, run: ShardRun) -> RetrievalChoice:
-        key = (run.shard_id, run.epoch)
+        key = (run.key, run.epoch)
         choice = self._choices.get(key)
         if choice is None:
             choice = self._choices[key] = RetrievalChoice(self._options, self._chance.random())
@@ -134,6 +134,6 @@ class AutoFetcher(PushedFetcher):
             super().leave(run)
         choice.on_changed(change, self._clock.monotonic_s(), self._chance.random())
         run.on_source_changed(self._options.options_of(change.to))
-        self._metrics.count("retrieval_changes", 1, {"shard": run.shard_id, "to": change.to.value})
+        self._metrics.count("retrieval_changes", 1, {**run.labels, "to": change.to.value})
         how = "polled" if change.to is Retrieval.POLLING else "read by enhanced fan-out"
-        log.info("shard %s is %s from here on: %s", run.shard_id, how, change.why.value)
+        log.info("shard %s is %s from here on: %s", run.key, how, change.why.value)

@@ -20,19 +20,25 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.health import Health, not_started
 from penstock.consumer.home_process import HomeProcess
-from penstock.consumer.processor import DeadLetterHandler, Handler, HandlerProcessor, ProcessorFactory, traced
+from penstock.consumer.processor import (
+    DeadLetterHandler,
+    Handler,
+    HandlerProcessor,
+    ProcessorFactory,
+    StreamProcessorFactory,
+    traced,
+)
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
+from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
 from penstock.core.keyword_options import merge_connection, merge_options
-from penstock.core.starting import check_has_come
 from penstock.core.stream_consumer import check_consumer_name
-from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.fan_out import FanOut
@@ -74,7 +80,7 @@ class ConsumerPorts:
 
 
 class Consumer:
-    """One worker. Several of them, in any processes, with one `application` share the stream's shards.
+    """One worker. Several of them, in any processes, with one `application` share the shards of a stream, or of several.
 
     Make it in the process that runs it: after a fork the child is refused.
 
@@ -82,11 +88,14 @@ class Consumer:
     the others after `lease_duration_s`; one that stops gracefully, at once.
 
     Args:
-        stream: Name or ARN.
+        stream: Name or ARN. Or several of them: a list, or a mapping to the starting position of each. Their leases then share
+            one table, in the form of the KCL's multi-stream mode; one stream in a list has that form too. What Java
+            workers call `account:stream:epoch` may stand for a name.
         application: Names the lease table; all workers of the application give the same.
         handler: Called with a `Batch` of one shard's records. Not with `processor_factory`, and not when the
             consumer is iterated.
-        processor_factory: Makes one object per shard, which also learns of starts and ends.
+        processor_factory: Makes one object per shard, which also learns of starts and ends. Called without arguments; of
+            several streams, with the name or ARN of the shard's.
         dead_letter: Called with records that failed for good and the last error; with `on_failure="dead_letter"`.
         options: How to work. Single options may also be given by name: `Consumer(..., concurrency=10)`.
         metrics: Where metrics go. `penstock.consumer.metrics_prometheus.PrometheusMetrics` serves `/health` and
@@ -106,11 +115,11 @@ class Consumer:
 
     def __init__(
         self,
-        stream: str,
+        stream: StreamArgument,
         application: str,
         handler: Handler | None = None,
         *,
-        processor_factory: ProcessorFactory | None = None,
+        processor_factory: ProcessorFactory | StreamProcessorFactory | None = None,
         dead_letter: DeadLetterHandler | None = None,
         options: ConsumerOptions | None = None,
         region: str | None = None,
@@ -125,9 +134,11 @@ class Consumer:
             raise UsageError(f"stream={stream!r}, application={application!r}: both must be named")
         if handler is not None and processor_factory is not None:
             raise UsageError("give a handler or a processor_factory, not both")
-        self.stream = stream
         self.application = application
         self.options = merge_options(options or ConsumerOptions(), single_options)
+        self._streams = parse_streams(stream, self.options.starting_position)
+        self.streams = self._streams.names
+        self.stream = ", ".join(self.streams)
         if self.options.on_failure == "dead_letter" and dead_letter is None:
             raise UsageError(
                 "on_failure='dead_letter' needs a dead_letter handler: Consumer(..., dead_letter=...)"
@@ -239,7 +250,7 @@ class Consumer:
         The stream's retention goes on: records that leave it meanwhile are lost, as `on_data_loss` says.
 
         Args:
-            shard_ids: Of this stream, whether held or not.
+            shard_ids: Of this stream, whether held or not. Of several streams, the keys of their leases, as in `health()`.
 
         Raises:
             UsageError: The consumer was not started.
@@ -349,33 +360,22 @@ class Consumer:
             may_push=self.options.retrieval != "polling",
         )
         clock, chance = ports.clock or SystemClock(), ports.chance or random.SystemRandom()
-        options = self.options
-        check_has_come(options.start, clock.wall_ms(), f"starting_position={options.starting_position!r}")
-        summary = ports.kinesis.fetch_summary(self.stream)
+        self._streams.check_starts(clock.wall_ms())
+        streams = self._streams.describe(
+            ports.kinesis.fetch_summary, lambda arn: self._register(ports.fan_out, arn, clock, chance)
+        )
         metrics = self._metrics
         if isinstance(metrics, MetricsOfConsumers):
             metrics = metrics.of_consumer(self.stream, self.application, self.worker_id, self.health)
-        factory = self._processor_factory
-        if factory is None:
-            handler = self._handler if self._pull is None else self._pull.offer
-            if handler is None:
-                raise UsageError("no handler")
-            processor = HandlerProcessor(handler)
-            factory = lambda: processor  # noqa: E731 - a function is one processor for all shards
+        factory = self._make_factory()
         dead_letter = self._dead_letter
         if self._tracer_provider is not None:
             from penstock.runtime.open_telemetry import BatchTraces
 
-            traces = BatchTraces(self._tracer_provider, self.stream, self.application, self.worker_id)
+            traces = BatchTraces(self._tracer_provider, self.application, self.worker_id)
             factory, dead_letter = traced(factory, dead_letter, traces.span)
-        registration: ConsumerRegistration | None = None
-        if self.options.retrieval != "polling" and ports.fan_out is not None:
-            name = self.options.consumer_name or self.application
-            registration = ConsumerRegistration(ports.fan_out, summary.arn, name, clock, chance)
-            if self.options.retrieval == "fan-out":
-                registration.fetch_arn()  # what is wrong with it is known before a lease is taken
         return Worker(
-            stream=self.stream,
+            streams=streams,
             worker_id=self.worker_id,
             options=self.options,
             ports=WorkerPorts(
@@ -391,10 +391,31 @@ class Consumer:
             processor_factory=factory,
             dead_letter=dead_letter,
             is_lifecycle_called=self._processor_factory is not None,
-            retention_s=summary.retention_ms / 1000,
-            stream_identity=StreamIdentity(summary.arn, summary.created_ms),
-            registration=registration,
         )
+
+    def _make_factory(self) -> StreamProcessorFactory:
+        given = self._processor_factory
+        if given is not None:
+            if self._streams.are_several:
+                return cast("StreamProcessorFactory", given)
+            plain = cast("ProcessorFactory", given)
+            return lambda _: plain()
+        handler = self._handler if self._pull is None else self._pull.offer
+        if handler is None:
+            raise UsageError("no handler")
+        processor = HandlerProcessor(handler)
+        return lambda _: processor  # a function is one processor for all shards
+
+    def _register(
+        self, fan_out: FanOut | None, stream_arn: str, clock: Clock, chance: Chance
+    ) -> ConsumerRegistration | None:
+        if self.options.retrieval == "polling" or fan_out is None:
+            return None
+        name = self.options.consumer_name or self.application
+        registration = ConsumerRegistration(fan_out, stream_arn, name, clock, chance)
+        if self.options.retrieval == "fan-out":
+            registration.fetch_arn()  # what is wrong with it is known before a lease is taken
+        return registration
 
     def _wait(self, timeout_s: float | None) -> bool:
         worker = self._worker

@@ -8,6 +8,7 @@ import uuid
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from penstock.consumer.stream_argument import parse_start
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.limits import SUBSCRIPTIONS_APART_S
 from penstock.core.position import Position
@@ -15,7 +16,7 @@ from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
 from penstock.core.reading.retrieval_choice import AutoRetrieval
 from penstock.core.reading.subscription import SubscriptionOptions
-from penstock.core.starting import StartingPosition, parse_starting
+from penstock.core.starting import StartingPosition
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError
 
@@ -167,17 +168,7 @@ class ConsumerOptions:
     @property
     def start(self) -> StartingPosition:
         """The starting position as a value."""
-        start = self.starting_position
-        if isinstance(start, str):
-            return parse_starting(start, "starting_position")
-        if isinstance(start, Position):
-            start = StartingPosition(default=start)
-        if start.default.is_in_shard:
-            raise OptionError(
-                f"starting_position={start.default} is a place in one shard; give "
-                'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
-            )
-        return start
+        return parse_start(self.starting_position, "starting_position")
 
     def subscription_options(self) -> SubscriptionOptions:
         """Return the options of each shard's subscription."""

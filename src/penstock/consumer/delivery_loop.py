@@ -10,41 +10,34 @@ asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases
 
 from __future__ import annotations
 
-import dataclasses
 import heapq
 import logging
 import math
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import count
-from typing import Final
+from typing import Final, TypeAlias
 
-from penstock.consumer.auto_fetching import AutoFetcher
 from penstock.consumer.budget import Budget
-from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.home_process import HomeProcess
-from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
-from penstock.consumer.pushed_fetching import PushedFetcher
+from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.shard_plan import Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stopped import StoppedShards
+from penstock.consumer.stream_reading import StreamReading
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import CheckpointRequested, Event, ReaderFailed, ReaderStopped
+from penstock.core.leases.lease_keys import stream_id_of
 from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop_reason
-from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
 from penstock.core.reading.paused_shards import PausedShards
-from penstock.core.reading.reader_options import ReaderOptions
-from penstock.core.reading.retrieval_choice import AutoRetrieval
-from penstock.core.starting import StartingPosition, with_moment
 from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import ForgettingMetrics, Metrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop, Pool
-from penstock.runtime.subscriptions import Subscriptions
 
 log = logging.getLogger("penstock.consumer")
 
@@ -57,7 +50,15 @@ _FIRST_LOOK_S: Final = 1.0  # after a shard stopped, so that the coordinator kno
 _WAITING_OUT_A_PAUSE: Final = (CallKind.START, CallKind.BATCH, CallKind.DEAD_LETTER, CallKind.END)
 
 STREAM_LOOK_S: Final = 300.0
-"""How often each worker asks how many open shards the stream has: for a metric, so rarely."""
+"""How often each worker asks how many open shards a stream has: for a metric, so rarely."""
+
+
+_Series: TypeAlias = tuple[str, tuple[tuple[str, str], ...]]  # a gauge's name and labels
+
+OpenStreams: TypeAlias = Callable[
+    [Callable[[], bool], Callable[[ShardRun], None]], Mapping[str, StreamReading]
+]
+"""Makes how each stream is read, by its id: gets whether the process may hold more, and what to call after an answer."""
 
 
 class RunHandle:
@@ -100,16 +101,12 @@ class DeliveryLoop(Loop[ShardRun]):
     """See the module.
 
     Args:
-        stream: Name or ARN.
-        kinesis: Where to read.
+        open_streams: Makes how each stream is read.
         leases: The loop that owns the coordinator; it gets the events.
-        reader_options: For every shard.
         delivery_options: For every shard.
         processor_factory: Makes the user code of one shard.
         dead_letter: Called with records that failed for good, where the policy says so.
-        start: Of a new application; says what an AT_TIMESTAMP in the table means.
         buffer_bytes_max: For all shards together.
-        drops_unmarked: Drop misplaced aggregates of every producer, as the KCL does.
         beat_interval_s: Time between two reports to the coordinator's watchdog; also the bound on what a
             checkpoint may wait for a heartbeat.
         checkpoint_timeout_s: How long `batch.checkpoint` waits.
@@ -122,24 +119,17 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Called when nothing that this worker holds has moved, or can, for `standstill_after_s`; None: never.
         standstill_after_s: Longer than a round, in which the worker may get other leases.
         home: The process whose threads these are.
-        subscriptions: Bring the pages, by enhanced fan-out; None: GetRecords is polled.
-        auto: When a shard changes between the two; None: all pages come from where `subscriptions` says.
-        call_pool: For calls that have to do with no shard.
     """
 
     def __init__(
         self,
         *,
-        stream: str,
-        kinesis: Kinesis,
+        open_streams: OpenStreams,
         leases: LeaseLoop,
-        reader_options: ReaderOptions,
         delivery_options: DeliveryOptions,
-        processor_factory: ProcessorFactory,
+        processor_factory: StreamProcessorFactory,
         dead_letter: DeadLetterHandler | None,
-        start: StartingPosition,
         buffer_bytes_max: int,
-        drops_unmarked: bool,
         beat_interval_s: float,
         checkpoint_timeout_s: float,
         clock: Clock,
@@ -151,19 +141,12 @@ class DeliveryLoop(Loop[ShardRun]):
         on_standstill: Callable[[], None] | None,
         standstill_after_s: float,
         home: HomeProcess,
-        call_pool: Pool,
-        subscriptions: Subscriptions | None = None,
-        auto: AutoRetrieval | None = None,
     ) -> None:
         super().__init__()
-        self._stream = stream
-        self._kinesis = kinesis
         self._leases = leases
-        self._reader_options = reader_options
         self._delivery_options = delivery_options
         self._processor_factory = processor_factory
         self._dead_letter = dead_letter
-        self._start = start
         self._beat_interval_s = beat_interval_s
         self._checkpoint_timeout_s = checkpoint_timeout_s
         self._clock = clock
@@ -176,17 +159,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._standstill_after_s = standstill_after_s
         self._home = home
         self._budget = Budget(buffer_bytes_max)
-        self._fetcher = ShardFetcher(
-            stream,
-            kinesis,
-            drops_unmarked=drops_unmarked,
-            has_room=lambda: self._budget.has_room,
-            clock=clock,
-            metrics=metrics,
-        )
-        self._pushed: PushedFetcher | None = None
-        if subscriptions is not None:
-            self._pushed = self._open_pushed(subscriptions, auto, call_pool)
+        self._streams = open_streams(lambda: self._budget.has_room, self._on_answered)
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
         self._waiting: dict[str, list[ShardRun]] = {}
@@ -200,45 +173,25 @@ class DeliveryLoop(Loop[ShardRun]):
         self._stream_look_s = clock.monotonic_s()
         self._standing_look_s = math.inf
         self._standing: frozenset[tuple[str, int]] | None = None
-        self._gauged: set[tuple[str, str, str]] = set()
+        self._gauged: set[_Series] = set()
         self._paused = PausedShards()
         self.stopped = StoppedShards()
-
-    def _open_pushed(
-        self, subscriptions: Subscriptions, auto: AutoRetrieval | None, call_pool: Pool
-    ) -> PushedFetcher:
-        has_room, clock, on_answered = lambda: self._budget.has_room, self._clock, self._on_answered
-        if auto is None:
-            return PushedFetcher(
-                self._fetcher, subscriptions, has_room=has_room, clock=clock, on_answered=on_answered
-            )
-        return AutoFetcher(
-            self._fetcher,
-            subscriptions,
-            has_room=has_room,
-            clock=clock,
-            on_answered=on_answered,
-            options=auto,
-            chance=self._chance,
-            metrics=self._metrics,
-            call_pool=call_pool,
-        )
 
     # --- what the coordinator says; called from the lease loop's thread ---
 
     def start_reader(self, effect: StartReader) -> None:
         """Read a shard and deliver its records."""
-        options = self._delivery_options
+        options, reading = self._delivery_options, self._reading_of(effect.key)
         run = ShardRun(
-            self._stream,
-            self._with_moment(effect),
-            reader_options=self._reader_options,
+            reading.stream.name,
+            reading.with_moment(effect),
+            reader_options=reading.options,
             delivery_options=options,
             is_checkpoint_urgent=options.checkpoint_interval_s < self._beat_interval_s,
             clock=self._clock,
             chance=self._chance,
             metrics=self._metrics,
-            processor=self._processor_factory(),
+            processor=self._processor_factory(reading.stream.name),
         )
         self._budget.add(run)
         with self._runs_lock:
@@ -247,18 +200,8 @@ class DeliveryLoop(Loop[ShardRun]):
         self.stopped.drop(effect.key)
         self.post(run)
 
-    def _with_moment(self, effect: StartReader) -> StartReader:
-        """Add the moment to an AT_TIMESTAMP: the KCL keeps it in its configuration, not in the lease table."""
-        position = with_moment(effect.position, self._start.of(effect.key))
-        if position == effect.position:
-            return effect
-        if position == TRIM_HORIZON:
-            log.warning(
-                "shard %s: its lease says AT_TIMESTAMP without a moment, and starting_position gives none; it is read "
-                "from its beginning",
-                effect.key,
-            )
-        return dataclasses.replace(effect, position=position)
+    def _reading_of(self, key: str) -> StreamReading:
+        return self._streams[stream_id_of(key)]
 
     def extend_delivery(self, effect: ExtendDelivery) -> None:
         """Move the moment at which delivery must end."""
@@ -303,7 +246,7 @@ class DeliveryLoop(Loop[ShardRun]):
             self._paused.set(shard_ids, is_paused=is_paused)
             runs = list(self._runs.values())
             for run in runs:
-                run.is_paused = run.shard_id in self._paused
+                run.is_paused = run.key in self._paused
         for run in runs:
             self.post(run)
 
@@ -365,14 +308,14 @@ class DeliveryLoop(Loop[ShardRun]):
 
     def _is_current(self, run: ShardRun) -> bool:
         """Whether a run may be advanced: calls of one shard never overlap, also when it comes back at once."""
-        if self._find(run.shard_id, run.epoch) is not run:
+        if self._find(run.key, run.epoch) is not run:
             return False  # it has ended; a read that was under way touched it once more
-        current = self._current.setdefault(run.shard_id, run)
+        current = self._current.setdefault(run.key, run)
         if current is run:
             return True
-        queue = self._waiting.setdefault(run.shard_id, [])
+        queue = self._waiting.setdefault(run.key, [])
         if run.is_stopping:  # asked to stop before it could begin: it has nothing in hand
-            self._tell(run, ReaderStopped(run.shard_id, run.epoch, None))
+            self._tell(run, ReaderStopped(run.key, run.epoch, None))
             self._drop(run)
             if run in queue:
                 queue.remove(run)
@@ -381,33 +324,33 @@ class DeliveryLoop(Loop[ShardRun]):
         return False
 
     def _tell(self, run: ShardRun, event: Event) -> None:
-        if self._pushed is not None and not isinstance(event, CheckpointRequested):
-            self._pushed.leave(run)
+        if not isinstance(event, CheckpointRequested):
+            self._reading_of(run.key).leave(run)
         self._leases.post(event)
         if isinstance(event, CheckpointRequested):
             return
         run.is_told = True
         if isinstance(event, ReaderFailed) and run.failure is not None:
-            self._metrics.count("shard_stops", 1, {"shard": run.shard_id})
+            self._metrics.count("shard_stops", 1, run.labels)
             self.stopped.add(run)
             now_s = self._clock.monotonic_s()
             self._standing_look_s = now_s + min(_FIRST_LOOK_S, self._standstill_after_s)
             self._beat_s = now_s  # the gauges say it at once
-            log.error("shard %s stops at %s: %s", run.shard_id, event.position, run.failure)
+            log.error("shard %s stops at %s: %s", run.key, event.position, run.failure)
             if run.worker_failure is not None:
                 self._on_worker_failure(run.worker_failure)
 
     def _drop(self, run: ShardRun) -> None:
         with self._runs_lock:
-            self._runs.pop((run.shard_id, run.epoch), None)
+            self._runs.pop((run.key, run.epoch), None)
         self._budget.forget(run)
 
     def _forget(self, run: ShardRun) -> None:
         self._drop(run)
         self._starved.discard(run)
         run.wake_s = None
-        self._current.pop(run.shard_id, None)
-        queue = self._waiting.pop(run.shard_id, [])
+        self._current.pop(run.key, None)
+        queue = self._waiting.pop(run.key, [])
         for follower in queue:
             self.post(follower)
 
@@ -422,19 +365,18 @@ class DeliveryLoop(Loop[ShardRun]):
         self._show_shards(runs, self._leases.look().held, now_s)
         if now_s >= self._stream_look_s:
             self._stream_look_s = now_s + STREAM_LOOK_S * (0.5 + self._chance.random())
-            self._read_pool.submit(self._measure_stream)
+            for reading in self._streams.values():
+                self._read_pool.submit(reading.measure)
         if now_s >= self._report_s:
             self._report_s = now_s + STOPPED_REPORT_S
-            for shard_id, queue in self._waiting.items():
+            for key, queue in self._waiting.items():
                 if queue:
                     log.error(
                         "shard %s is held and not read: an earlier call of the handler for it does not return",
-                        shard_id,
+                        key,
                     )
-            for shard_id, failure in self.stopped.failures.items():
-                log.error(
-                    "shard %s is still stopped, restart the worker once it can go on: %s", shard_id, failure
-                )
+            for key, failure in self.stopped.failures.items():
+                log.error("shard %s is still stopped, restart the worker once it can go on: %s", key, failure)
 
     def _show_shards(self, runs: Sequence[ShardRun], held: Sequence[HeldLeaseStatus], now_s: float) -> None:
         """Set the gauges of the shards that this worker holds, and show those of others no more."""
@@ -443,20 +385,20 @@ class DeliveryLoop(Loop[ShardRun]):
         self._metrics.gauge("stopped_shards", len(stopped))
         self._metrics.gauge("paused_shards", sum(run.is_paused and not run.is_told for run in runs))
         self._metrics.gauge("worker_leases", len(held))  # known also while the table cannot be read
-        shown: set[tuple[str, str, str]] = set()
+        shown: set[_Series] = set()
         for run in [*runs, *stopped]:
             lag_ms = run.lag_ms(now_s)
             if lag_ms is not None and (run.failure is not None or not run.is_lost):
-                self._metrics.gauge("millis_behind_latest", lag_ms, {"shard": run.shard_id})
-                shown.add(("millis_behind_latest", run.shard_id, ""))
+                self._metrics.gauge("millis_behind_latest", lag_ms, run.labels)
+                shown.add(("millis_behind_latest", tuple(run.labels.items())))
         for run in stopped:
             reason = "" if run.failure is None else stop_reason(run.failure)
-            self._metrics.gauge("shard_stopped", 1, {"shard": run.shard_id, "reason": reason})
-            shown.add(("shard_stopped", run.shard_id, reason))
+            labels = {**run.labels, "reason": reason}
+            self._metrics.gauge("shard_stopped", 1, labels)
+            shown.add(("shard_stopped", tuple(labels.items())))
         if isinstance(self._metrics, ForgettingMetrics):
-            for name, shard_id, reason in self._gauged - shown:
-                labels = {"shard": shard_id, "reason": reason} if reason else {"shard": shard_id}
-                self._metrics.forget_gauge(name, labels)
+            for name, gone in self._gauged - shown:
+                self._metrics.forget_gauge(name, dict(gone))
         self._gauged = shown
 
     def _look_whether_all_stand(self, now_s: float) -> None:
@@ -478,21 +420,13 @@ class DeliveryLoop(Loop[ShardRun]):
         with self._runs_lock:
             return [*self._runs.values(), *self.stopped.runs()]
 
-    def _measure_stream(self) -> None:
-        try:
-            summary = self._kinesis.fetch_summary(self._stream)
-        except PenstockError as error:
-            log.debug("stream %s: no summary for the metrics: %s", self._stream, error)
-            return
-        self._metrics.gauge("total_shards", summary.open_shard_count)
-
     # --- reading ---
 
     def _begin_fetch(self, run: ShardRun, fetch: Fetch) -> None:
         self._read_pool.submit(lambda: self._fetch(run, fetch))
 
     def _fetch(self, run: ShardRun, fetch: Fetch) -> None:
-        (self._pushed or self._fetcher).fetch(run, fetch)
+        self._reading_of(run.key).fetch(run, fetch)
         self._on_answered(run)
 
     def _on_answered(self, run: ShardRun) -> None:
@@ -542,6 +476,7 @@ class DeliveryLoop(Loop[ShardRun]):
         return Batch(
             run.shard_id,
             call.records,
+            stream=run.stream,
             millis_behind_latest=call.millis_behind_latest,
             attempt=call.attempt,
             ordinals=call.ordinals,
@@ -567,7 +502,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._metrics.observe("checkpoint_wait_s", self._clock.monotonic_s() - began_s)
         if stands:
             return
-        where = f"stream {self._stream}, shard {run.shard_id}: checkpoint {position}"
+        where = f"stream {run.stream}, shard {run.shard_id}: checkpoint {position}"
         if is_done:
             raise LeaseLost(f"{where} was not confirmed before the lease went to another worker")
         raise Unavailable(

@@ -58,7 +58,7 @@ class ShardFetcher:
             run.on_fetch_failed(error)
             return error
         except Exception as error:
-            log.exception("shard %s: a read failed in an unexpected way", run.shard_id)
+            log.exception("shard %s: a read failed in an unexpected way", run.key)
             failure = Unavailable(f"{type(error).__name__}: {error}", operation="GetRecords")
             run.on_fetch_failed(failure)
             return failure
@@ -93,10 +93,10 @@ class ShardFetcher:
         room_bytes, unread = run.peek_unread(self._has_room())
         counts = DecodeCounts()
         rule = MisplacedRule(self._hash_ranges.of(run.shard_id), self._drops_unmarked, run.hash_range)
-        run.on_taken_apart(take_apart(unread, room_bytes, run.shard_id, counts, rule))
-        self._report(run.shard_id, counts)
+        run.on_taken_apart(take_apart(unread, room_bytes, run.shard_id, counts, rule, stream=self._stream))
+        self._report(run.key, counts)
 
-    def _report(self, shard_id: str, counts: DecodeCounts) -> None:
+    def _report(self, key: str, counts: DecodeCounts) -> None:
         for reason, number in counts.undecodable.items():
             self._metrics.count("undecodable_aggregates", number, {"reason": reason.name.lower()})
         if counts.misplaced_records:
@@ -104,7 +104,7 @@ class ShardFetcher:
             log.info(
                 "shard %s: %d records of %d aggregates that a reshard left in the wrong shard were dropped; their "
                 "producer sends them again",
-                shard_id,
+                key,
                 counts.misplaced_records,
                 counts.misplaced_aggregates,
             )

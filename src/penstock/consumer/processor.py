@@ -39,6 +39,8 @@ class ShardProcessor(Protocol):
 
 
 ProcessorFactory: TypeAlias = Callable[[], ShardProcessor]
+StreamProcessorFactory: TypeAlias = Callable[[str], ShardProcessor]
+"""Makes the processor of one shard of the stream that it is given: the stream's name or ARN."""
 
 
 class HandlerProcessor:
@@ -86,12 +88,12 @@ class TracedProcessor:
 
 
 def traced(
-    factory: ProcessorFactory, dead_letter: DeadLetterHandler | None, span: Span
-) -> tuple[ProcessorFactory, DeadLetterHandler | None]:
+    factory: StreamProcessorFactory, dead_letter: DeadLetterHandler | None, span: Span
+) -> tuple[StreamProcessorFactory, DeadLetterHandler | None]:
     """Return the same user code, with a span around each batch that it is given."""
 
-    def make() -> TracedProcessor:
-        return TracedProcessor(factory(), span)
+    def make(stream: str) -> TracedProcessor:
+        return TracedProcessor(factory(stream), span)
 
     if dead_letter is None:
         return make, None

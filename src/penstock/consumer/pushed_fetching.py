@@ -46,7 +46,7 @@ class PushedFetcher:
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> None:
         """Begin one step of reading, or do it; a failure is told to the run."""
-        key = (run.shard_id, run.epoch)
+        key = (run.key, run.epoch)
         if isinstance(fetch, FetchIterator):
             try:
                 start = plan_iterator(fetch.position)
@@ -64,14 +64,14 @@ class PushedFetcher:
 
     def leave(self, run: ShardRun) -> None:
         """End the subscription: before the lease is given away, so that the next owner is not refused for it."""
-        self._subscriptions.close((run.shard_id, run.epoch))
+        self._subscriptions.close((run.key, run.epoch))
 
     def give_page(self, run: ShardRun, page: RecordPage) -> None:
         """Bring a run the page that it asked for."""
         try:
             self._fetcher.give_page(run, page, self._clock.monotonic_s())
         except Exception as error:
-            log.exception("shard %s: an event could not be taken, in an unexpected way", run.shard_id)
+            log.exception("shard %s: an event could not be taken, in an unexpected way", run.key)
             # The subscription is behind this event already: only a reader that begins again gets it once more.
             run.on_fetch_failed(
                 ExpiredIterator(f"{type(error).__name__}: {error}", operation="SubscribeToShard")

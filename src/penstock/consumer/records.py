@@ -22,6 +22,7 @@ class Record(NamedTuple):
         explicit_hash_key: As the producer set it inside an aggregate; the service returns none for other records.
         approximate_arrival_timestamp: When the service took the record in; aware, UTC, to the millisecond.
         shard_id: Where it was read.
+        stream: Name or ARN of the stream, as the consumer was given it.
     """
 
     data: bytes
@@ -31,6 +32,7 @@ class Record(NamedTuple):
     explicit_hash_key: str | None
     approximate_arrival_timestamp: datetime
     shard_id: str
+    stream: str = ""
 
     @property
     def record_bytes(self) -> int:
@@ -82,6 +84,7 @@ class Batch(Sequence[Record]):
 
     Args:
         shard_id: Where the records come from.
+        stream: Name or ARN of the stream, as the consumer was given it.
         records: At least one. With `concurrency` > 1 all have one partition key.
         millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
         attempt: 1, or more when the handler failed on these records before.
@@ -92,6 +95,7 @@ class Batch(Sequence[Record]):
         shard_id: str,
         records: Sequence[Record],
         *,
+        stream: str,
         millis_behind_latest: int,
         attempt: int,
         ordinals: Sequence[int],
@@ -99,6 +103,7 @@ class Batch(Sequence[Record]):
         is_keyed: bool = False,
     ) -> None:
         self.shard_id = shard_id
+        self.stream = stream
         self.records = tuple(records)
         self.millis_behind_latest = millis_behind_latest
         self.attempt = attempt

@@ -32,6 +32,7 @@ from penstock.core.leases.coordinator_events import (
     ShardDrained,
 )
 from penstock.core.leases.lease import TipMark
+from penstock.core.leases.lease_keys import keyed_child, shard_id_of, stream_id_of
 from penstock.core.leases.standstill import describe_stop
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery import ShardDelivery
@@ -81,7 +82,7 @@ class ShardRun:
     """See the module. Every public method takes the lock.
 
     Args:
-        stream: For messages.
+        stream: Name or ARN, for messages and records.
         start: The coordinator's command: shard, epoch, position, deadline.
         reader_options: How to read.
         delivery_options: How to deliver.
@@ -105,13 +106,14 @@ class ShardRun:
         metrics: Metrics,
         processor: ShardProcessor,
     ) -> None:
-        self.shard_id = start.key
+        self.key = start.key
+        self.shard_id = shard_id_of(start.key)
+        self.stream = stream
         self.epoch = start.epoch
         self.hash_range = start.lease.hash_range
         self.processor = processor
         self.lock = threading.RLock()
         self.durable_changed = threading.Condition(self.lock)
-        self._stream = stream
         self._clock = clock
         self._chance = chance
         self._metrics = metrics
@@ -119,7 +121,7 @@ class ShardRun:
         self._start = start.position
         self._reader = ShardReader(
             stream,
-            start.key,
+            self.shard_id,
             start.position,
             reader_options,
             tip_ms=start.lease.tip_ms_at(start.position),
@@ -142,7 +144,8 @@ class ShardRun:
         self._grace_until_s: float | None = None
         self._is_answered = False
         self._tally = _Tally(since_s=clock.monotonic_s())
-        self._labels = {"shard": start.key}
+        self._stream_id = stream_id_of(start.key)
+        self.labels = {"shard": self.shard_id, **({"stream": stream} if self._stream_id else {})}
         self._read_through = ""
         self._progress_s = clock.monotonic_s()
         self.failure: PenstockError | None = None
@@ -266,23 +269,22 @@ class ShardRun:
         if position is None:
             return []
         self._delivery.on_checkpoint_sent(position, now_s)
-        return [CheckpointRequested(self.shard_id, self.epoch, position, self._is_checkpoint_urgent)]
+        return [CheckpointRequested(self.key, self.epoch, position, self._is_checkpoint_urgent)]
 
     def _plan_leaving(self, now_s: float) -> list[Event]:
         if self._is_answered:
             return []
         delivery = self._delivery
         if delivery.is_finished and delivery.children is not None:
-            return self._answer(ShardDrained(self.shard_id, self.epoch, delivery.children))
+            children = tuple(keyed_child(self._stream_id, child) for child in delivery.children)
+            return self._answer(ShardDrained(self.key, self.epoch, children))
         low_water = delivery.low_water if delivery.low_water.is_record else None
         if self._stop_why is not None:
             is_done = delivery.is_quiet
             if self._grace_until_s is not None:
                 is_done = delivery.call_count == 0 or now_s >= self._grace_until_s
             return (
-                self._answer(ReaderStopped(self.shard_id, self.epoch, low_water, self._tip()))
-                if is_done
-                else []
+                self._answer(ReaderStopped(self.key, self.epoch, low_water, self._tip())) if is_done else []
             )
         if delivery.phase is Phase.FAILED and delivery.is_quiet:
             self.failure = delivery.failure
@@ -293,7 +295,7 @@ class ShardRun:
         # The lease is kept, parked: the next owner would find the same. A worker that stops altogether frees it then.
         short = describe_stop(self.failure)
         return self._answer(
-            ReaderFailed(self.shard_id, self.epoch, low_water, str(self.failure), short_reason=short)
+            ReaderFailed(self.key, self.epoch, low_water, str(self.failure), short_reason=short)
         )
 
     def _answer(self, event: Event) -> list[Event]:
@@ -427,7 +429,7 @@ class ShardRun:
         self._metrics.count("read_failures", 1, {"error": type(error).__name__})
         is_told = failures >= READ_FAILURES_TOLD and failures & (failures - 1) == 0
         level = logging.WARNING if is_told else logging.DEBUG
-        log.log(level, "shard %s: reading failed %d times in a row: %s", self.shard_id, failures, error)
+        log.log(level, "shard %s: reading failed %d times in a row: %s", self.key, failures, error)
 
     def on_fetch_skipped(self) -> None:
         """Note that a planned call was not made, because the process holds enough."""
@@ -441,7 +443,7 @@ class ShardRun:
             self._reader.change_source(options, self._clock.monotonic_s())
 
     def _report_loss(self, loss: PossibleLoss) -> None:
-        self._metrics.count("possible_data_loss", 1, self._labels)
+        self._metrics.count("possible_data_loss", 1, self.labels)
         if self._reader.is_final:
             log.debug("%s", loss.error)  # the shard stops, and says why
         else:
@@ -459,17 +461,17 @@ class ShardRun:
         size_bytes = 0
         if call.kind is CallKind.BATCH:
             size_bytes = sum(record.record_bytes for record in call.records)
-            self._metrics.count("records", len(call.records), self._labels)
-            self._metrics.count("bytes", size_bytes, self._labels)
+            self._metrics.count("records", len(call.records), self.labels)
+            self._metrics.count("bytes", size_bytes, self.labels)
         elif call.kind is CallKind.DEAD_LETTER:
-            self._metrics.count("dead_letters", len(call.records), self._labels)
+            self._metrics.count("dead_letters", len(call.records), self.labels)
         with self.lock:
             self._tally.bytes += size_bytes
             self._on_verdict(call, self._delivery.on_returned(call.id, self._clock.monotonic_s()), None)
 
     def on_raised(self, call: Call[Record], error: BaseException) -> None:
         """Note that a call of user code raised."""
-        self._metrics.count("handler_failures", 1, self._labels)
+        self._metrics.count("handler_failures", 1, self.labels)
         with self.lock:
             verdict = self._delivery.on_raised(
                 call.id, error, self._clock.monotonic_s(), self._chance.random()
@@ -478,10 +480,10 @@ class ShardRun:
 
     def _on_verdict(self, call: Call[Record], verdict: Verdict | None, error: BaseException | None) -> None:
         if isinstance(error, IterationEnded):
-            log.debug("shard %s: %s; it comes again", self.shard_id, error)
+            log.debug("shard %s: %s; it comes again", self.key, error)
             return
         where = (
-            f"stream {self._stream}, shard {self.shard_id}, {call.kind.name} of {len(call.records)} records"
+            f"stream {self.stream}, shard {self.shard_id}, {call.kind.name} of {len(call.records)} records"
         )
         match verdict:
             case Repeat(at_s, attempt):
@@ -525,11 +527,11 @@ class ShardRun:
                 return position, None
             if self.is_lost:
                 raise LeaseLost(
-                    f"stream {self._stream}, shard {self.shard_id}: the lease is not this worker's any more; "
+                    f"stream {self.stream}, shard {self.shard_id}: the lease is not this worker's any more; "
                     f"{position} was not checkpointed and comes again where the shard is read now"
                 )
             self._delivery.on_checkpoint_sent(position, now_s)
-            return position, CheckpointRequested(self.shard_id, self.epoch, position, urgent=True)
+            return position, CheckpointRequested(self.key, self.epoch, position, urgent=True)
 
     # --- figures ---
 
@@ -576,7 +578,7 @@ class ShardRun:
             if read_through != self._read_through or lag_ms == 0:
                 self._read_through, self._progress_s = read_through, now_s
             tip = self._tip()
-        return ReaderProgress(self.shard_id, self.epoch, read_through, lag_ms, throughput_kbps, tip)
+        return ReaderProgress(self.key, self.epoch, read_through, lag_ms, throughput_kbps, tip)
 
     def _tip(self) -> TipMark | None:
         """Return up to where everything is done, and when nothing was left behind it, while nothing waits to be done."""

@@ -33,7 +33,7 @@ class StoppedShards:
     def add(self, run: ShardRun) -> None:
         """Note that a shard has stopped."""
         with self._lock:
-            self._runs[run.shard_id] = run
+            self._runs[run.key] = run
 
     def drop(self, shard_id: str) -> None:
         """Note that a shard is read again."""
@@ -45,9 +45,7 @@ class StoppedShards:
         places = {(lease.key, lease.epoch) for lease in held}
         with self._lock:
             if not self._is_frozen:
-                self._runs = {
-                    key: run for key, run in self._runs.items() if (run.shard_id, run.epoch) in places
-                }
+                self._runs = {key: run for key, run in self._runs.items() if (run.key, run.epoch) in places}
 
     def freeze(self) -> None:
         """Keep what is known from now on: the worker gives its leases up, and is asked afterwards why."""
@@ -61,10 +59,7 @@ class StoppedShards:
     @property
     def failures(self) -> dict[str, PenstockError]:
         """Why each shard stopped."""
-        return {
-            run.shard_id: run.failure or HandlerFailed(f"shard {run.shard_id} has stopped")
-            for run in self.runs()
-        }
+        return {run.key: run.failure or HandlerFailed(f"shard {run.key} has stopped") for run in self.runs()}
 
     def error(self, stream: str, worker_id: str) -> ShardsStopped | None:
         """Return the error of a worker that has nothing but these; None where only a loop over it ended."""

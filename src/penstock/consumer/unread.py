@@ -79,6 +79,8 @@ def take_apart(
     shard_id: str,
     counts: DecodeCounts,
     rule: MisplacedRule | None,
+    *,
+    stream: str = "",
 ) -> TakenApart:
     """Take apart what there is room for: one Kinesis record at least.
 
@@ -89,6 +91,7 @@ def take_apart(
         counts: Added to.
         rule: Which misplaced aggregates are left out; None leaves out none. It may have to ask the service; where that
             fails, the record stays as it is.
+        stream: For the records.
     """
     records: list[Record] = []
     held_counts: list[int] = []
@@ -102,7 +105,9 @@ def take_apart(
         count = 1
         if data[:4] != MAGIC:
             records.append(
-                new(Record, (data, raw.partition_key, raw.sequence_number, 0, None, arrival, shard_id))
+                new(
+                    Record, (data, raw.partition_key, raw.sequence_number, 0, None, arrival, shard_id, stream)
+                )
             )
         else:
             try:
@@ -112,7 +117,7 @@ def take_apart(
             count = len(found)
             number = raw.sequence_number
             records += [
-                new(Record, (payload, key, number, sub, hash_key, arrival, shard_id))
+                new(Record, (payload, key, number, sub, hash_key, arrival, shard_id, stream))
                 for key, hash_key, payload, sub in found
             ]
         held_counts.append(count)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -14,19 +15,19 @@ from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
 from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
 from penstock.consumer.home_process import HomeProcess
-from penstock.consumer.processor import DeadLetterHandler, ProcessorFactory
+from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, StreamReading
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
+from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
-from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import LoopThread, Pool, ThreadPool
 from penstock.runtime.subscriptions import Subscriptions
@@ -81,7 +82,7 @@ class Worker:
     """One worker: the loop that keeps its leases, and the loop that reads and delivers.
 
     Args:
-        stream: Name or ARN.
+        streams: Those whose shards are read: one, or several that share the lease table.
         worker_id: In the lease table.
         options: How to work.
         ports: What it needs from outside.
@@ -89,29 +90,24 @@ class Worker:
         processor_factory: User code.
         dead_letter: For records that failed for good.
         is_lifecycle_called: Whether user code learns of more than records.
-        retention_s: Of the stream, or None when unknown.
-        stream_identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         home: The process whose threads these are; None: this one.
-        registration: The consumer whose subscriptions bring the records, always or when needed; None: GetRecords is polled.
     """
 
     def __init__(
         self,
         *,
-        stream: str,
+        streams: Sequence[ConsumedStream],
         worker_id: str,
         options: ConsumerOptions,
         ports: WorkerPorts,
         pools: Pools,
-        processor_factory: ProcessorFactory,
+        processor_factory: StreamProcessorFactory,
         dead_letter: DeadLetterHandler | None = None,
         is_lifecycle_called: bool = False,
-        retention_s: float | None = None,
-        stream_identity: StreamIdentity | None = None,
         home: HomeProcess | None = None,
-        registration: ConsumerRegistration | None = None,
     ) -> None:
-        self._stream = stream
+        self._stream = ", ".join(stream.name for stream in streams)
+        self._consumed = streams
         self._worker_id = worker_id
         self._options = options
         self._clock = ports.clock
@@ -120,12 +116,10 @@ class Worker:
         self._has_ended = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
-        coordinator_options = replace(
-            options.coordinator_options(), stream=stream_identity, kcl3=ports.kcl3 is not None
-        )
+        coordinator_options = _coordinator_options(options, streams, kcl3=ports.kcl3 is not None)
         self.leases = LeaseLoop(
             Coordinator(worker_id, coordinator_options),
-            stream=stream,
+            stream=self._stream,
             table=ports.table,
             kinesis=ports.kinesis,
             clock=ports.clock,
@@ -134,28 +128,28 @@ class Worker:
             heartbeat_pool=pools.heartbeat,
             call_pool=pools.call,
             kcl3=ports.kcl3,
+            streams={stream.stream_id: stream.name for stream in streams},
         )
-        self.subscriptions: Subscriptions | None = None
-        if registration is not None:
-            self.subscriptions = Subscriptions(
-                registration,
+        self.subscriptions: dict[str, Subscriptions] = {
+            stream.stream_id: Subscriptions(
+                stream.registration,
                 options=options.subscription_options(),
                 clock=ports.clock,
                 chance=ports.chance,
                 metrics=ports.metrics,
                 pool=pools.read,
+                labels={"stream": stream.name} if stream.stream_id else {},
             )
+            for stream in streams
+            if stream.registration is not None
+        }
         self.delivery = DeliveryLoop(
-            stream=stream,
-            kinesis=ports.kinesis,
+            open_streams=lambda has_room, on_answered: self._open_streams(ports, has_room, on_answered),
             leases=self.leases,
-            reader_options=options.reader_options(retention_s),
             delivery_options=options.delivery_options(is_lifecycle_called),
             processor_factory=processor_factory,
             dead_letter=dead_letter,
-            start=options.start,
             buffer_bytes_max=options.buffer_bytes_max,
-            drops_unmarked=options.drop_misplaced_aggregates,
             beat_interval_s=coordinator_options.renew_interval_s,
             checkpoint_timeout_s=options.lease_duration_s,
             clock=ports.clock,
@@ -167,19 +161,41 @@ class Worker:
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
             standstill_after_s=_STANDSTILL_ROUNDS * coordinator_options.interval_s,
             home=home or HomeProcess(),
-            call_pool=pools.call,
-            subscriptions=self.subscriptions,
-            auto=options.auto_retrieval(retention_s),
         )
         self.leases.readers = self.delivery
         self.leases.on_unusable_table = self.fail
+
+    def _open_streams(
+        self, ports: WorkerPorts, has_room: Callable[[], bool], on_answered: Callable[[ShardRun], None]
+    ) -> Mapping[str, StreamReading]:
+        options = self._options
+        parts = ReadingParts(
+            kinesis=ports.kinesis,
+            drops_unmarked=options.drop_misplaced_aggregates,
+            has_room=has_room,
+            on_answered=on_answered,
+            clock=ports.clock,
+            chance=ports.chance,
+            metrics=ports.metrics,
+            call_pool=self._pools.call,
+        )
+        return {
+            stream.stream_id: StreamReading(
+                stream,
+                parts,
+                options.reader_options(stream.retention_s),
+                subscriptions=self.subscriptions.get(stream.stream_id),
+                auto=options.auto_retrieval(stream.retention_s),
+            )
+            for stream in self._consumed
+        }
 
     def start_threads(self) -> None:
         """Drive both loops on threads of their own."""
         leases = LoopThread("penstock-leases", self.leases, self._clock, self._crash)
         delivery = LoopThread("penstock-delivery", self.delivery, self._clock, self._crash)
-        if self.subscriptions is not None:
-            LoopThread("penstock-subscriptions", self.subscriptions, self._clock, self._crash).start()
+        for subscriptions in self.subscriptions.values():
+            LoopThread("penstock-subscriptions", subscriptions, self._clock, self._crash).start()
         delivery.start()
         leases.start()
         threading.Thread(
@@ -223,7 +239,7 @@ class Worker:
         now_s = self._clock.monotonic_s()
         look = self.leases.look()
         has_ended = self._has_ended.is_set()
-        runs = {(run.shard_id, run.epoch): run for run in self.delivery.runs()}
+        runs = {(run.key, run.epoch): run for run in self.delivery.runs()}
         held = [(lease.key, lease.epoch, lease.phase) for lease in look.held]
         left = [(key, epoch, LeasePhase.PARKED) for key, epoch in runs.keys() - {place[:2] for place in held}]
         shards = [self._shard_health(key, phase, runs.get((key, epoch)), now_s) for key, epoch, phase in held]
@@ -296,5 +312,18 @@ class Worker:
         self._end_subscriptions()
 
     def _end_subscriptions(self) -> None:
-        if self.subscriptions is not None:
-            self.subscriptions.finish()
+        for subscriptions in self.subscriptions.values():
+            subscriptions.finish()
+
+
+def _coordinator_options(
+    options: ConsumerOptions, streams: Sequence[ConsumedStream], *, kcl3: bool
+) -> CoordinatorOptions:
+    shared = {
+        stream.stream_id: SharedStream(stream.identity, stream.start)
+        for stream in streams
+        if stream.stream_id and stream.identity is not None
+    }
+    identity = None if shared else streams[0].identity
+    start = options.start if shared else streams[0].start
+    return replace(options.coordinator_options(), stream=identity, streams=shared, start=start, kcl3=kcl3)

@@ -138,6 +138,7 @@ class HandledBatch(Protocol):
     """What a span tells of a batch; `penstock.consumer.Batch` has it."""
 
     shard_id: str
+    stream: str
     millis_behind_latest: int
     attempt: int
 
@@ -151,7 +152,6 @@ class BatchTraces:
 
     Args:
         provider: Makes the tracer.
-        stream: Name or ARN.
         application: Of the consumer.
         worker_id: Of the consumer.
 
@@ -162,17 +162,15 @@ class BatchTraces:
         OpenTelemetry's semantic conventions for messaging, "Messaging attributes".
     """
 
-    def __init__(self, provider: TracerProvider, stream: str, application: str, worker_id: str) -> None:
+    def __init__(self, provider: TracerProvider, application: str, worker_id: str) -> None:
         from penstock import __version__
 
         with _asking_for_the_extra():
             from opentelemetry import trace
         self._kind = trace.SpanKind.CONSUMER
         self._tracer = trace.get_tracer(_SCOPE, __version__, tracer_provider=provider)
-        self._destination = stream.rpartition("/")[2]
         self._shared = {
             "messaging.system": "aws_kinesis",
-            "messaging.destination.name": self._destination,
             "messaging.consumer.group.name": application,
             "messaging.client.id": worker_id,
         }
@@ -186,8 +184,10 @@ class BatchTraces:
             batch: What user code is given.
         """
         records = batch.records
+        destination = batch.stream.rpartition("/")[2]
         attributes = {
             **self._shared,
+            "messaging.destination.name": destination,
             "messaging.operation.name": operation,
             "messaging.operation.type": "process",
             "messaging.destination.partition.id": batch.shard_id,
@@ -197,7 +197,7 @@ class BatchTraces:
             "penstock.first_sequence_number": records[0].sequence_number,
             "penstock.last_sequence_number": records[-1].sequence_number,
         }
-        name = f"{operation} {self._destination}"
+        name = f"{operation} {destination}"
         with self._tracer.start_as_current_span(name, kind=self._kind, attributes=attributes):
             yield
 

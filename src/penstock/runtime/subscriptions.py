@@ -10,7 +10,7 @@ import heapq
 import itertools
 import logging
 import math
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
@@ -113,6 +113,7 @@ class Subscriptions(Loop[_Event]):
         chance: Jitter.
         metrics: Where figures go.
         pool: For the readers, and for what waits.
+        labels: Of every figure.
     """
 
     def __init__(
@@ -124,6 +125,7 @@ class Subscriptions(Loop[_Event]):
         chance: Chance,
         metrics: Metrics,
         pool: Pool,
+        labels: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__()
         self._registration = registration
@@ -132,6 +134,7 @@ class Subscriptions(Loop[_Event]):
         self._chance = chance
         self._metrics = metrics
         self._pool = pool
+        self._labels = dict(labels or {})
         self._entries: dict[Hashable, _Entry] = {}
         self._timers: list[tuple[float, int, Hashable]] = []
         self._timer_ids = itertools.count()
@@ -171,7 +174,7 @@ class Subscriptions(Loop[_Event]):
         if now_s >= self._gauge_s:
             self._gauge_s = now_s + _GAUGE_INTERVAL_S
             count = sum(each.machine.is_connected for each in self._entries.values())
-            self._metrics.gauge("subscriptions", count)
+            self._metrics.gauge("subscriptions", count, self._labels)
 
     def next_wake_s(self) -> float | None:
         """Return when a subscription has something to do by time."""
@@ -256,7 +259,7 @@ class Subscriptions(Loop[_Event]):
             case GiveIterator():
                 self._pool.submit(entry.taker.on_iterator)
             case GivePage(page):
-                self._metrics.count("pushed_events", 1, {"shard": entry.shard_id})
+                self._metrics.count("pushed_events", 1, {"shard": entry.shard_id, **self._labels})
                 self._pool.submit(partial(entry.taker.on_page, page))
             case GiveFailure(error):
                 if isinstance(error, NotFound):
@@ -265,10 +268,10 @@ class Subscriptions(Loop[_Event]):
 
     def _report(self, shard_id: str, effect: Refused | TakenOver) -> None:
         if isinstance(effect, Refused):
-            self._metrics.count("subscriptions_refused", 1, {"shard": shard_id})
+            self._metrics.count("subscriptions_refused", 1, {"shard": shard_id, **self._labels})
             log.debug("shard %s: %s", shard_id, effect.error)
             return
-        self._metrics.count("subscriptions_taken_over", 1, {"shard": shard_id})
+        self._metrics.count("subscriptions_taken_over", 1, {"shard": shard_id, **self._labels})
         log.warning(
             "shard %s: another subscriber of consumer %s took over (%s). It does no harm while a lease moves; if it goes "
             "on, another application uses the same consumer name",

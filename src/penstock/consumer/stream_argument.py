@@ -1,0 +1,168 @@
+"""Which streams a consumer reads, and where each begins: what its argument `stream` says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from penstock.consumer.stream_reading import ConsumedStream
+from penstock.core.leases.lease_keys import keyed_start
+from penstock.core.position import Position
+from penstock.core.shard import StreamSummary
+from penstock.core.starting import StartingPosition, check_has_come, parse_starting
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import OptionError, UsageError
+from penstock.runtime.consumer_registration import ConsumerRegistration
+
+Start: TypeAlias = str | Position | StartingPosition
+StreamArgument: TypeAlias = str | Sequence[str] | Mapping[str, Start]
+
+_KCL_ID: Final = re.compile(r"(?P<account>[0-9]+):(?P<name>[^:]+):(?P<epoch>[0-9]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStream:
+    """A stream as the user named it.
+
+    Args:
+        name: Name or ARN.
+        start: Where its shards begin when they are read for the first time.
+        given: How the user wrote that, for messages.
+        kcl_id: The id that Java workers give it, where the user named it so; None: it follows from the stream itself.
+    """
+
+    name: str
+    start: StartingPosition
+    given: str
+    kcl_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumedStreams:
+    """What a consumer reads.
+
+    Args:
+        streams: At least one.
+        are_several: Whether the lease table is one of several streams, though only one may be named now.
+    """
+
+    streams: tuple[NamedStream, ...]
+    are_several: bool
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Name or ARN of each."""
+        return tuple(stream.name for stream in self.streams)
+
+    def check_starts(self, now_ms: int) -> None:
+        """Make sure that no stream starts at a moment to come.
+
+        Raises:
+            PositionError: One does.
+        """
+        for stream in self.streams:
+            check_has_come(stream.start, now_ms, stream.given)
+
+    def describe(
+        self,
+        fetch_summary: Callable[[str], StreamSummary],
+        register: Callable[[str], ConsumerRegistration | None],
+    ) -> list[ConsumedStream]:
+        """Ask the service for every stream.
+
+        Args:
+            fetch_summary: Describes a stream.
+            register: Returns the registered consumer of the stream with an ARN; None where none is used.
+
+        Raises:
+            NotFound, AccessDenied: A stream cannot be used.
+            UsageError: Two names mean one stream, or an id does not fit its stream.
+        """
+        found: dict[str, ConsumedStream] = {}
+        for stream in self.streams:
+            summary = fetch_summary(stream.name)
+            identity = StreamIdentity(summary.arn, summary.created_ms)
+            stream_id = _id_of(stream, identity) if self.are_several else ""
+            twin = found.get(stream_id)
+            if twin is not None:
+                raise UsageError(f"stream {twin.name} and stream {stream.name} are the same: name it once")
+            found[stream_id] = ConsumedStream(
+                name=stream.name,
+                start=keyed_start(stream_id, stream.start),
+                stream_id=stream_id,
+                identity=identity,
+                retention_s=summary.retention_ms / 1000,
+                registration=register(summary.arn),
+            )
+        return list(found.values())
+
+
+def _id_of(stream: NamedStream, identity: StreamIdentity) -> str:
+    if stream.kcl_id is None:
+        return identity.stream_id
+    own = identity.stream_id.rpartition(":")[0]
+    if stream.kcl_id.rpartition(":")[0] != own:
+        raise UsageError(
+            f"stream {stream.kcl_id}: the stream {stream.name} is {identity.arn}, so its id begins with {own}"
+        )
+    return stream.kcl_id
+
+
+def parse_start(start: Start, option: str) -> StartingPosition:
+    """Return a starting position as a value.
+
+    Raises:
+        PositionError: None of the accepted forms.
+        OptionError: A place in one shard, which says nothing for the others.
+    """
+    if isinstance(start, str):
+        return parse_starting(start, option)
+    if isinstance(start, Position):
+        start = StartingPosition(default=start)
+    if start.default.is_in_shard:
+        raise OptionError(
+            f"{option}={start.default} is a place in one shard; give "
+            'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
+        )
+    return start
+
+
+def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedStreams:
+    """Return which streams are meant.
+
+    Args:
+        given: A name or ARN; several of them; or several with a starting position for each. One of several may also be
+            named by the id that Java workers give it, `account:stream:epoch`.
+        starting_position: Where streams begin that do not say.
+
+    Raises:
+        UsageError: None is named, or one twice.
+        OptionError: A starting position is none, or names shards for several streams at once.
+    """
+    if isinstance(given, str):
+        return ConsumedStreams((_named(given, starting_position),), are_several=False)
+    if not given or not all(isinstance(name, str) and name for name in given):
+        raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
+    if len(set(given)) < len(given):
+        raise UsageError(f"stream={given!r}: each stream is to be named once")
+    if isinstance(given, Mapping):
+        streams = tuple(_named(name, start, f"stream {name}: ") for name, start in given.items())
+        return ConsumedStreams(streams, are_several=True)
+    streams = tuple(_named(name, starting_position) for name in given)
+    if streams[0].start.by_shard:
+        raise OptionError(
+            f"starting_position={starting_position!r} names shards, and several streams are read, whose shards have the same "
+            'names: give each stream its own position, stream={"orders": ..., "payments": ...}'
+        )
+    return ConsumedStreams(streams, are_several=True)
+
+
+def _named(name: str, start: Start, where: str = "") -> NamedStream:
+    match = _KCL_ID.fullmatch(name)
+    parsed = parse_start(start, f"{where}starting_position")
+    given = f"{where}starting_position={start!r}"
+    if match is None:
+        return NamedStream(name, parsed, given)
+    return NamedStream(match["name"], parsed, given, name)
