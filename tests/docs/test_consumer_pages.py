@@ -40,6 +40,7 @@ class MyRecordProcessor:
 def kinesis():
     with LocalKinesis() as server:
         server.create_stream("orders", shards=4)
+        server.create_stream("returns", shards=1)
         yield server
 
 

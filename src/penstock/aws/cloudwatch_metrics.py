@@ -157,7 +157,12 @@ class CloudWatchMetrics(PeriodicReports):
 
 
 _Key = tuple[str, tuple[tuple[str, str], ...]]
-_DIMENSIONS: Final = {"shard": "ShardId", "reason": "Reason", "worker": "WorkerIdentifier"}
+_DIMENSIONS: Final = {
+    "shard": "ShardId",
+    "stream": "StreamName",
+    "reason": "Reason",
+    "worker": "WorkerIdentifier",
+}
 
 
 def _unit_of(name: str) -> str:
