@@ -32,7 +32,7 @@ def _decode(key: str, title: str, streams: Streams, aim: Aim, text: str) -> Row:
         ),
         aims=(aim,),
         streams=streams,
-        budget_s=22,
+        budget_s=10,
         is_quick=key == "decode-1k",
         has_input=True,
         takes_turn=False,
@@ -112,7 +112,8 @@ def _backlog(key: str, title: str, streams: Streams, budget_s: float, *, is_quic
             "What a query costs before its first record and per batch is the same at any size, so small backlogs cost more per "
             "GB. Per record it is decoding, the copy from the Python worker to the JVM through a socket, and Spark's copy from "
             "Arrow to rows. Compare with the row *bytes to Arrow*, and with the bytes alone: those are fetched over one "
-            "connection by one process, and nothing looks into them."
+            "connection by one process, and nothing looks into them. The server has no quotas here, so Penstock's source runs with "
+            "`fetchInterval=0s`; by default it keeps to the service's 2 MiB per second and shard, as in the row with quotas."
         ),
     )
 
@@ -226,12 +227,12 @@ def _planning(shards: int, limit_s: float | None, turns: int) -> Row:
     )
 
 
-PLANNING = (_planning(10, None, 1), _planning(100, None, 2), _planning(1000, 0.3, 2))
+PLANNING = (_planning(10, None, 1), _planning(100, None, 2), _planning(1000, 0.3, 1))
 
 # --- plain Python -----------------------------------------------------------------------------------------------
 
 
-def _consumer(shards: int, record_count: int, *, is_quick: bool = False) -> Row:
+def _consumer(shards: int, record_count: int, *peers: Contender, is_quick: bool = False) -> Row:
     return Row(
         key=f"consumer-{shards}",
         title=f"consumer: {record_count:,} records of 200 B from {shards} shards",
@@ -239,12 +240,7 @@ def _consumer(shards: int, record_count: int, *, is_quick: bool = False) -> Row:
         contenders=(
             Contender("Penstock", ("consumer", "penstock")),
             Contender("boto3 in a loop", ("consumer", "boto3"), packages=("boto3",)),
-            Contender(
-                "async-kinesis",
-                ("consumer", "async-kinesis"),
-                environment="async-kinesis",
-                packages=("async-kinesis",),
-            ),
+            *peers,
         ),
         aims=(Aim("cpu_s_per_million", 5, "boto3 in a loop", is_floor=True, inverse=True),),
         options={"record_count": record_count},
@@ -290,7 +286,17 @@ def _producer(record_count: int) -> Row:
 
 
 PYTHON = (
-    _consumer(8, 100_000, is_quick=True),
+    _consumer(
+        8,
+        100_000,
+        Contender(
+            "async-kinesis",
+            ("consumer", "async-kinesis"),
+            environment="async-kinesis",
+            packages=("async-kinesis",),
+        ),
+        is_quick=True,
+    ),
     _consumer(100, 100_000),
     _producer(40_000),
     Row(

@@ -16,7 +16,7 @@ from typing import Any
 
 from program import Figures, Meter, run
 
-BATCHES = 5
+BATCHES = 3
 
 
 def claim_all(table: Any, offset: Any, number: int) -> None:

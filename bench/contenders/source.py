@@ -5,7 +5,10 @@ from __future__ import annotations
 import http.client
 import json
 import os
+import socket
+import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -40,21 +43,38 @@ def count_query(frame: Any, record_count: int) -> None:
 def penstock(
     stream: str, turn: int, record_count: int, data_bytes: int, quota_bytes_per_s: float = 0.0
 ) -> Figures:
+    # A server without quotas is read without the pace that they ask for, as the others read it.
+    pace = {} if quota_bytes_per_s else {"fetchInterval": "0s"}
     with session() as spark:
         meter = Meter()
-        count_query(kinesis(spark, stream, f"{stream}-{turn}"), record_count)
+        count_query(kinesis(spark, stream, f"{stream}-{turn}", **pace), record_count)
         return figures_of(meter, data_bytes, quota_bytes_per_s)
+
+
+@contextmanager
+def named(host: str, address: str) -> Iterator[str]:
+    """Let a name stand for an address in a JVM that has these options, which can then find no other name."""
+    with tempfile.NamedTemporaryFile("w", prefix="penstock-bench-hosts-") as hosts:
+        hosts.write(f"{address} {host}\n127.0.0.1 localhost {socket.gethostname()}\n")
+        hosts.flush()
+        yield f"-Djdk.net.hosts.file={hosts.name}"
 
 
 def awslabs(stream: str, turn: int, record_count: int, data_bytes: int, jars: str) -> Figures:
     del turn
-    with session(jars, "pyspark.daemon") as spark:
+    endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    # The connector takes the region from the second label of the endpoint's host, whatever `kinesis.region` says.
+    host = f"kinesis.{os.environ['AWS_REGION']}.localhost"
+    with (
+        named(host, endpoint.hostname or "") as java_options,
+        session(jars, "pyspark.daemon", java_options) as spark,
+    ):
         meter = Meter()
         frame = (
             spark.readStream.format("aws-kinesis")
             .option("kinesis.region", os.environ["AWS_REGION"])
             .option("kinesis.streamName", stream)
-            .option("kinesis.endpointUrl", os.environ["AWS_ENDPOINT_URL"])
+            .option("kinesis.endpointUrl", f"{endpoint.scheme}://{host}:{endpoint.port}")
             .option("kinesis.consumerType", "GetRecords")
             .option("kinesis.startingPosition", "TRIM_HORIZON")
             .load()

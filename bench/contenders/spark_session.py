@@ -14,7 +14,7 @@ from program import DEADLINE_S
 
 
 @contextmanager
-def session(jars: str = "", daemon: str = "penstock.spark.daemon") -> Iterator[Any]:
+def session(jars: str = "", daemon: str = "penstock.spark.daemon", java_options: str = "") -> Iterator[Any]:
     """Start Spark with two task slots."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     from pyspark.sql import SparkSession
@@ -30,6 +30,8 @@ def session(jars: str = "", daemon: str = "penstock.spark.daemon") -> Iterator[A
     )
     if jars:
         builder = builder.config("spark.jars", jars)
+    if java_options:
+        builder = builder.config("spark.driver.extraJavaOptions", java_options)
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.range(1000).mapInArrow(lambda batches: batches, "id long").count()
