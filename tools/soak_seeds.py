@@ -109,8 +109,9 @@ def main() -> int:
         except KeyboardInterrupt:
             print(f"stopped; the next run goes on with {read_state(args.state)}")
             return 130
-    per_s = 2 * args.seeds / (time.monotonic() - began_s)
-    print(f"{2 * args.seeds} seeds, {failures} failed, {per_s:.1f} seeds/s; next: {read_state(args.state)}")
+    count = len(KINDS) * args.seeds
+    per_s = count / (time.monotonic() - began_s)
+    print(f"{count} seeds, {failures} failed, {per_s:.1f} seeds/s; next: {read_state(args.state)}")
     return 1 if failures else 0
 
 

@@ -59,7 +59,7 @@ class Mutant:
     Args:
         name: Short.
         had_by: Who had it.
-        seed: The first seed that shows it.
+        seed: A seed that shows it; `tools/mutant_seeds.py` finds one.
         target: The class or module that holds the function.
         function: Its name.
         wrong: What it is swapped for.

@@ -1,44 +1,72 @@
 """What the simulator can find: it finds every bug of a list that libraries of this kind really had, planted one by one."""
 
+import runpy
+from pathlib import Path
+
 import pytest
 
-from penstock.sim.run import run_query_seed, run_seed
+from penstock.sim.run import run_scenario
+from penstock.sim.seed_kinds import DRAW, SeedKind
 from sim.mutants import MUTANTS
-from sim.query_mutants import QUERY_MUTANTS
-from sim.test_many_seeds import QUERIES, WORKERS
+from sim.mutants_by_kind import MUTANTS_BY_KIND
+from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, WORKERS
 
-SEEDS_MAX = 500
+SEARCH = Path(__file__).parents[2] / "tools" / "mutant_seeds.py"
+RUN_ELSEWHERE = {
+    SeedKind.CONSUMERS: WORKERS,
+    SeedKind.QUERIES: QUERIES,
+    SeedKind.KCL3: KCL3,
+    SeedKind.PRODUCERS: PRODUCERS,
+}
+ALL = [(kind, mutant) for kind, mutants in MUTANTS_BY_KIND.items() for mutant in mutants]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_is_found(mutant):
-    # A change of how scenarios are drawn moves the seed: then any one will do.
-    seeds = (mutant.seed, *range(SEEDS_MAX))
+def broken_at(kind, seed):
+    return run_scenario(DRAW[kind](seed)).violation
+
+
+@pytest.mark.parametrize(
+    ("kind", "mutant"), [pytest.param(*each, id=f"{each[0].value}: {each[1].name}") for each in ALL]
+)
+def test_a_planted_bug_is_found_at_its_seed(kind, mutant):
     with mutant.planted():
-        found = next((seed for seed in seeds if run_seed(seed).violation is not None), None)
-    assert found is not None, f"{mutant.name} ({mutant.had_by}) was not found in {SEEDS_MAX} seeds"
+        violation = broken_at(kind, mutant.seed)
+    assert violation is not None, (
+        f"seed {mutant.seed} of {kind.value} no longer shows '{mutant.name}' ({mutant.had_by}): "
+        f'search another with python tools/mutant_seeds.py "{mutant.name}", and write it in its place'
+    )
 
 
-@pytest.mark.parametrize("mutant", QUERY_MUTANTS, ids=lambda mutant: mutant.name)
-def test_a_planted_bug_of_a_query_is_found(mutant):
-    seeds = (mutant.seed, *range(SEEDS_MAX))
-    with mutant.planted():
-        found = next((seed for seed in seeds if run_query_seed(seed).violation is not None), None)
-    assert found is not None, f"{mutant.name} ({mutant.had_by}) was not found in {SEEDS_MAX} seeds"
+@pytest.mark.parametrize("kind", SeedKind, ids=lambda kind: kind.value)
+def test_without_a_planted_bug_the_same_seeds_are_clean(kind):
+    seeds = sorted({mutant.seed for mutant in MUTANTS_BY_KIND[kind]} - set(range(RUN_ELSEWHERE[kind].stop)))
+    assert [seed for seed in seeds if broken_at(kind, seed) is not None] == []
 
 
 def test_there_are_enough_of_them_and_each_says_who_had_it():
-    both = (*MUTANTS, *QUERY_MUTANTS)
-    assert min(len(MUTANTS), len(QUERY_MUTANTS)) >= 15
-    assert all(mutant.had_by for mutant in both)
-    assert len({mutant.name for mutant in both}) == len(both)
+    assert min(len(MUTANTS_BY_KIND[kind]) for kind in (SeedKind.CONSUMERS, SeedKind.QUERIES)) >= 15
+    assert MUTANTS_BY_KIND.keys() == set(SeedKind)
+    assert all(mutant.had_by for _, mutant in ALL)
+    assert len({mutant.name for _, mutant in ALL}) == len(ALL)
 
 
-def test_without_a_planted_bug_the_same_seeds_are_clean():
-    seeds = {mutant.seed for mutant in MUTANTS if mutant.seed >= WORKERS.stop}  # the others are run elsewhere
-    assert [seed for seed in sorted(seeds) if run_seed(seed).violation is not None] == []
+# --- the search for a new seed ------------------------------------------------------------------------------------
 
 
-def test_without_a_planted_bug_the_same_seeds_of_queries_are_clean():
-    seeds = {mutant.seed for mutant in QUERY_MUTANTS if mutant.seed >= QUERIES.stop}
-    assert [seed for seed in sorted(seeds) if run_query_seed(seed).violation is not None] == []
+@pytest.fixture
+def search():
+    return runpy.run_path(str(SEARCH))["main"]
+
+
+def test_the_search_names_the_first_seed_that_shows_a_planted_bug(search, capsys):
+    mutant = next(mutant for mutant in MUTANTS if mutant.name == "end before the children")
+    assert search([mutant.name, "--seeds", "3", "--start", str(mutant.seed)]) == 0
+    assert f"{mutant.name}: seed {mutant.seed} of consumers, S5 at " in capsys.readouterr().out
+
+
+def test_the_search_tells_what_it_did_not_find_and_which_planted_bugs_there_are(search, capsys):
+    name = "a lost lease wakes its reader for ever"
+    assert search([name, "--seeds", "1"]) == 1
+    assert f"{name}: not shown by the seeds of consumers from 0 to 0" in capsys.readouterr().out
+    assert search(["no such bug"]) == 2
+    assert "'silence'" in capsys.readouterr().err

@@ -1,0 +1,19 @@
+"""All planted bugs, by the kind of world whose seeds show them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from penstock.sim.seed_kinds import SeedKind
+from sim.kcl3_mutants import KCL3_MUTANTS
+from sim.mutants import MUTANTS, Mutant
+from sim.producer_mutants import PRODUCER_MUTANTS
+from sim.query_mutants import QUERY_MUTANTS
+
+MUTANTS_BY_KIND: Final[Mapping[SeedKind, tuple[Mutant, ...]]] = {
+    SeedKind.CONSUMERS: MUTANTS,
+    SeedKind.QUERIES: QUERY_MUTANTS,
+    SeedKind.KCL3: KCL3_MUTANTS,
+    SeedKind.PRODUCERS: PRODUCER_MUTANTS,
+}
