@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from penstock.core.leases import kcl3_membership
-from penstock.core.leases.kcl3_fleet import FleetJudge
+from penstock.core.leases.kcl3_fleet import FleetJudge, FleetMode
 from penstock.core.leases.kcl3_membership import Kcl3Membership
+from penstock.sim.kcl3_plan import NATIVE, UPGRADING, WITH_LEADER
 from sim.mutants import Mutant
 
 
@@ -28,6 +31,24 @@ def sees_no_lock(self, rows, now_s, wall_s):
     return False
 
 
+def takes_an_upgrade_for_native(self, rows, now_s, wall_s):
+    """A member that waits for a leader while the others still take their shares."""
+    return JUDGE(self, replace(rows, version=NATIVE) if rows.version == UPGRADING else rows, now_s, wall_s)
+
+
+def never_goes_back(self, rows, now_s, wall_s):
+    """A member that waits for a leader that was rolled back."""
+    stays = self._has_changed and rows.version not in WITH_LEADER
+    return FleetMode.LEADERLESS if stays else JUDGE(self, rows, now_s, wall_s)
+
+
+def reports_only_to_a_leader(version):
+    """A member that holds the others' upgrade up."""
+    return version in WITH_LEADER
+
+
+JUDGE = FleetJudge.judge
+
 KCL3 = "a member of a native KCL 3 fleet"
 
 KCL3_MUTANTS = (
@@ -37,4 +58,16 @@ KCL3_MUTANTS = (
     Mutant("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports", reports_nothing),
     Mutant("a lock of the dead is believed", KCL3, 6, FleetJudge, "_is_led", believes_every_lock),
     Mutant("no leader is seen", KCL3, 4, FleetJudge, "_is_led", sees_no_lock),
+    Mutant(
+        "an upgrade is taken for a native fleet", KCL3, 29, FleetJudge, "judge", takes_an_upgrade_for_native
+    ),
+    Mutant("a fleet never goes back", KCL3, 32, FleetJudge, "judge", never_goes_back),
+    Mutant(
+        "no report before there is a leader",
+        KCL3,
+        2,
+        kcl3_membership,
+        "wants_reports",
+        reports_only_to_a_leader,
+    ),
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from penstock.consumer import unread
+from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import Failure, PutResult
@@ -44,8 +46,25 @@ def lies_anywhere(self, hash_range: HashRange):
     return True
 
 
+def drops_no_aggregate(self, aggregate):
+    """A reader that delivers what its producer sends again to another shard."""
+    return False
+
+
+def drops_every_stray(self, aggregate):
+    """A reader that takes every aggregate for one that its producer sends again."""
+    return True
+
+
+def names_the_key_of_the_aggregate(data, partition_key, counts, rule):
+    """The records of an aggregate come under the key that placed it."""
+    found = USER_RECORDS(data, partition_key, counts, rule)
+    return [(partition_key, hash_key, payload, sub) for _, hash_key, payload, sub in found]
+
+
 NEXT_OF_READY = ShardQueue._next_of_ready
 ON_FAILED_CALL = Batcher.on_failed_call
+USER_RECORDS = unread.user_records
 
 PRODUCER_MUTANTS = (
     Mutant(
@@ -82,5 +101,29 @@ PRODUCER_MUTANTS = (
         PendingRecord,
         "lies_in",
         lies_anywhere,
+    ),
+    Mutant(
+        "what is sent again to another shard is delivered here too",
+        "readers that know no hash ranges",
+        19,
+        MisplacedRule,
+        "drops",
+        drops_no_aggregate,
+    ),
+    Mutant(
+        "every aggregate is taken for a stray one",
+        "KCL 343, kinesis-aggregation 11: aggregates that are dropped",
+        7,
+        MisplacedRule,
+        "drops",
+        drops_every_stray,
+    ),
+    Mutant(
+        "records of an aggregate lose their keys",
+        "readers that take an aggregate for one record",
+        7,
+        unread,
+        "user_records",
+        names_the_key_of_the_aggregate,
     ),
 )

@@ -12,6 +12,7 @@ from penstock.core.position import SHARD_END, TRIM_HORIZON
 from penstock.sim.checker import Broken
 from penstock.sim.history import History
 from penstock.sim.kcl3_checkers import LeftToTheLeader
+from penstock.sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK
 from penstock.sim.run import run_kcl3_seed
 from penstock.sim.seed_kinds import SeedKind, draw_kcl3_scenario
 from penstock.sim.situations import expected, never_met
@@ -63,6 +64,7 @@ TAKE_FREE = ("write", "p#1", Take("s", 1, "p"), Lease("s", counter=1), Lease("s"
 ENDED = Lease("r", checkpoint=SHARD_END)
 END = ("write", "p#1", End("r", 1, "p", SHARD_END), Lease("r", owner="p", counter=1), ENDED)
 LED, LEADERLESS, OWN = (("report", "p#1", "FLEET", mode, None) for mode in ("led", "leaderless", "own"))
+BACK = ("version", ROLLED_BACK)
 UP, LEADS = (0.5, ("up", "p#1")), ("leads", "j#1")
 SEEN = ("write", "w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
 
@@ -85,6 +87,12 @@ SEEN = ("write", "w#1", Take("s", 0, "w"), Lease("s"), OTHERS)
         ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ("leads_no_more", "j#1", "resigned")), (80.0, SEEN)], None),
         ([UP, (1.0, OWN), (2.0, LEADS), (3.0, ("down", "j#1", "crashed")), (80.0, SEEN)], None),
         ([UP, (1.0, OWN), (2.0, LEADS), (50.0, SEEN)], None),
+        ([UP, (1.0, LED), (2.0, BACK), (80.0, SEEN)], "K1"),
+        ([UP, (1.0, LED), (2.0, BACK), (50.0, SEEN)], None),
+        ([UP, (1.0, LED), (2.0, BACK), (40.0, OWN), (80.0, SEEN)], None),
+        ([UP, (1.0, LED), (2.0, ("version", NATIVE_FOR_NOW)), (80.0, SEEN)], None),
+        ([(1.0, ("unready", NATIVE)), (80.0, SEEN)], "K1"),
+        ([(1.0, ("unready", NATIVE)), (6.0, ("version", NATIVE)), (80.0, SEEN)], None),
     ],
 )
 def test_what_is_left_to_the_leader(lines, expected):

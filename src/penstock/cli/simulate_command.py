@@ -44,12 +44,12 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--kcl3",
         action="store_true",
-        help="native fleets of Java KCL 3 workers, one of which leads, with consumers in them",
+        help="fleets of Java KCL 3 workers, one of which leads, with consumers in them; some of the fleets migrate from 2.x",
     )
     parser.add_argument(
         "--producers",
         action="store_true",
-        help="producers, whose calls are refused in part, arrive late and lose their answers",
+        help="producers, whose calls are refused in part, arrive late and lose their answers; with consumers behind some of them",
     )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(

@@ -125,10 +125,10 @@ class OneOwner(Checker):
             return
         if before.reader in self._unanswering or {before.reader, name_of(who)} & self.history.foreign:
             return
-        if (
-            name_of(who) in self.history.leaders
-        ):  # a KCL 3 leader assigns by the owners that it saw, not by the counter
+        if name_of(who) in self.history.leaders:  # it assigns by the owners that it saw, not by the counter
             return
+        if self.history.is_migrating and {before.reader, name_of(who)} & self.history.noteless:
+            return  # in 2.x mode it takes as KCL 2.x does; and where it writes no throughput yet, it is taken for such a one
         if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
@@ -486,6 +486,7 @@ class Suite:
         limits: How many leases a worker holds at most, where it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
         kcl3: Workers of a native KCL 3 fleet.
+        producers: Workers that put records.
     """
 
     def __init__(  # noqa: PLR0917 - what a scenario says of its fleet
@@ -496,9 +497,15 @@ class Suite:
         limits: Mapping[str, int] | None = None,
         foreign: frozenset[str] = frozenset(),
         kcl3: frozenset[str] = frozenset(),
+        producers: frozenset[str] = frozenset(),
     ) -> None:
         self.history = History(
-            options.start.default, retention_ms, dict(limits or {}), foreign, noteless=foreign | kcl3
+            options.start.default,
+            retention_ms,
+            dict(limits or {}),
+            foreign,
+            noteless=foreign | kcl3,
+            producers=producers,
         )
         kinds: dict[type[Checker], None] = dict.fromkeys((*SAFETY, *LIVENESS, *more))
         self.checkers: dict[type[Checker], Checker] = {kind: kind(self.history, options) for kind in kinds}

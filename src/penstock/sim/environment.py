@@ -28,7 +28,6 @@ from penstock.ports.kinesis import RecordPage
 from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock.sim.fibers import Fibers
 from penstock.sim.history import HistoryEntry
-from penstock.sim.kcl3_plan import NATIVE
 from penstock.sim.kcl3_rows import SimKcl3Rows
 from penstock.sim.stream import SimRecord, SimStream
 from penstock.sim.table import SimTable
@@ -72,7 +71,7 @@ class Environment:
         self._heap: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
         self._count = 0
         self.fibers = Fibers()
-        self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else NATIVE)
+        self.kcl3 = SimKcl3Rows(self, None if scenario.kcl3 is None else scenario.kcl3.begins)
         self.subscriptions: dict[tuple[str, str], SimSubscription] = {}
         """The one that was accepted last, by registered consumer and shard."""
         self.met: Counter[str] = Counter()

@@ -90,7 +90,7 @@ class Scenario:
         on_data_loss: What readers of consumers do where records are gone.
         retention_s: How long the stream keeps a record; None is for ever.
         kcl3: The KCL 3 workers of the fleet, or None.
-        producers: The workers are producers, and this is what they put; None where they read.
+        producers: Which workers are producers, and what they put; None where there are none.
         settle_max_s: So long after the faults' end everything must be read and balanced.
     """
 

@@ -56,6 +56,7 @@ class History:
         limits: How many leases a worker holds at most, where it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
         noteless: Workers that note nothing beside the KCL's attributes, the foreign and those of KCL 3.
+        producers: Workers that put records, and have no lease.
     """
 
     start: Position
@@ -63,6 +64,9 @@ class History:
     limits: dict[str, int] = field(default_factory=dict)
     foreign: frozenset[str] = frozenset()
     noteless: frozenset[str] = frozenset()
+    producers: frozenset[str] = frozenset()
+    is_migrating: bool = False
+    """Whether KCL 3 workers take leases as KCL 2.x does, at times."""
     leaders: set[str] = field(default_factory=set)
     """Workers of the KCL that have led a native fleet."""
     now: float = 0.0
@@ -238,7 +242,8 @@ class History:
         self.readers.pop((who, key, epoch), None)
 
     def _on_up(self, who: str) -> None:
-        self.alive.add(who)
+        if name_of(who) not in self.producers:
+            self.alive.add(who)
 
     def _on_down(self, who: str, _how: str) -> None:
         self.alive.discard(who)
@@ -247,6 +252,9 @@ class History:
 
     def _on_leads(self, who: str) -> None:
         self.leaders.add(name_of(who))
+
+    def _on_version(self, _version: str) -> None:
+        self.is_migrating = True
 
     def _on_healed(self) -> None:
         self.healed_s = self.now

@@ -9,12 +9,14 @@ from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import End, RequestHandover, Take
 from penstock.sim.checker import Broken, Checker
 from penstock.sim.history import History, name_of
+from penstock.sim.kcl3_plan import NATIVE, WITH_LEADER
 
 _UNDER_WAY_S: Final = 10.0
 """A write that was begun before its worker knew of a leader has arrived by then, also where it came late."""
 
 _KNOWN_WITHIN_S: Final = 60.0
 """Two looks at what the KCL's workers keep beside the leases."""
+_LED_MODES: Final = frozenset({"led", "leaderless"})
 _TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls take a moment
 
 
@@ -31,6 +33,17 @@ class LeftToTheLeader(Checker):
         self._modes: dict[str, tuple[str, float]] = {}
         self._ended: dict[str, str] = {}
         self._leader: tuple[str, float] | None = None
+        self._version: tuple[str, float] = (NATIVE, 0.0)
+        self._awaited: str | None = None
+
+    def on_version(self, version: str) -> None:
+        """Remember in which state the fleet is, and since when."""
+        self._version = (version, self.history.now)
+        self._awaited = None
+
+    def on_unready(self, version: str) -> None:
+        """Remember what the fleet is not ready for."""
+        self._awaited = version
 
     def on_leads(self, who: str) -> None:
         """Remember who leads, and since when."""
@@ -69,7 +82,13 @@ class LeftToTheLeader(Checker):
             raise Broken(f"{who} moves {write.key} ({what}), which is the leader's to assign")
 
     def at_end(self) -> None:
-        """Whoever has had the time to look knows that somebody leads."""
+        """Whoever has had the time to look knows that somebody leads, or that the fleet has no leader.
+
+        An upgrade is not held up: every owner of a lease reports.
+        """
+        if self._awaited is not None:
+            raise Broken(f"the fleet is {self._version[0]}, and never ready for {self._awaited}")
+        self._judge_version()
         if self._leader is None or self.history.now_s_since(self._leader[1]) < _KNOWN_WITHIN_S:
             return
         for who, (mode, since_s) in self._modes.items():
@@ -81,3 +100,11 @@ class LeftToTheLeader(Checker):
                 and not is_new
             ):
                 raise Broken(f"{self._leader[0]} leads, and {who} knows no leader: {mode}")
+
+    def _judge_version(self) -> None:
+        version, since_s = self._version
+        if version in WITH_LEADER or self.history.now_s_since(since_s) < _KNOWN_WITHIN_S:
+            return
+        for who, (mode, _) in self._modes.items():
+            if who in self.history.alive and name_of(who) not in self.history.noteless and mode in _LED_MODES:
+                raise Broken(f"the fleet is {version}, and {who} waits for a leader: {mode}")

@@ -27,7 +27,7 @@ class SimKcl3Rows:
 
     def __init__(self, world: Environment, version: str | None) -> None:
         self._world = world
-        self._version = version
+        self.version = version
         self.lock: LeaderLock | None = None
         self.stats: dict[str, WorkerStats] = {}
 
@@ -46,7 +46,15 @@ class SimKcl3Rows:
         leader = () if self.lock is None else (self.lock.owner,)
         wanted = self.stats.keys() if workers is None else {*workers, *leader}
         found = tuple(self.stats[name] for name in sorted(wanted) if name in self.stats)
-        return Kcl3Rows(self._version, self.lock, found, has_index=self._version is not None)
+        return Kcl3Rows(self.version, self.lock, found, has_index=self.version is not None)
+
+    def is_ready(self, wall_s: float) -> bool:
+        """Whether every lease has an owner that reports: then an upgrade goes on to the native state."""
+        owners = {row.owner for row in self._world.table.rows.values() if not row.is_ended}
+        return all(
+            owner is not None and owner in self.stats and self.stats[owner].is_fresh(wall_s)
+            for owner in owners
+        )
 
     def serve_report(self, stats: WorkerStats) -> Problem | None:
         """Write a worker's report."""

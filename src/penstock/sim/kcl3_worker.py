@@ -1,7 +1,8 @@
-"""A simulated KCL 3 worker of a native fleet: it follows the leader as Penstock's own members do, and may be the leader.
+"""A simulated KCL 3 worker: in a native fleet it follows the leader as Penstock's own members do, and may be the leader.
 
 Reading, renewing and handing over are the production's coordinator, which is told that somebody always leads: so it takes
-nothing of its own accord. What only KCL 3 does is here: the report, the leader's lock, and the leader's rounds.
+nothing of its own accord. What only KCL 3 does is here: the report, the leader's lock, and the leader's rounds. While the fleet
+is not native, its coordinator is told so, and takes its share by the rule of KCL 2.x.
 
 Source:
     KCL 3.5.1: DynamoDBLockBasedLeaderDecider, LeaseAssignmentManager with LeaseCountBasedLeaseAssignmentDecider, and
@@ -17,12 +18,13 @@ from typing import Any, Final
 from penstock.core.leases.coordinator_effects import LeaveFleet, LookAtFleet, ReportWorker
 from penstock.core.leases.coordinator_events import (
     FleetLeft,
+    FleetNotSeen,
     FleetSeen,
     Problem,
     WorkerReported,
     WriteOutcome,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import tie
 from penstock.core.leases.kcl3_fleet import (
     CPU,
@@ -35,7 +37,7 @@ from penstock.core.leases.kcl3_fleet import (
 from penstock.core.leases.lease import Lease, StopNote
 from penstock.core.leases.lease_writes import Applied
 from penstock.sim.environment import Environment
-from penstock.sim.kcl3_plan import NATIVE
+from penstock.sim.kcl3_plan import WITH_LEADER, WITH_REPORTS, Kcl3Plan
 from penstock.sim.process import SimProcess
 from penstock.sim.worker import UTILISATION, SimWorker
 
@@ -55,7 +57,7 @@ class Kcl3Worker(SimWorker):
         name: Its worker id.
         incarnation: Names it apart from its earlier lives.
         on_gone: Called when it has ended, with how.
-        lock_s: The lease of the leader's lock.
+        plan: What the seed decides about its fleet.
     """
 
     def __init__(
@@ -64,15 +66,19 @@ class Kcl3Worker(SimWorker):
         name: str,
         incarnation: int,
         on_gone: Callable[[SimProcess, str], None],
-        lock_s: float,
+        plan: Kcl3Plan,
     ) -> None:
+        self._plan = plan
         super().__init__(world, name, incarnation, on_gone)
-        self.leadership = Leadership(self, lock_s)
+        self.leadership = Leadership(self, plan.lock_s, is_native=not plan.migrates)
+        self.version: str | None = None if plan.migrates else plan.begins
+        """What the row `Migration3.0` said when this worker looked."""
         self._looks = 0
 
     def coordinator_options(self) -> CoordinatorOptions:
-        """Return how this worker coordinates: it looks for no stream's mark in the rows."""
-        return replace(super().coordinator_options(), stream=None)
+        """Return how this worker coordinates: it looks for no stream's mark in the rows, and may take as KCL 2.x does."""
+        options = replace(super().coordinator_options(), stream=None)
+        return replace(options, policy=BalancePolicy.KCL2) if self._plan.migrates else options
 
     def start(self) -> None:
         """Begin."""
@@ -88,19 +94,38 @@ class Kcl3Worker(SimWorker):
     def _report_itself(self) -> None:
         wall_s = int(self.world.wall_ms() / 1000)
         stats = WorkerStats(self.name, wall_s, {CPU: (UTILISATION,)}, {CPU: 100.0})
-        self.call("report", lambda: self.world.kcl3.serve_report(stats), lambda _answer: None)
+        if self.version in WITH_REPORTS:
+            self.call("report", lambda: self.world.kcl3.serve_report(stats), lambda _answer: None)
         self.later(REPORT_INTERVAL_S / self.clock_rate, self._report_itself)
 
     # --- what its coordinator is told ---------------------------------------------------------------------
 
     def look_at_fleet(self, effect: LookAtFleet) -> None:
-        """Answer that somebody leads, whoever it is."""
+        """Answer in which state the fleet is, and in a native one that somebody leads, whoever it is."""
         del effect
+        if self._plan.migrates:
+            self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
+        else:
+            self.later(0.01, self._tell_fleet)
+
+    def _on_version(self, seen: Kcl3Rows | Problem) -> None:
+        if isinstance(seen, Problem):
+            self.feed(FleetNotSeen(Problem.UNAVAILABLE))  # whatever it is, the KCL asks again
+            return
+        self.version = seen.version
+        self.leadership.follow(is_native=self.version in WITH_LEADER)
+        self._tell_fleet()
+
+    def _tell_fleet(self) -> None:
         self._looks += 1
         wall_s = self.world.wall_ms() / 1000
-        stats = WorkerStats(self.name, int(wall_s))
-        lock = LeaderLock(self.name, str(self._looks), 1e9)
-        self.later(0.01, self.feed, FleetSeen(Kcl3Rows(NATIVE, lock, (stats,), has_index=True), wall_s))
+        rows = Kcl3Rows(self.version)
+        if self.version in WITH_LEADER:
+            stats = WorkerStats(self.name, int(wall_s))
+            rows = Kcl3Rows(
+                self.version, LeaderLock(self.name, str(self._looks), 1e9), (stats,), has_index=True
+            )
+        self.feed(FleetSeen(rows, wall_s))
 
     def report_worker(self, effect: ReportWorker) -> None:
         """Answer at once: this worker reports by itself."""
@@ -146,9 +171,10 @@ class Leadership:
     Args:
         worker: The worker.
         lock_s: The lease of the lock.
+        is_native: Whether the fleet has a leader from the beginning.
     """
 
-    def __init__(self, worker: SimWorker, lock_s: float) -> None:
+    def __init__(self, worker: SimWorker, lock_s: float, *, is_native: bool) -> None:
         self._worker = worker
         self._world = worker.world
         self._lock_s = lock_s
@@ -159,6 +185,7 @@ class Leadership:
         self._writes = 0
         self._rounds = 0
         self._sightings: dict[str, _Sighting] = {}
+        self._is_native = is_native
 
     @property
     def is_leader(self) -> bool:
@@ -169,6 +196,12 @@ class Leadership:
         """Try for the lock, and run the leader's rounds while this worker has it."""
         self._later(self._world.chance.uniform(0.1, 2.0), self._beat)
         self._later(self._round_s, self._run)
+
+    def follow(self, *, is_native: bool) -> None:
+        """Observe whether the fleet has a leader at all: in another state the lock is given up."""
+        self._is_native = is_native
+        if not is_native:
+            self.resign()
 
     def resign(self) -> None:
         """Give the lock up, if this worker has it."""
@@ -189,6 +222,8 @@ class Leadership:
         self._later(self._lock_s / _HEARTBEATS, self._beat)
         if self._held is not None and not self.is_leader:
             self._lose("too late")
+        if not self._is_native:
+            return
         if self._held is not None:
             self._write_lock(self._held)
         else:
@@ -196,7 +231,7 @@ class Leadership:
             self._worker.call("leader lock", lambda: self._world.kcl3.serve_fetch(()), answer)
 
     def _on_looked(self, rows: Kcl3Rows | Problem) -> None:
-        if isinstance(rows, Problem) or self._held is not None:
+        if isinstance(rows, Problem) or self._held is not None or not self._is_native:
             return
         lock, now_s = rows.leader, self._worker.local_s()
         if lock != self._seen:
@@ -210,7 +245,7 @@ class Leadership:
         wanted = LeaderLock(self._worker.name, f"{self._worker.who}/{self._writes}", self._lock_s)
 
         def answer(is_written: bool | Problem) -> None:
-            if is_written is True:
+            if is_written is True and self._is_native:
                 self._on_lock(wanted, began_s)
             elif is_written is False and self._held is not None:
                 self._lose("the lock was taken")

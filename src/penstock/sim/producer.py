@@ -103,6 +103,8 @@ class SimPuts:
         is_read = all(effective_hash_key(key, explicit) in shard.hash_range for key, explicit, _ in found)
         texts = tuple(data.decode() for _, _, data in found)
         world.note("stored", shard.shard_id, numbers[0], texts, is_read)
+        for number in numbers if is_read else ():
+            world.note("put", shard.shard_id, number, world.now_ms())
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
             world.note("astray", texts, is_read)
         if self._happens("entry_unanswered"):

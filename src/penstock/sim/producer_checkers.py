@@ -1,8 +1,11 @@
-"""What a producer promises, as checkers over the history: acknowledged records are there, in order, and rarely twice."""
+"""What a producer promises, as checkers over the history: acknowledged records are there, in order, and rarely twice.
+
+Where consumers read what producers put, all of it reaches a handler, in the order of each key.
+"""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.sim.checker import Broken, Checker
@@ -118,6 +121,55 @@ class RarelyTwice(Checker):
                     f"{number} of {key} holds {text} for the {self._seen[text]}. time, and {self._allowed[text]} "
                     "calls without an answer explain it"
                 )
+
+
+class ArrivesInOrder(Checker):
+    """P4: what readers see of a producer's records reaches a handler under its key, and each key's records in their order.
+
+    A handler gets a record again after a failure or a change of hands; the first time counts.
+    """
+
+    invariant = "P4"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._key_of: dict[str, str] = {}
+        self._waiting: dict[str, deque[str]] = {}
+        self._seen: set[str] = set()
+        self._arrived: set[str] = set()
+
+    def on_added(self, text: str, key: str) -> None:
+        """Remember a record's key."""
+        self._key_of[text] = key
+
+    def on_stored(self, _key: str, _number: int, texts: tuple[str, ...], is_read: bool) -> None:
+        """Remember what is to arrive, in the order in which readers first see it."""
+        for text in texts if is_read else ():
+            if text not in self._seen:
+                self._seen.add(text)
+                self._waiting.setdefault(self._key_of[text], deque()).append(text)
+
+    def on_handed(self, who: str, shard: str, _epoch: int, records: tuple[tuple[str, str], ...]) -> None:
+        """Compare what a handler is given with what must come first."""
+        for text, key in records:
+            if self._key_of.get(text) != key:
+                raise Broken(
+                    f"{who} is given {text} of {shard} under key {key}, put under {self._key_of.get(text)}"
+                )
+            if text in self._arrived:
+                continue
+            waiting = self._waiting.get(key)
+            if not waiting or waiting[0] != text:
+                first = waiting[0] if waiting else "nothing"
+                raise Broken(f"{who} is given {text} of {shard}, and {first} of its key comes next")
+            waiting.popleft()
+            self._arrived.add(text)
+
+    def at_end(self) -> None:
+        """Nothing is left on its way."""
+        for key, waiting in self._waiting.items():
+            if waiting:
+                raise Broken(f"{waiting[0]} of key {key} was stored, and no handler was given it")
 
 
 PRODUCERS = (AcknowledgedIsThere, KeysInOrder, RarelyTwice)

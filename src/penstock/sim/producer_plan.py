@@ -12,6 +12,7 @@ class ProducerPlan:
     """Rates: likelihoods in [0, 1] per call, or per entry where the name says so.
 
     Args:
+        workers: The workers that are producers. Any others are consumers of what they put.
         settings: How the producers' batchers work.
         sender_count: Requests of one producer that may be in flight at once.
         key_count: Partition keys of one producer.
@@ -26,6 +27,7 @@ class ProducerPlan:
         entry_unanswered: The entry is stored, and the answer does not speak of it.
     """
 
+    workers: frozenset[str] = frozenset()
     settings: BatcherSettings = field(default_factory=BatcherSettings)
     sender_count: int = 2
     key_count: int = 5

@@ -1,4 +1,7 @@
-"""A world of producers: they put into a stream that is resharded, through calls that fail in every way."""
+"""A world of producers: they put into a stream that is resharded, through calls that fail in every way.
+
+In some worlds consumers read what they put.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from penstock.sim.world import World
 
 
 class ProducerWorld(World):
-    """One run of one scenario with producers: its workers are all of them."""
+    """One run of one scenario with producers, and perhaps with consumers."""
 
     def __init__(
         self, scenario: Scenario, plan: ProducerPlan, listener: Callable[[HistoryEntry], None]
@@ -23,7 +26,9 @@ class ProducerWorld(World):
         self._puts = SimPuts(self, plan)
 
     def make_worker(self, name: str) -> SimProcess:
-        """Return a new producer of this name, not begun yet."""
+        """Return a new producer or consumer of this name, not begun yet."""
+        if name not in self._plan.workers:
+            return super().make_worker(name)
         return SimProducer(
             self,
             name,
@@ -35,4 +40,6 @@ class ProducerWorld(World):
 
     def is_done(self) -> bool:
         """Whether every record is settled."""
-        return all(worker.is_done for worker in self.workers.values() if isinstance(worker, SimProducer))
+        return super().is_done() and all(
+            worker.is_done for worker in self.workers.values() if isinstance(worker, SimProducer)
+        )

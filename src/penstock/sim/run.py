@@ -16,7 +16,8 @@ from penstock.sim.faults import Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.history import HistoryEntry
 from penstock.sim.kcl3_checkers import LeftToTheLeader
 from penstock.sim.loss_checkers import LossesTold, OnlyFailuresAreGivenUp
-from penstock.sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, RarelyTwice
+from penstock.sim.producer_checkers import PRODUCERS, AcknowledgedIsThere, ArrivesInOrder, RarelyTwice
+from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.producer_world import ProducerWorld
 from penstock.sim.query_checkers import QUERIES, OnceEach
 from penstock.sim.query_loss_checkers import QueryLossesTold
@@ -66,9 +67,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
     if scenario.queries:
         more = (*QUERIES, QueryLossesTold)
     elif scenario.producers is not None:
-        more = (
-            PRODUCERS if scenario.producers.settings.keeps_key_order else (AcknowledgedIsThere, RarelyTwice)
-        )
+        more = _producer_checkers(scenario, scenario.producers, more)
     elif scenario.kcl3 is not None:
         more = (*more, LeftToTheLeader)
     suite = Suite(
@@ -78,15 +77,23 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         dict(scenario.limits),
         scenario.foreign,
         frozenset() if scenario.kcl3 is None else scenario.kcl3.workers,
+        frozenset() if scenario.producers is None else scenario.producers.workers,
     )
     world = _open_world(scenario, suite.see)
     try:
         with _silence():
-            if isinstance(world, ProducerWorld):
+            if isinstance(world, ProducerWorld) and not scenario.with_readers:
                 return _judge_producers(world, suite)
             return _judge(world, suite)
     finally:
         world.close()
+
+
+def _producer_checkers(
+    scenario: Scenario, plan: ProducerPlan, of_consumers: tuple[type[Checker], ...]
+) -> tuple[type[Checker], ...]:
+    kinds = PRODUCERS if plan.settings.keeps_key_order else (AcknowledgedIsThere, RarelyTwice)
+    return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
 
 
 def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
@@ -119,7 +126,7 @@ def _judge(world: World, suite: Suite) -> SeedResult:
         world.heal()
         while suite.violation is None and world.now < healed_s + scenario.settle_max_s:
             _run_until(world, suite, world.now + _STEP_S)
-            if suite.is_settled():
+            if world.is_done() and suite.is_settled():
                 break
     settled_s = world.now - healed_s
     if suite.violation is None:
@@ -130,6 +137,8 @@ def _judge(world: World, suite: Suite) -> SeedResult:
         suite.finish()
     if scenario.kcl3 is not None:
         suite.finish((LeftToTheLeader,))
+    if scenario.producers is not None:
+        suite.finish((AcknowledgedIsThere, ArrivesInOrder))
     if suite.violation is None and scenario.with_readers and scenario.records_per_s:
         world.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)

@@ -9,10 +9,17 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy
+from penstock.core.position import TRIM_HORIZON
+from penstock.core.starting import StartingPosition
 from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock.sim.faults import SETTLE_MAX_S, FaultPlan, Scenario, draw_query_scenario, draw_scenario
-from penstock.sim.kcl3_plan import Kcl3Plan
+from penstock.sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK, UPGRADING, Kcl3Plan
 from penstock.sim.producer_plan import ProducerPlan
+
+_MIGRATING_SEEDS: Final = 2
+"""Of three seeds of KCL 3 fleets this one migrates."""
+_READ_SEEDS: Final = 3
+"""Of four seeds of producers this one has consumers."""
 
 
 class SeedKind(Enum):
@@ -25,7 +32,10 @@ class SeedKind(Enum):
 
 
 def draw_kcl3_scenario(seed: int) -> Scenario:
-    """Draw a seed's native KCL 3 fleet, with workers of Penstock's in it; everything else as for consumers alone."""
+    """Draw a seed's KCL 3 fleet with workers of Penstock's in it; everything else as for consumers alone.
+
+    Two of three fleets are native, the others migrate.
+    """
     drawn = draw_scenario(seed)
     chance = random.Random(f"kcl3 {seed}")
     java, own = chance.choice(((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)))
@@ -37,6 +47,13 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
         leader_deaths_per_min=chance.uniform(0.3, 2.0) if chance.random() < 0.5 else 0.0,
         leader_moves_per_min=chance.uniform(0.3, 2.0) if chance.random() < 0.4 else 0.0,
     )
+    # In some seeds the KCL's workers are retired, and the others must notice that nobody leads any more.
+    leavers = plan.workers if chance.random() < 0.25 else frozenset[str]()
+    safety_s = chance.choice((100.0, 150.0, 200.0))
+    if seed % 3 == _MIGRATING_SEEDS:
+        plan = _draw_migration(plan, chance)
+        leavers = frozenset()
+        safety_s = 200.0
     options = replace(
         drawn.options,
         policy=BalancePolicy.EVEN,
@@ -53,17 +70,36 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
         faults=replace(drawn.faults, table_drops_per_min=0.0, rows_of_others=0.0),
         foreign=frozenset(),
         limits=(),
-        # In some seeds the KCL's workers are retired, and the others must notice that nobody leads any more.
-        leavers=plan.workers if chance.random() < 0.25 else frozenset(),
-        safety_s=chance.choice((100.0, 150.0, 200.0)),
+        leavers=leavers,
+        safety_s=safety_s,
         quiet_rounds=min(drawn.quiet_rounds, 8),
         kcl3=plan,
         settle_max_s=2 * SETTLE_MAX_S + lock_s,
     )
 
 
+def _draw_migration(plan: Kcl3Plan, chance: random.Random) -> Kcl3Plan:
+    """Let the fleet go on from the KCL's 2.x mode to a leader, and perhaps back, and perhaps on once more."""
+    begins, *later = chance.choice(
+        (
+            (UPGRADING,),
+            (UPGRADING, NATIVE_FOR_NOW),
+            (UPGRADING, NATIVE_FOR_NOW, NATIVE),
+            (UPGRADING, NATIVE_FOR_NOW, ROLLED_BACK),
+            (ROLLED_BACK, UPGRADING, NATIVE_FOR_NOW),
+            (NATIVE_FOR_NOW, ROLLED_BACK, UPGRADING, NATIVE_FOR_NOW),
+        )
+    )
+    at_s = 0.0
+    changes = []
+    for version in later:
+        at_s += chance.uniform(30.0, 60.0)
+        changes.append((at_s, version))
+    return replace(plan, begins=begins, changes=tuple(changes))
+
+
 def draw_producer_scenario(seed: int) -> Scenario:
-    """Draw a seed's producers; their processes and the stream as for consumers."""
+    """Draw a seed's producers, with consumers of what they put in a quarter of the seeds; the rest as for consumers alone."""
     drawn = draw_scenario(seed)
     chance = random.Random(f"producers {seed}")
 
@@ -92,6 +128,12 @@ def draw_producer_scenario(seed: int) -> Scenario:
         entry_failed=some(0.4, 0.2),
         entry_unanswered=some(0.2, 0.1),
     )
+    denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0
+    names = tuple(f"p{index}" for index in range(chance.choice((1, 2, 3))))
+    plan = replace(plan, workers=frozenset(names))
+    safety_s = chance.choice((40.0, 80.0))
+    if seed % 4 == _READ_SEEDS:
+        return _with_consumers(drawn, plan, safety_s + 40.0)
     drawn_faults = drawn.faults
     faults = FaultPlan(
         crashes_per_min=drawn_faults.crashes_per_min,
@@ -102,20 +144,48 @@ def draw_producer_scenario(seed: int) -> Scenario:
         stream_throttle=drawn_faults.stream_throttle,
         bad_listing=drawn_faults.bad_listing,
         reshards_per_min=2 * drawn_faults.reshards_per_min,
-        denials_per_min=chance.uniform(0.3, 1.5) if chance.random() < 0.2 else 0.0,
+        denials_per_min=denials_per_min,
         latency_max_s=drawn_faults.latency_max_s,
     )
     return Scenario(
         seed=seed,
-        workers=tuple(f"p{index}" for index in range(chance.choice((1, 2, 3)))),
+        workers=names,
         shard_count=drawn.shard_count,
         options=drawn.options,
         faults=faults,
-        safety_s=chance.choice((40.0, 80.0)),
+        safety_s=safety_s,
         records_per_s=0.0,
         with_readers=False,
         producers=plan,
         settle_max_s=SETTLE_MAX_S,
+    )
+
+
+def _with_consumers(drawn: Scenario, plan: ProducerPlan, safety_s: float) -> Scenario:
+    """Let the fleet of consumers that a seed draws read what its producers put, from the first record on."""
+    # What deletes rows or records excuses readers from the order that is asked for here.
+    faults = replace(
+        drawn.faults,
+        reshards_per_min=max(1.0, drawn.faults.reshards_per_min),
+        row_deletions_per_min=0.0,
+        table_drops_per_min=0.0,
+        rows_of_others=0.0,
+        quiet_streams_per_min=0.0,
+    )
+    policy = BalancePolicy.EVEN if drawn.foreign else drawn.options.policy
+    return replace(
+        drawn,
+        workers=(*sorted(plan.workers), *drawn.workers),
+        options=replace(drawn.options, policy=policy, start=StartingPosition(default=TRIM_HORIZON)),
+        faults=faults,
+        safety_s=safety_s,
+        quiet_rounds=min(drawn.quiet_rounds, 6),
+        records_per_s=0.0,
+        foreign=frozenset(),
+        leavers=frozenset(),
+        limits=(),
+        retention_s=None,
+        producers=plan,
     )
 
 

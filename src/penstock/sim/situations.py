@@ -18,7 +18,7 @@ from penstock.core.leases.lease_writes import Refusal, Release, Take
 from penstock.core.position import Position
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
-from penstock.sim.kcl3_plan import Kcl3Plan
+from penstock.sim.kcl3_plan import UPGRADING, WITH_LEADER, Kcl3Plan
 from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.query_plan import QueryPlan
 from penstock.sim.seed_kinds import SeedKind
@@ -75,6 +75,9 @@ _ASKED: Final = "situation: the leader asks for a lease"
 _FORCED: Final = "situation: the leader assigns what was not handed over"
 _TO_PENSTOCK: Final = "situation: a KCL 3 worker hands a lease to a Penstock worker"
 _TO_KCL: Final = "situation: a Penstock worker hands a lease to a KCL 3 worker"
+_UPGRADED: Final = "situation: a fleet goes on from the KCL's 2.x mode to a leader"
+_ROLLED_BACK: Final = "situation: a fleet with a leader goes back to the KCL's 2.x mode"
+_TAKEN_AS_2X: Final = "situation: a KCL 3 worker in 2.x mode takes a lease from a Penstock worker"
 _LEADERLESS_TAKE: Final = "situation: a Penstock worker takes a free lease while nobody leads"
 _SITUATIONS_OF_KCL3: Final = (
     _LEADS,
@@ -86,6 +89,9 @@ _SITUATIONS_OF_KCL3: Final = (
     _TO_PENSTOCK,
     _TO_KCL,
     _LEADERLESS_TAKE,
+    _UPGRADED,
+    _ROLLED_BACK,
+    _TAKEN_AS_2X,
 )
 _BY_LEADER: Final = {"leader assigns": _ASSIGNED, "leader asks": _ASKED, "leader forces": _FORCED}
 _NOT_OF_KCL3: Final = frozenset({"fault: table_drops_per_min", "fault: rows_of_others"})
@@ -93,7 +99,9 @@ _TWICE: Final = "situation: a record is stored twice"
 _ASTRAY: Final = "situation: another shard takes an aggregate, and its readers see it"
 _DROPPED: Final = "situation: another shard takes an aggregate, and its readers drop it"
 _ABANDONED: Final = "situation: a record comes whose producer has crashed"
-_SITUATIONS_OF_PRODUCERS: Final = (_TWICE, _ASTRAY, _DROPPED, _ABANDONED)
+_KEY_MOVED: Final = "situation: the handler of another shard goes on with a key"
+_COPY_HANDED: Final = "situation: a handler gets a record again, from another place of the stream"
+_SITUATIONS_OF_PRODUCERS: Final = (_TWICE, _ASTRAY, _DROPPED, _ABANDONED, _KEY_MOVED, _COPY_HANDED)
 _OF_PUTS: Final = ("put_", "entry_")
 _FAULTS_OF_PRODUCERS: Final = (
     "crashes_per_min",
@@ -156,7 +164,7 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
     if kind is SeedKind.KCL3:
         known = [fault for fault in known if fault not in _NOT_OF_KCL3]
         of_fleet = [f"fault: {each.name}" for each in fields(Kcl3Plan) if each.name.endswith("_per_min")]
-        modes = [f"fleet: {mode.name}" for mode in (FleetMode.OWN, FleetMode.LED, FleetMode.LEADERLESS)]
+        modes = [f"fleet: {mode.name}" for mode in FleetMode]
         return (*known, *of_fleet, *modes, *_SITUATIONS_OF_KCL3)
     if kind is SeedKind.CONSUMERS:
         return (*known, *(f"refusal: {reason.name}" for reason in _OF_ALL), *_SITUATIONS_OF_CONSUMERS)
@@ -206,6 +214,10 @@ class Situations:
         self._seen: set[str] = set()
         self._crashed: set[str] = set()
         self._modes: dict[str, str] = {}
+        self._version = "" if scenario.kcl3 is None else scenario.kcl3.begins
+        self._numbers: tuple[int, ...] = ()
+        self._shard_of: dict[str, str] = {}
+        self._number_of: dict[str, int] = {}
 
     def see(self, entry: HistoryEntry) -> None:
         """Look at one line."""
@@ -264,6 +276,11 @@ class Situations:
     def _on_led(self, _now: float, _who: str, what: str, _key: str, _reader: str | None, _to: str) -> None:
         self._met[_BY_LEADER[what]] += 1
 
+    def _on_version(self, _now: float, version: str) -> None:
+        self._met[_UPGRADED] += self._version == UPGRADING and version in WITH_LEADER
+        self._met[_ROLLED_BACK] += self._version in WITH_LEADER and version not in WITH_LEADER
+        self._version = version
+
     def _on_report(self, _now: float, who: str, topic: str, reason: str, _key: str | None) -> None:
         if topic == "FLEET" and name_of(who) not in self._kcl3:
             self._modes[who] = reason
@@ -277,12 +294,26 @@ class Situations:
             self._met[_TO_KCL] += pair == (False, True)
         if isinstance(write, Take) and before.reader is None and write.worker == name_of(who):
             self._met[_LEADERLESS_TAKE] += self._modes.get(who) == "leaderless"
+        if isinstance(write, Take) and write.worker == name_of(who) and before.reader is not None:
+            is_taken = name_of(who) in self._kcl3 and before.reader not in self._kcl3
+            self._met[_TAKEN_AS_2X] += is_taken and self._version not in WITH_LEADER
 
     def _on_stored(self, _now: float, _key: str, _number: int, texts: tuple[str, ...], is_read: bool) -> None:
         if is_read:
             self._met[_TWICE] += len(self._seen.intersection(texts))
             self._seen.update(texts)
         self._met[_ABANDONED] += texts[0].partition(":")[0] in self._crashed
+
+    def _on_deliver(self, _now: float, _who: str, _key: str, _epoch: int, numbers: tuple[int, ...]) -> None:
+        self._numbers = numbers
+
+    _on_redeliver = _on_deliver
+
+    def _on_handed(self, _now: float, _who: str, shard: str, _epoch: int, records: Any) -> None:
+        for (text, key), number in zip(records, self._numbers, strict=False):
+            self._met[_KEY_MOVED] += self._shard_of.get(key, shard) != shard
+            self._shard_of[key] = shard
+            self._met[_COPY_HANDED] += self._number_of.setdefault(text, number) != number
 
     def _on_astray(self, _now: float, _texts: tuple[str, ...], is_read: bool) -> None:
         self._met[_ASTRAY if is_read else _DROPPED] += 1

@@ -36,6 +36,7 @@ _OF_EVERYBODY: Final = frozenset(
         "copied",
         "leads",
         "leads_no_more",
+        "version",
     }
 )
 """What concerns every shard."""
@@ -119,7 +120,12 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     ),
     "unanswered": lambda texts: f"nobody answers for {', '.join(texts)}",
     "sent": lambda who, texts: f"{who} sends {', '.join(texts)}",
+    "handed": lambda who, key, _epoch, records: (
+        f"the handler of {who} gets {', '.join(text for text, _ in records)} of {key}"
+    ),
     "given_up": lambda who, texts, why: f"{who} gives {', '.join(texts)} up: {why}",
+    "version": lambda version: f"the row Migration3.0 says {version}",
+    "unready": lambda version: f"the fleet is not ready for {version}",
     "leads": lambda who: f"{who} becomes the leader",
     "leads_no_more": lambda who, why: f"{who} leads no more: {why}",
     "led": lambda who, what, key, reader, to: (

@@ -17,11 +17,14 @@ from penstock.core.position import TRIM_HORIZON
 from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
+from penstock.sim.kcl3_plan import UPGRADING, WITH_LEADER
 from penstock.sim.kcl3_worker import Kcl3Worker
 from penstock.sim.process import SimProcess
 from penstock.sim.worker import SimWorker
 
 _SHARDS_MAX: Final = 14
+_MIGRATION_LOOK_S: Final = 5.0
+"""The KCL looks every minute whether its fleet is ready, and waits until it has been so for ten."""
 
 
 class World(Environment):
@@ -33,6 +36,7 @@ class World(Environment):
         self._incarnations: dict[str, int] = {}
         self._quiet_until = 0.0
         self._left: set[str] = set()
+        self._versions = [] if scenario.kcl3 is None else list(scenario.kcl3.changes)
         self.table.foreign = set(scenario.foreign)
         if scenario.kcl3 is not None:
             self.table.foreign |= scenario.kcl3.workers
@@ -57,6 +61,9 @@ class World(Environment):
             self._recur(rate, action)
         if self.scenario.records_per_s:
             self._recur_puts()
+        if self.scenario.kcl3 is not None and self.scenario.kcl3.migrates:
+            self.note("version", self.kcl3.version)
+            self._migrate()
         self._trim()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
@@ -204,13 +211,17 @@ class World(Environment):
         """Return a new process of this name, not begun yet."""
         incarnation, plan = self.next_incarnation(name), self.scenario.kcl3
         if plan is not None and name in plan.workers:
-            return Kcl3Worker(self, name, incarnation, self.on_worker_gone, plan.lock_s)
+            return Kcl3Worker(self, name, incarnation, self.on_worker_gone, plan)
         return SimWorker(self, name, incarnation, self.on_worker_gone)
 
     def next_incarnation(self, name: str) -> int:
         """Return the number of the next life under a name."""
         self._incarnations[name] = self._incarnations.get(name, 0) + 1
         return self._incarnations[name]
+
+    def is_done(self) -> bool:
+        """Whether nothing of the plan is left to happen."""
+        return not self._versions
 
     def close(self) -> None:
         """Leave nothing behind."""
@@ -268,6 +279,21 @@ class World(Environment):
         if leader is not None:
             self.met["fault: leader_moves_per_min"] += 1
             leader.leadership.resign()
+
+    def _migrate(self) -> None:
+        """Let the row `Migration3.0` say what comes next, once its time has come and the fleet is ready for it."""
+        if not self._versions:
+            return
+        at_s, version = self._versions[0]
+        is_upgrade = version in WITH_LEADER and self.kcl3.version == UPGRADING
+        is_ready = not is_upgrade or self.kcl3.is_ready(self.wall_ms() / 1000)
+        if self.now >= at_s and is_ready:
+            self.kcl3.version = version
+            self.note("version", version)
+            del self._versions[0]
+        elif self.now >= at_s:
+            self.note("unready", version)
+        self.schedule(self.now + _MIGRATION_LOOK_S, self._migrate)
 
     def _jump_wall(self) -> None:
         self.wall_offset_ms = self.chance.randint(-3_600_000, 3_600_000)
