@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
     from penstock.cli.lease_backup import apply_reset, write_backup
+    from penstock.cli.lease_streams import choose_stream
     from penstock.core.leases.lease_reset import plan_reset
     from penstock.core.position import Sentinel
     from penstock.core.starting import parse_starting, pin_latest
@@ -110,7 +111,10 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
         )
     now = datetime.now(UTC)
     position = pin_latest(start.default, int(now.timestamp() * 1000))
-    plan = plan_reset(leases, position, *_fetch_lineage(args, position))
+    chosen, stream_id = leases, ""
+    if args.stream is not None:
+        stream_id, chosen = choose_stream(leases, args.stream)
+    plan = plan_reset(chosen, position, *_fetch_lineage(args, stream_id, position))
     name = re.sub(r"[^\w.-]", "_", args.application)
     path = args.backup or Path(f"{name}-leases-{now.strftime('%Y%m%dT%H%M%SZ')}.json")
     write_backup(path, table.name, now.isoformat(), leases)
@@ -125,22 +129,29 @@ def _reset(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> N
 
 
 def _fetch_lineage(
-    args: argparse.Namespace, position: Position
+    args: argparse.Namespace, stream_id: str, position: Position
 ) -> tuple[tuple[Shard, ...] | None, frozenset[str]]:
     """List the stream's shards, where it is named, and which of them were open at the position's moment."""
+    from penstock.core.leases.lease_keys import keyed_shard, stream_name_of
     from penstock.core.position import Sentinel
     from penstock.ports.kinesis import ShardFilter
 
     if args.stream is None:
         return None, frozenset()
     kinesis = open_kinesis(args)
-    shards = kinesis.fetch_shards(args.stream).shards
+    stream = stream_name_of(stream_id) if args.stream == stream_id else args.stream
+
+    def fetch(shard_filter: ShardFilter | None = None) -> tuple[Shard, ...]:
+        listed = kinesis.fetch_shards(stream, shard_filter).shards
+        return tuple(keyed_shard(stream_id, shard) for shard in listed)
+
+    shards = fetch()
     if position.sentinel is Sentinel.TRIM_HORIZON:
         return shards, frozenset()
     if position.sentinel is Sentinel.LATEST:
         return shards, frozenset(shard.shard_id for shard in shards if shard.is_open)
     at = ShardFilter("AT_TIMESTAMP", position.timestamp_ms)
-    return shards, frozenset(shard.shard_id for shard in kinesis.fetch_shards(args.stream, at).shards)
+    return shards, frozenset(shard.shard_id for shard in fetch(at))
 
 
 def _restore(args: argparse.Namespace, table: Any, leases: tuple[Lease, ...]) -> None:
@@ -274,14 +285,17 @@ def _print_table(output: Output, rows: list[dict[str, Any]], has_lag: bool) -> N
 
 
 def _fetch_lags(args: argparse.Namespace, sightings: list[Sighting]) -> dict[str, int | None]:
+    from penstock.cli.lease_streams import choose_stream
     from penstock.cli.shard_lags import measure_lags
+    from penstock.core.leases.lease_keys import stream_name_of
     from penstock.wiring import SystemClock
 
     kinesis = open_kinesis(args)
-    kinesis.fetch_summary(args.stream)  # one error about the stream instead of one for every shard
-    leases = [sighting.lease for sighting in sightings]
-    measured = measure_lags(kinesis, args.stream, leases, SystemClock())
+    stream_id, leases = choose_stream([sighting.lease for sighting in sightings], args.stream)
+    stream = stream_name_of(stream_id) if args.stream == stream_id else args.stream
+    kinesis.fetch_summary(stream)  # one error about the stream instead of one for every shard
+    measured = measure_lags(kinesis, {stream_id: stream}, leases, SystemClock())
     for lag in measured:
         if lag.lag_ms is None:
-            warn(f"lag of {lag.shard_id} is unknown: {lag.why_unknown}")
-    return {lag.shard_id: lag.lag_ms for lag in measured}
+            warn(f"lag of {lag.key} is unknown: {lag.why_unknown}")
+    return {lag.key: lag.lag_ms for lag in measured}

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from penstock.core.backoff import Backoff
+from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
 from penstock.core.reading.lag import age_ms, find_oldest_unread
 from penstock.core.reading.resume import plan_iterator
 from penstock.core.reading.service_clock import service_now_ms
@@ -14,7 +15,7 @@ from penstock.errors import PositionError, ServiceError, Throttled
 from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
@@ -50,32 +51,44 @@ class ShardLag:
     """How far behind one checkpoint is.
 
     Args:
-        shard_id: Which.
+        key: Of the shard's lease.
         lag_ms: The age of the oldest record that is not done; 0 when there is none; None when unknown.
         why_unknown: What the service said instead.
         refused_count: Reads that the service refused: the shard is read as often as it may be.
     """
 
-    shard_id: str
+    key: str
     lag_ms: int | None
     why_unknown: str = ""
     refused_count: int = 0
 
 
 def measure_lags(
-    kinesis: Kinesis, stream: str, leases: Sequence[Lease], clock: Clock, effort: ReadEffort = ASKED_ONCE
+    kinesis: Kinesis,
+    streams: Mapping[str, str],
+    leases: Sequence[Lease],
+    clock: Clock,
+    effort: ReadEffort = ASKED_ONCE,
 ) -> list[ShardLag]:
-    """Measure the lag of every lease that is not ended."""
+    """Measure the lag of every lease that is not ended and whose stream is known.
+
+    Args:
+        kinesis: The stream service.
+        streams: Names or ARNs, by what the leases' keys begin with.
+        leases: Of one table.
+        clock: For ages.
+        effort: How many reads it may cost.
+    """
 
     def measure(lease: Lease) -> ShardLag:
-        reads = _Reads(kinesis, stream, clock, effort)
+        reads = _Reads(kinesis, streams[stream_id_of(lease.key)], clock, effort)
         try:
-            lag_ms = reads.measure(lease.key, lease.checkpoint)
+            lag_ms = reads.measure(shard_id_of(lease.key), lease.checkpoint)
         except (ServiceError, PositionError) as error:
             return ShardLag(lease.key, None, str(error), reads.refused_count)
         return ShardLag(lease.key, lag_ms, refused_count=reads.refused_count)
 
-    unfinished = [lease for lease in leases if not lease.is_ended]
+    unfinished = [lease for lease in leases if not lease.is_ended and stream_id_of(lease.key) in streams]
     return map_on_daemons("penstock-lag", _THREADS, measure, unfinished)
 
 

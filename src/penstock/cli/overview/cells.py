@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.trouble import LAG_STEADY
 from penstock.cli.terminal import escape_text
+from penstock.core.leases.lease_keys import shard_id_of, stream_id_of, stream_name_of
 
 if TYPE_CHECKING:
     from penstock.cli.overview.look import ApplicationLook, Event, ShardRow
@@ -70,10 +71,13 @@ def stream_name(stream: str | None) -> str:
     return "-" if stream is None else stream.rpartition("/")[2] if stream.startswith("arn:") else stream
 
 
-def short_shard(shard_id: str) -> str:
-    """Return a shard's number; whole, where the id is not the service's."""
+def short_shard(key: str) -> str:
+    """Return a shard's number, behind its stream's name where several share the table; its id whole, if it is not the service's."""
+    name, shard_id = stream_name_of(stream_id_of(key)), shard_id_of(key)
     number = shard_id.removeprefix("shardId-")
-    return str(int(number)) if number != shard_id and number.isascii() and number.isdigit() else shard_id
+    is_the_services = number != shard_id and number.isascii() and number.isdigit()
+    short = str(int(number)) if is_the_services else shard_id
+    return f"{name}/{short}" if name else short
 
 
 def short_checkpoint(checkpoint: str) -> str:

@@ -17,6 +17,7 @@ from penstock.cli.overview.dashboard_page import (
 )
 from penstock.cli.overview.look import Look, document_of
 from penstock.cli.terminal import safe_json
+from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
 from penstock.errors import PenstockError
 from penstock.local.access import Access
 from penstock.runtime.http_service import GetHandler, HttpService
@@ -107,7 +108,7 @@ class Contents:
         for each in look.applications:
             for row in each.shards:
                 if (each.application, row.shard) == (name, shard):
-                    following = self._following(each.stream, row)
+                    following = self._following(each.streams.get(stream_id_of(row.shard), each.stream), row)
                     page = page_of_shard(
                         each, row, following, self.interval_s, shows_records=self.shows_records
                     )
@@ -120,7 +121,7 @@ class Contents:
         if not row.checkpoint or row.state == "ended":
             return "Nothing: the shard is read to its end, or has no lease."
         try:
-            return self.fetch_next(stream, row.shard, row.checkpoint)
+            return self.fetch_next(stream, shard_id_of(row.shard), row.checkpoint)
         except PenstockError as error:
             return str(error)
 

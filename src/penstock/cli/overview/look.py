@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
@@ -99,13 +99,14 @@ class ApplicationLook:
 
     Args:
         application: The lease table's name.
-        stream: Name or ARN, or None where the leases do not say it.
+        stream: Name or ARN, or None where the leases do not say it; of several, their names.
         taken_ms: Milliseconds since the epoch.
         shards: Trouble first.
         workers: Most leases first.
         lineage: The stream's shards, parents before children; empty where the stream is unknown.
         problems: What could not be read, a sentence each.
         events: What changed lately, newest first.
+        streams: Name or ARN of each stream, by what the keys of its leases begin with.
     """
 
     application: str
@@ -116,6 +117,7 @@ class ApplicationLook:
     lineage: tuple[Shard, ...] = ()
     problems: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
+    streams: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def worst(self) -> Trouble:

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
 from penstock.cli.lease_report import Sighting, watch
+from penstock.cli.lease_streams import streams_of
+from penstock.cli.overview.cells import stream_name
 from penstock.cli.overview.changes import changes_between
 from penstock.cli.overview.look import (
     ApplicationLook,
@@ -20,6 +22,7 @@ from penstock.cli.overview.look import (
 )
 from penstock.cli.overview.trouble import TroubleLimits, sort_applications
 from penstock.cli.shard_lags import ASKED_AGAIN, ASKED_ONCE, ReadEffort, ShardLag, measure_lags
+from penstock.core.leases.lease_keys import keyed_shard
 from penstock.core.leases.lease_view import LeaseView, OwnerState
 from penstock.core.leases.table_part import WHOLE_TABLE
 from penstock.core.shard_graph import ShardGraph
@@ -27,11 +30,12 @@ from penstock.errors import PenstockError, ServiceError
 from penstock.runtime.threads import map_on_daemons
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.aws.lease_table_finder import LeaseTableFinder
     from penstock.core.leases.lease import Lease
     from penstock.core.position import Position
+    from penstock.core.shard import Shard
     from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseScan, LeaseTable, SkippedRow
@@ -85,6 +89,7 @@ class ApplicationWatcher:
         ] = {}  # with the moment at which each was seen first
         self._lags: dict[str, tuple[float, KnownLag]] = {}
         self._graph = ShardGraph()
+        self._shards: dict[str, tuple[Shard, ...]] = {}  # by what the keys of their stream begin with
         self._listed_s: float | None = None
         self._unlisted: frozenset[str] = frozenset()  # leases that the last listing knew no shard of
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
@@ -144,55 +149,68 @@ class ApplicationWatcher:
         lag_count_max: int,
     ) -> ApplicationLook:
         leases = [sighting.lease for sighting in sightings]
-        stream = next(
-            (lease.stream.arn for lease in leases if lease.stream is not None), self._options.stream
-        )
+        streams = streams_of(leases, self._options.stream)
         problems = skipped_problems(skipped)
-        if stream is not None:
-            problems += self._list_shards(stream, leases)
-            self._measure(stream, leases, effort, lag_count_max)
+        if streams:
+            problems += self._list_shards(streams, leases)
+            self._measure(streams, leases, effort, lag_count_max)
         elif leases and lag_count_max:
             problems.append("the leases do not name their stream, so no lag is known: give --stream")
         lags = {key: known for key, (_, known) in self._lags.items()}
         rows = shard_rows(sightings, lags, self._stands_s(leases), self._graph, self._options.limits)
         return ApplicationLook(
             application=self._table.name,
-            stream=stream,
+            stream=_described(streams) or self._options.stream,
             taken_ms=self._clock.wall_ms(),
             shards=rows,
             workers=worker_rows(rows),
             lineage=tuple(self._graph),
             problems=tuple(problems),
+            streams=streams,
         )
 
-    def _list_shards(self, stream: str, leases: Sequence[Lease]) -> list[str]:
+    def _list_shards(self, streams: Mapping[str, str], leases: Sequence[Lease]) -> list[str]:
         """List the shards twice a minute, and at once when there are leases of new ones."""
         now_s = self._clock.monotonic_s()
         unlisted = frozenset(lease.key for lease in leases if lease.key not in self._graph)
         is_recent = self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S
         if is_recent and unlisted <= self._unlisted:
             return []
+        problems = []
+        for stream_id, stream in streams.items():
+            try:
+                listed = self._kinesis.fetch_shards(stream).shards
+            except ServiceError as error:
+                problems.append(str(error))
+            else:
+                self._shards[stream_id] = tuple(keyed_shard(stream_id, shard) for shard in listed)
         try:
-            self._graph = ShardGraph(self._kinesis.fetch_shards(stream).shards)
-        except (ServiceError, ValueError) as error:
-            return [str(error)]
+            self._graph = ShardGraph(
+                shard for stream_id in streams for shard in self._shards.get(stream_id, ())
+            )
+        except ValueError as error:
+            problems.append(str(error))
+        if problems:
+            return problems
         self._listed_s = now_s
         self._unlisted = frozenset(key for key in unlisted if key not in self._graph)
         return []
 
-    def _measure(self, stream: str, leases: Sequence[Lease], effort: ReadEffort, count_max: int) -> None:
+    def _measure(
+        self, streams: Mapping[str, str], leases: Sequence[Lease], effort: ReadEffort, count_max: int
+    ) -> None:
         unfinished = {lease.key: lease for lease in leases if not lease.is_ended}
         self._lags = {key: known for key, known in self._lags.items() if key in unfinished}
         turns = sorted(unfinished, key=lambda key: self._lags[key][0] if key in self._lags else float("-inf"))
         chosen = [unfinished[key] for key in turns[:count_max]]
-        for lag in measure_lags(self._kinesis, stream, chosen, self._clock, effort):
+        for lag in measure_lags(self._kinesis, streams, chosen, self._clock, effort):
             now_s = self._clock.monotonic_s()
-            self._lags[lag.shard_id] = (now_s, self._compare(lag, now_s))
+            self._lags[lag.key] = (now_s, self._compare(lag, now_s))
 
     def _compare(self, lag: ShardLag, now_s: float) -> KnownLag:
-        if lag.shard_id not in self._lags:
+        if lag.key not in self._lags:
             return KnownLag(lag)
-        before_s, before = self._lags[lag.shard_id]
+        before_s, before = self._lags[lag.key]
         if lag.lag_ms is None and lag.refused_count:
             # The workers use all the reads that there are: what was known before says more than nothing.
             return KnownLag(replace(before.lag, refused_count=lag.refused_count), before.change)
@@ -208,6 +226,14 @@ class ApplicationWatcher:
             same = known is not None and known[0] == lease.checkpoint
             self._checkpoints[lease.key] = known if known is not None and same else (lease.checkpoint, now_s)
         return {key: now_s - since_s for key, (_, since_s) in self._checkpoints.items()}
+
+
+def _described(streams: Mapping[str, str]) -> str | None:
+    """Return the stream's ARN or name, or the names of several."""
+    found = list(streams.values())
+    if len(found) > 1:
+        return ", ".join(sorted(stream_name(stream) for stream in found))
+    return found[0] if found else None
 
 
 class FleetWatcher:

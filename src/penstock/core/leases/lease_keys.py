@@ -26,6 +26,11 @@ def stream_id_of(key: str) -> str:
     return key.rpartition(":")[0]
 
 
+def stream_name_of(stream_id: str) -> str:
+    """Return the stream's name in its id; empty where the table has one stream."""
+    return stream_id.partition(":")[2].rpartition(":")[0]
+
+
 def shard_id_of(key: str) -> str:
     """Return the shard's id in a key."""
     return key.rpartition(":")[2]

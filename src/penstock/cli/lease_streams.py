@@ -1,0 +1,59 @@
+"""Which streams the leases of a table are of: one, or several that share it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from penstock.core.leases.lease_keys import stream_id_of, stream_name_of
+from penstock.errors import OptionError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.core.leases.lease import Lease
+
+
+def streams_of(leases: Sequence[Lease], named: str | None) -> dict[str, str]:
+    """Return the streams to ask about leases, by what the leases' keys begin with.
+
+    Args:
+        leases: Of one table.
+        named: Name or ARN of the stream, where no lease names it; None leaves such a stream out. Says nothing where several
+            streams share the table, whose keys name theirs.
+    """
+    found: dict[str, str] = {}
+    for lease in leases:
+        stream_id = stream_id_of(lease.key)
+        if lease.stream is not None:
+            found.setdefault(stream_id, lease.stream.arn)
+    for stream_id in {stream_id_of(lease.key) for lease in leases} - found.keys():
+        name = stream_name_of(stream_id) or named
+        if name is not None:
+            found[stream_id] = name
+    return found
+
+
+def choose_stream(leases: Sequence[Lease], named: str) -> tuple[str, tuple[Lease, ...]]:
+    """Return which of a table's streams is meant, by what its leases' keys begin with, and its leases.
+
+    Args:
+        leases: Of one table.
+        named: Name, ARN, or `account:stream:epoch`.
+
+    Raises:
+        OptionError: Several streams share the table, and none of them or more than one is meant.
+    """
+    streams = streams_of(leases, named)
+    if not any(streams):
+        return "", tuple(leases)
+    fitting = [
+        stream_id
+        for stream_id, stream in streams.items()
+        if named in (stream_id, stream_name_of(stream_id), stream)
+    ]
+    if len(fitting) != 1:
+        raise OptionError(
+            f"--stream {named}: the table has leases of {', '.join(sorted(streams))}; name one of them"
+            + (" so, with account and epoch" if fitting else "")
+        )
+    return fitting[0], tuple(lease for lease in leases if stream_id_of(lease.key) == fitting[0])
