@@ -1,10 +1,12 @@
 """Measure enhanced fan-out end to end: from put to handler beside polling, and what pushing costs the embedded server.
 
-    python bench/pushing.py [--records 200] [--json]
+    python bench/pushing.py [--records 200] [--kcl] [--json]
 
 An embedded server runs in a process of its own. Latency: with its quotas on, two consumers read one stream of two shards, one by
 fan-out and one by polling as it comes. Records are put one by one at random moments, about five a second; each carries the moment
-before its put, and the time is taken when the handler has it. Server: twenty consumers subscribe to one shard; what is counted is
+before its put, and the time is taken when the handler has it. With `--kcl` two workers of the Java KCL 3 read the same stream, by
+fan-out and by polling twice a second; they print each record, and the time is taken when its line has come (`make test-interop`
+builds them, which needs Maven). Server: twenty consumers subscribe to one shard; what is counted is
 the server's CPU time, less what it needs for the same puts without subscribers.
 """
 
@@ -13,7 +15,9 @@ from __future__ import annotations
 import os
 import random
 import statistics
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -36,6 +40,7 @@ DEADLINE_S = 120.0
 SUBSCRIBERS = 20
 SMALL_PUTS, LARGE_PUTS = 500, 40
 SHARD = "shardId-000000000000"
+INTEROP = Path(__file__).parents[1] / "tests" / "interop"
 
 
 def wait_until(is_true: Callable[[], bool], what: str) -> None:
@@ -54,6 +59,7 @@ class Reader:
     """A consumer that notes when its handler has each record."""
 
     def __init__(self, endpoint_url: str, retrieval: str) -> None:
+        self.name = retrieval
         self.seen: dict[bytes, float] = {}
         self.consumer = Consumer(
             "latency",
@@ -71,15 +77,61 @@ class Reader:
         for record in batch:
             self.seen.setdefault(record.data, now_s)
 
+    def stop(self) -> None:
+        """Let it stop in order."""
+        self.consumer.stop()
 
-def measure_latency(records: int) -> list[dict[str, Any]]:
+
+class JavaReader:
+    """A worker of the Java KCL as a process, which prints each record when its processor has it."""
+
+    def __init__(self, server: LocalKinesisProcess, retrieval: str, folder: Path) -> None:
+        sys.path.append(str(INTEROP))
+        from counterparts import KCL_3, KCL_3_FAN_OUT, environment
+
+        counterpart = KCL_3_FAN_OUT if retrieval == "fan-out" else KCL_3
+        self.name = f"{retrieval}, Java KCL 3"
+        self.seen: dict[bytes, float] = {}
+        name = f"java-{retrieval}"
+        line = counterpart.line(server, folder, "latency", f"latency-{name}", name)
+        # As a service runs it: the machine may compile.
+        line.remove("-XX:TieredStopAtLevel=1")
+        self._process = subprocess.Popen(
+            line,
+            env=environment(server, folder),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=(folder / f"{name}.log").open("w"),
+            text=True,
+        )
+        self._thread = threading.Thread(target=self._read)
+        self._thread.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            if line.startswith("record "):
+                self.seen.setdefault(line.split()[-1].encode(), time.time())
+
+    def stop(self) -> None:
+        """Let it stop in order."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait(DEADLINE_S)
+        self._thread.join(DEADLINE_S)
+
+
+def measure_latency(records: int, *, with_kcl: bool) -> list[dict[str, Any]]:
     """Return one row per way of reading."""
     chance = random.Random(1)
-    with LocalKinesisProcess(limits=True) as server:
+    ways = ("fan-out", "polling")
+    with LocalKinesisProcess(limits=True) as server, tempfile.TemporaryDirectory() as folder:
         os.environ.update(server.environ())
         server.create_stream("latency", shards=2)
         client = server.client("kinesis")
-        readers = [Reader(server.endpoint_url, retrieval) for retrieval in ("fan-out", "polling")]
+        readers: list[Reader | JavaReader] = [Reader(server.endpoint_url, retrieval) for retrieval in ways]
+        if with_kcl:
+            readers += [JavaReader(server, retrieval, Path(folder)) for retrieval in ways]
         put: dict[bytes, float] = {}
         for number in range(records + WARM_UP):
             name = f"record-{number}".encode()
@@ -90,13 +142,13 @@ def measure_latency(records: int) -> list[dict[str, Any]]:
             time.sleep(chance.expovariate(PER_S))
         wait_until(lambda: all(reader.seen.keys() == put.keys() for reader in readers), "all records")
         for reader in readers:
-            reader.consumer.stop()
+            reader.stop()
     rows = []
     for reader in readers:
         times = sorted(reader.seen[name] - put[name] for name in list(put)[WARM_UP:])
         rows.append(
             {
-                "name": f"put to handler, {reader.consumer.options.retrieval}",
+                "name": f"put to handler, {reader.name}",
                 "records": len(times),
                 "median_ms": round(statistics.median(times) * 1000, 1),
                 "p99_ms": round(times[min(len(times) - 1, int(0.99 * len(times)))] * 1000, 1),
@@ -204,8 +256,12 @@ def main() -> int:
     """Print the rows, and how busy the machine was."""
     parser = parser_of(__doc__)
     parser.add_argument("--records", type=int, default=200)
+    parser.add_argument("--kcl", action="store_true", help="the Java KCL too")
     arguments = parser.parse_args()
-    print_rows([*measure_latency(arguments.records), *measure_server()], as_json=arguments.json)
+    print_rows(
+        [*measure_latency(arguments.records, with_kcl=arguments.kcl), *measure_server()],
+        as_json=arguments.json,
+    )
     return 0
 
 
