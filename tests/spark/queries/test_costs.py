@@ -1,0 +1,93 @@
+"""What a batch of a query costs in calls to DynamoDB, and in read and write units: what docs/spark-batches.md says.
+
+The reader is driven without Spark. The lease duration is so long that no heartbeat and no round of the coordinator comes
+in between.
+"""
+
+from __future__ import annotations
+
+from penstock.core.batches.claims import PAST_CLAIMS_MAX
+from penstock.sim.table_units import get_units, write_units
+from waiting import wait_until
+
+SHARDS = 6
+QUERY_OPTIONS = {"shards": SHARDS, "leaseDuration": "600s", "shardsPerTask": "3"}
+SETTLED_AS_A_WHOLE = 3  # the first batches, after which the whole table is read
+
+
+def item_bytes(item):
+    """The size of a row by DynamoDB's rules."""
+    return sum(len(name.encode()) + value_bytes(value) for name, value in item.items())
+
+
+def value_bytes(value):
+    ((kind, content),) = value.items()
+    match kind:
+        case "S":
+            return len(content.encode())
+        case "N":
+            return (len(content.strip("-")) + 1) // 2 + 1
+        case "B":
+            return len(content)
+        case "SS":
+            return sum(len(each.encode()) for each in content)
+        case "M":
+            return 3 + sum(1 + len(name.encode()) + value_bytes(each) for name, each in content.items())
+        case "L":
+            return 3 + sum(1 + value_bytes(each) for each in content)
+    raise AssertionError(f"{kind} is not in a lease")
+
+
+def put_everywhere(client, stream):
+    """Put a record on every shard."""
+    client.put_records(
+        StreamName=stream,
+        Records=[
+            {
+                "PartitionKey": "k",
+                "Data": b"1",
+                "ExplicitHashKey": str((2 * number + 1) * 2**128 // (2 * SHARDS)),
+            }
+            for number in range(SHARDS)
+        ],
+    )
+
+
+def dynamodb(server):
+    """Calls since the last reset: operation -> how many."""
+    calls = server.calls().total
+    return {name.removeprefix("dynamodb."): n for name, n in calls.items() if name.startswith("dynamodb.")}
+
+
+def plan(q):
+    """The next batch's offset, when there is something to read."""
+    ends = []
+    wait_until(lambda: ends.append(q.plan()) or ends[-1] is not None, "news")
+    return ends[-1]
+
+
+def test_a_batch_costs_one_look_and_one_claim_a_shard_and_one_call_to_settle_them_all(server, client, query):
+    q = query()
+    for _ in range(1 + max(SETTLED_AS_A_WHOLE, PAST_CLAIMS_MAX)):
+        put_everywhere(client, q.stream)
+        end = plan(q)
+        q.commit(end, q.execute(end))
+    put_everywhere(client, q.stream)
+    end = plan(q)
+    shard_count = len(end["limit"]["shards"])
+
+    server.reset_calls()
+    q.commit(end, q.execute(end))
+    assert dynamodb(server) == {"GetItem": shard_count, "UpdateItem": shard_count}
+
+    server.reset_calls()
+    q.plan()
+    calls = dynamodb(server)
+    assert calls.pop("UpdateItem", 0) <= SHARDS  # claims become checkpoints, where nothing is to be read
+    assert calls == {"BatchGetItem": 1}
+
+    rows = server.client("dynamodb").scan(TableName=q.table.name)["Items"]
+    assert len(rows) == SHARDS
+    sizes = [item_bytes(row) for row in rows]
+    assert {get_units(size) for size in sizes} == {1.0}
+    assert {write_units(size) for size in sizes} == {2.0}
