@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import io
+import json
 
 import botocore.loaders
 import botocore.session
 import pytest
+from botocore.awsrequest import AWSResponse
+from botocore.exceptions import ClientError
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage, install_parser
+from penstock.aws.repeated_call import repeat_get_records
 from penstock.local import LocalKinesis
 
 SHARD = "shardId-000000000000"
@@ -92,3 +97,85 @@ def test_the_descriptions_of_services_are_read_once_for_all_clients(monkeypatch)
     )
     assert open_client(2) is not open_client(1)
     assert read == []
+
+
+def test_get_records_is_built_once_and_repeated_with_another_body(client):
+    built, sent_bodies, found = [], [], []
+
+    def note_built(params, **_):
+        built.append(params)
+
+    def note_sent(request, **_):
+        assert "Authorization" in request.headers
+        sent_bodies.append(request.body)
+
+    options = AwsOptions(
+        region="us-east-1",
+        endpoint_url=client.meta.endpoint_url,
+        access_key_id="other",
+        secret_access_key="k",
+    )
+    fresh = client_for("kinesis", options)
+    fresh.meta.events.register("before-parameter-build.kinesis.GetRecords", note_built)
+    fresh.meta.events.register("before-send.kinesis.GetRecords", note_sent)
+    put(fresh, b"1")
+    at = iterator(fresh, ShardIteratorType="TRIM_HORIZON")
+    for limit in (1, 2, 3):
+        answer = fresh.get_records(ShardIterator=at, Limit=limit)
+        found += [record.data for record in answer["Page"].records]
+        assert answer["ResponseMetadata"]["HTTPHeaders"]["date"]
+        at = answer["Page"].next_iterator
+    assert found.count(b"1") == 1
+    assert [each["Limit"] for each in built] == [1]
+    assert [json.loads(body)["Limit"] for body in sent_bodies] == [1, 2, 3]
+
+
+def test_a_refused_repetition_is_the_clients_error(client):
+    at = iterator(client, ShardIteratorType="LATEST")
+    client.get_records(ShardIterator=at)
+    with pytest.raises(ClientError) as caught:
+        client.get_records(ShardIterator="nonsense")
+    assert caught.value.response["Error"]["Code"] == "InvalidArgumentException"
+    assert caught.value.response["Error"]["Message"]
+    assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+
+
+def test_a_call_that_names_the_stream_by_its_arn_is_built_by_botocore(client):
+    arn = client.describe_stream_summary(StreamName="s")["StreamDescriptionSummary"]["StreamARN"]
+    at = iterator(client, ShardIteratorType="LATEST")
+    client.get_records(ShardIterator=at)
+    built = []
+    client.meta.events.register(
+        "before-parameter-build.kinesis.GetRecords", lambda **_: built.append(1), unique_id="arn"
+    )
+    client.get_records(ShardIterator=at, StreamARN=arn)
+    client.meta.events.unregister("before-parameter-build.kinesis.GetRecords", unique_id="arn")
+    assert built == [1]
+
+
+def test_who_answers_before_a_request_is_sent_is_asked_for_repetitions_too(client):
+    at = iterator(client, ShardIteratorType="LATEST")
+    client.get_records(ShardIterator=at)
+    body = b'{"Records":[],"MillisBehindLatest":77}'
+    answer = AWSResponse("http://nowhere", 200, {"content-length": str(len(body))}, io.BytesIO(body))
+    answer._content = body
+
+    def reply(**_):
+        return answer
+
+    client.meta.events.register("before-send.kinesis.GetRecords", reply)
+    try:
+        assert client.get_records(ShardIterator=at)["Page"].millis_behind_latest == 77
+    finally:
+        client.meta.events.unregister("before-send.kinesis.GetRecords", reply)
+
+
+def test_a_botocore_without_signer_or_connections_builds_each_call_itself(caplog):
+    class Bare:
+        def get_records(self):
+            """As it is."""
+
+    bare = Bare()
+    assert not repeat_get_records(bare)
+    assert "get_records" not in vars(bare)
+    assert "GetRecords costs more" in caplog.text
