@@ -63,6 +63,60 @@ def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():
         poller.close()
 
 
+class StoodStill:
+    """Threads that run what is submitted for some shards, and a condition on which waiting only moves the clock."""
+
+    def __init__(self, clock, answering):
+        self.clock = clock
+        self.answering = answering
+        self.submitted = 0
+
+    def pool(self, *_):
+        return self
+
+    def condition(self):
+        return self
+
+    def submit(self, job):
+        self.submitted += 1
+        if self.submitted <= self.answering:
+            job()
+
+    def wait_for(self, predicate, timeout_s):
+        if not predicate():
+            self.clock.now_s += timeout_s
+        return predicate()
+
+    def notify_all(self):
+        """Nobody waits."""
+
+    def close(self):
+        """Nothing runs."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        """Nothing is held."""
+
+
+@pytest.mark.parametrize(("news", "waited_s"), [((Raw("6"),), 0.2), ((), 1.0)], ids=["news", "none"])
+def test_a_batch_does_not_wait_for_the_answers_of_all_shards_when_there_is_news(news, waited_s):
+    clock = MovedClock(0.0)
+    page = RecordPage(news, "next", 0, (), 0)
+    kinesis = OneShard(0)
+    kinesis.fetch_records = lambda *_: page
+    poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=10))
+    states = {
+        f"shardId-{number:012}": ShardState(at_record("5"), is_whole=True, tip_seen_ms=0)
+        for number in range(1000)
+    }
+    poller.poll_due(states.items())
+    assert clock.now_s == pytest.approx(waited_s)
+    assert sum(state.has_news for state in states.values()) == (10 if news else 0)
+    assert sum(state.is_answered for state in states.values()) == 10
+
+
 HOUR_MS = 3_600_000
 
 
