@@ -13,13 +13,11 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import os
 import random
-import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import FrameType, TracebackType
+from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Self, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
@@ -35,6 +33,7 @@ from penstock.consumer.processor import (
 )
 from penstock.consumer.pull import PullQueue
 from penstock.consumer.records import Batch
+from penstock.consumer.stop_signals import StopSignals
 from penstock.consumer.stream_argument import StreamArgument, parse_streams
 from penstock.consumer.worker import Worker, WorkerPorts, thread_pools
 from penstock.core.keyword_options import merge_connection, merge_options
@@ -55,7 +54,6 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.consumer")
 
 _STOP_SLACK_S: Final = 10.0
-_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +190,7 @@ class Consumer:
             NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
         """
         self._home.check()
-        with _Signals(self.request_stop):
+        with StopSignals(self.request_stop):
             self.start()
             self._wait(None)
         self._raise_failure()
@@ -331,7 +329,7 @@ class Consumer:
         if self._pull is None:
             self._pull = PullQueue()
         pull = self._pull
-        with _Signals(self.request_stop):
+        with StopSignals(self.request_stop):
             if self._worker is None:
                 self.start()
             worker = self._worker
@@ -431,36 +429,6 @@ class Consumer:
     def _raise_failure(self) -> None:
         if self._worker is not None and self._worker.failure is not None:
             raise self._worker.failure
-
-
-class _Signals:
-    """Takes SIGTERM and SIGINT over for a while, where that is possible."""
-
-    def __init__(self, on_signal: Any) -> None:
-        self._on_signal = on_signal
-        self._before: dict[int, Any] = {}
-        self._home = HomeProcess()
-        self._is_second = False
-
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if not self._home.is_here:  # a forked child inherits this handler, and nothing that could stop
-            signal.signal(number, self._before[number])
-            os.kill(os.getpid(), number)
-            return
-        if self._is_second:
-            raise KeyboardInterrupt
-        self._is_second = True
-        log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
-        self._on_signal()
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._before[number] = signal.signal(number, self._handle)
-
-    def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
 
 
 def open_ports(

@@ -22,6 +22,7 @@ from penstock.consumer.budget import Budget
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.records import Batch, Record
+from penstock.consumer.run_handle import RunHandle
 from penstock.consumer.shard_plan import Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stopped import StoppedShards
@@ -59,42 +60,6 @@ OpenStreams: TypeAlias = Callable[
     [Callable[[], bool], Callable[[ShardRun], None]], Mapping[str, StreamReading]
 ]
 """Makes how each stream is read, by its id: gets whether the process may hold more, and what to call after an answer."""
-
-
-class RunHandle:
-    """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
-
-    def __init__(self, run: ShardRun, loop: DeliveryLoop, home: HomeProcess) -> None:
-        self._run = run
-        self._loop = loop
-        self._home = home
-
-    @property
-    def may_deliver(self) -> bool:
-        """Whether the shard is still this worker's."""
-        return self._run.may_deliver and self._home.is_here
-
-    @property
-    def last_delivered(self) -> Position:
-        """The newest record that was delivered."""
-        return self._run.last_delivered
-
-    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
-        """Mark records as done."""
-        self._home.check()
-        self._run.acknowledge(records, ordinals)
-        self._loop.post(self._run)
-
-    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
-        """Mark everything up to and including a position as done."""
-        self._home.check()
-        self._run.acknowledge_through(position, ordinal)
-        self._loop.post(self._run)
-
-    def store_checkpoint(self) -> None:
-        """Store what is acknowledged, and wait until it is durable."""
-        self._home.check()
-        self._loop.store_checkpoint(self._run)
 
 
 class DeliveryLoop(Loop[ShardRun]):

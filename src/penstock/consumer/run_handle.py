@@ -1,0 +1,50 @@
+"""A shard as user code sees it while it is read: acknowledgements and checkpoints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.consumer.home_process import HomeProcess
+from penstock.consumer.records import Record
+from penstock.consumer.shard_run import ShardRun
+from penstock.core.position import Position
+
+if TYPE_CHECKING:
+    from penstock.consumer.delivery_loop import DeliveryLoop
+
+
+class RunHandle:
+    """A run as user code sees it: acknowledgements, and checkpoints that are waited for."""
+
+    def __init__(self, run: ShardRun, loop: DeliveryLoop, home: HomeProcess) -> None:
+        self._run = run
+        self._loop = loop
+        self._home = home
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the shard is still this worker's."""
+        return self._run.may_deliver and self._home.is_here
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
+        return self._run.last_delivered
+
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
+        """Mark records as done."""
+        self._home.check()
+        self._run.acknowledge(records, ordinals)
+        self._loop.post(self._run)
+
+    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
+        """Mark everything up to and including a position as done."""
+        self._home.check()
+        self._run.acknowledge_through(position, ordinal)
+        self._loop.post(self._run)
+
+    def store_checkpoint(self) -> None:
+        """Store what is acknowledged, and wait until it is durable."""
+        self._home.check()
+        self._loop.store_checkpoint(self._run)
