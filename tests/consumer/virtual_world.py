@@ -317,11 +317,11 @@ class VirtualWorker:
             return float("inf")
         return min(loop.next_wake_s() or float("inf") for loop in self.loops() if not loop.is_finished)
 
-    def _wait_for(self, condition, is_done) -> bool:
+    def _wait_for(self, outcome) -> bool:
         """As `batch.checkpoint` waits: only this worker's lease loop moves meanwhile."""
         end_s = self.world.clock.now_s + self.runtime.delivery._checkpoint_timeout_s
         leases = self.runtime.leases
-        while not is_done():
+        while not outcome.done():
             wake_s = leases.next_wake_s()
             if leases.has_events or (wake_s is not None and wake_s <= self.world.clock.now_s):
                 leases.run_once(self.world.clock.now_s)

@@ -29,6 +29,7 @@ from penstock.consumer.processor import (
     HandlerProcessor,
     ProcessorFactory,
     StreamProcessorFactory,
+    check_is_plain,
     traced,
 )
 from penstock.consumer.pull import PullQueue
@@ -132,6 +133,8 @@ class Consumer:
             raise UsageError(f"stream={stream!r}, application={application!r}: both must be named")
         if handler is not None and processor_factory is not None:
             raise UsageError("give a handler or a processor_factory, not both")
+        check_is_plain(handler, "handler")
+        check_is_plain(dead_letter, "dead_letter")
         self.application = application
         self.options = merge_options(options or ConsumerOptions(), single_options)
         self._streams = parse_streams(stream, self.options.starting_position)
@@ -192,7 +195,7 @@ class Consumer:
         self._home.check()
         with StopSignals(self.request_stop):
             self.start()
-            self._wait(None)
+            self.wait()
         self._raise_failure()
 
     def start(self) -> None:
@@ -231,12 +234,24 @@ class Consumer:
         if self._worker is None:
             return
         self.request_stop()
-        if not self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S):
+        if not self.wait(self.options.shutdown_timeout_s + _STOP_SLACK_S):
             raise PenstockError(
                 f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its leases run out "
                 f"by themselves after {self.options.lease_duration_s} s"
             )
         self._raise_failure()
+
+    def wait(self, timeout_s: float | None = None) -> bool:
+        """Wait until the consumer has ended, at most so many seconds; return whether it has."""
+        worker = self._worker
+        if worker is None:
+            return True
+        if timeout_s is not None:
+            return worker.has_ended.wait(timeout_s)
+        # In slices: a signal handler runs between them on every platform.
+        while not worker.has_ended.wait(1.0):
+            pass
+        return True
 
     def pause(self, *shard_ids: str) -> None:
         """Read and deliver nothing more of these shards, or of all if none is named, until `resume`.
@@ -313,7 +328,7 @@ class Consumer:
         if error is None:
             self.stop()
         else:  # the error of the block goes first; the stop is waited for all the same
-            self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+            self.wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
 
     # --- pulling --------------------------------------------------------------------------------------
 
@@ -341,7 +356,7 @@ class Consumer:
                 if self._home.is_here:  # a loop that forks leaves it twice
                     pull.close()
                     self.request_stop()
-                    self._wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+                    self.wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
         self._raise_failure()
 
     # --- inside ---------------------------------------------------------------------------------------
@@ -414,17 +429,6 @@ class Consumer:
         if self.options.retrieval == "fan-out":
             registration.fetch_arn()  # what is wrong with it is known before a lease is taken
         return registration
-
-    def _wait(self, timeout_s: float | None) -> bool:
-        worker = self._worker
-        if worker is None:
-            return True
-        if timeout_s is not None:
-            return worker.has_ended.wait(timeout_s)
-        # In slices: a signal handler runs between them on every platform.
-        while not worker.has_ended.wait(1.0):
-            pass
-        return True
 
     def _raise_failure(self) -> None:
         if self._worker is not None and self._worker.failure is not None:

@@ -11,16 +11,25 @@ asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases
 from __future__ import annotations
 
 import heapq
+import inspect
 import logging
 import math
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from concurrent.futures import Future, wait
 from itertools import count
 from typing import Final, TypeAlias
 
 from penstock.consumer.budget import Budget
 from penstock.consumer.home_process import HomeProcess
-from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
+from penstock.consumer.pending_checkpoint import PendingCheckpoint
+from penstock.consumer.processor import (
+    DeadLetterHandler,
+    StreamProcessorFactory,
+    UnusableHandlerError,
+    failure_of,
+    never_awaited,
+)
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.run_handle import RunHandle
 from penstock.consumer.shard_plan import Fetch
@@ -34,7 +43,7 @@ from penstock.core.leases.standstill import HeldLeaseStatus, is_standstill, stop
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import Call, CallKind, DeliveryOptions
 from penstock.core.reading.paused_shards import PausedShards
-from penstock.errors import HandlerFailed, LeaseLost, PenstockError, Unavailable
+from penstock.errors import HandlerFailed, PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.metrics import ForgettingMetrics, Metrics
 from penstock.runtime.lease_loop import LeaseLoop
@@ -407,34 +416,47 @@ class DeliveryLoop(Loop[ShardRun]):
         is_paused = run.is_paused and call.kind in _WAITING_OUT_A_PAUSE
         if call.kind is not CallKind.LOST and (is_paused or not run.may_deliver):
             run.on_not_begun(call)
+            self._on_answered(run)
+            return
+        try:
+            result = self._call_user(run, call)
+            if inspect.isawaitable(result):
+                raise never_awaited(result)  # noqa: TRY301 - it fails as user code does
+        except BaseException as error:  # noqa: BLE001 - whatever user code raises is its failure, also SystemExit
+            self._on_call_ended(run, call, error)
+            return
+        if isinstance(result, Future):
+            result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:
-            try:
-                self._call_user(run, call)
-            except BaseException as error:  # noqa: BLE001 - whatever user code raises is its failure, also SystemExit
-                run.on_raised(call, error)
-            else:
-                run.on_returned(call)
-        self._budget.hold(run)
-        self.post(run)
+            self._on_call_ended(run, call, None)
 
-    def _call_user(self, run: ShardRun, call: Call[Record]) -> None:
+    def _on_call_ended(self, run: ShardRun, call: Call[Record], error: BaseException | None) -> None:
+        if error is None:
+            run.on_returned(call)
+        else:
+            run.on_raised(call, error)
+        if isinstance(error, UnusableHandlerError):
+            self._on_worker_failure(error)
+        self._on_answered(run)
+
+    def _call_user(self, run: ShardRun, call: Call[Record]) -> object:
         handle = RunHandle(run, self, self._home)
         match call.kind:
             case CallKind.BATCH:
-                run.processor.on_batch(self.make_batch(run, call, handle))
+                return run.processor.on_batch(self.make_batch(run, call, handle))
             case CallKind.DEAD_LETTER:
                 if self._dead_letter is None:
                     raise HandlerFailed("on_failure='dead_letter' without a dead-letter handler")
                 error = call.error or HandlerFailed("the handler failed")
-                self._dead_letter(self.make_batch(run, call, handle), error)
+                return self._dead_letter(self.make_batch(run, call, handle), error)
             case CallKind.START:
-                run.processor.on_start(run.shard_id, call.position)
+                return run.processor.on_start(run.shard_id, call.position)
             case CallKind.END:
-                run.processor.on_end(handle)
+                return run.processor.on_end(handle)
             case CallKind.STOP:
-                run.processor.on_stop(handle)
+                return run.processor.on_stop(handle)
             case CallKind.LOST:
-                run.processor.on_lost()
+                return run.processor.on_lost()
 
     def make_batch(self, run: ShardRun, call: Call[Record], handle: RunHandle) -> Batch:
         """Return a call's records as user code gets them."""
@@ -449,6 +471,21 @@ class DeliveryLoop(Loop[ShardRun]):
             is_keyed=self._delivery_options.concurrency > 1,
         )
 
+    def begin_checkpoint(self, run: ShardRun) -> PendingCheckpoint:
+        """Have what is acknowledged stored, and return it to be waited for.
+
+        Raises:
+            LeaseLost: The shard is another worker's now.
+        """
+        pending, request = run.request_checkpoint(self._checkpoint_timeout_s)
+        if request is not None:
+            began_s = self._clock.monotonic_s()
+            pending.outcome.add_done_callback(
+                lambda _: self._metrics.observe("checkpoint_wait_s", self._clock.monotonic_s() - began_s)
+            )
+            self._leases.post(request)
+        return pending
+
     def store_checkpoint(self, run: ShardRun) -> None:
         """Have what is acknowledged stored, and wait until it stands.
 
@@ -456,27 +493,11 @@ class DeliveryLoop(Loop[ShardRun]):
             LeaseLost: The shard is another worker's now.
             Unavailable: No answer in time; it is stored later.
         """
-        position, request = run.request_checkpoint()
-        if request is None:
-            return
-        began_s = self._clock.monotonic_s()
-        self._leases.post(request)
-        with run.lock:
-            is_done = self._wait_for(run.durable_changed, lambda: run.durable >= position or run.is_lost)
-            stands = run.durable >= position
-        self._metrics.observe("checkpoint_wait_s", self._clock.monotonic_s() - began_s)
-        if stands:
-            return
-        where = f"stream {run.stream}, shard {run.shard_id}: checkpoint {position}"
-        if is_done:
-            raise LeaseLost(f"{where} was not confirmed before the lease went to another worker")
-        raise Unavailable(
-            f"{where}: the lease table gave no answer within {self._checkpoint_timeout_s} s; it is stored with a "
-            "later heartbeat if the lease stays",
-            operation="UpdateItem",
-            resource=run.shard_id,
-        )
+        pending = self.begin_checkpoint(run)
+        if not self._wait_for(pending.outcome):
+            raise pending.unanswered()
+        pending.outcome.result()
 
-    def _wait_for(self, condition: threading.Condition, is_done: Callable[[], bool]) -> bool:
-        """Wait for an answer of the lease table, with the condition's lock held; return whether it came in time."""
-        return condition.wait_for(is_done, self._checkpoint_timeout_s)
+    def _wait_for(self, outcome: Future[None]) -> bool:
+        """Wait for an answer of the lease table; return whether it came in time."""
+        return not wait([outcome], self._checkpoint_timeout_s).not_done

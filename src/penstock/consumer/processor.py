@@ -2,45 +2,85 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
+from concurrent.futures import CancelledError, Future
 from contextlib import AbstractContextManager
 from typing import Protocol, TypeAlias
 
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.core.position import Position
+from penstock.errors import UsageError
 
 Handler: TypeAlias = Callable[[Batch], object]
-"""Receives one shard's records, in order. Its result is ignored; an exception is a failure."""
+"""Receives one shard's records, in order. An exception is a failure. Its result is ignored, unless it is a
+`concurrent.futures.Future`: then the call lasts until that is done, and fails as that does."""
 DeadLetterHandler: TypeAlias = Callable[[Batch, BaseException], object]
-"""Receives records that failed for good, and why. When it returns they are done."""
+"""Receives records that failed for good, and why. When it returns they are done; a future counts as of a `Handler`."""
 
 
 class ShardProcessor(Protocol):
     """User code for one shard, from taking it to leaving it.
 
-    Its methods are never called at the same time, except that with `concurrency` > 1 several batches may be.
+    Its methods are never called at the same time, except that with `concurrency` > 1 several batches may be. A method that
+    returns a `concurrent.futures.Future` is under way until that is done; any other result is ignored.
     The order is: `on_start`, then batches, then either `on_end`, or (perhaps) `on_stop` and then `on_lost`.
     """
 
-    def on_start(self, shard_id: str, position: Position) -> None:
+    def on_start(self, shard_id: str, position: Position) -> object:
         """The shard begins after `position`."""
 
-    def on_batch(self, batch: Batch) -> None:
+    def on_batch(self, batch: Batch) -> object:
         """Process records, in order."""
 
-    def on_end(self, shard: ShardCheckpointer) -> None:
+    def on_end(self, shard: ShardCheckpointer) -> object:
         """Everything in the shard was delivered, and it is closed. With manual checkpoints: checkpoint it now."""
 
-    def on_stop(self, shard: ShardCheckpointer) -> None:
+    def on_stop(self, shard: ShardCheckpointer) -> object:
         """No record follows: the worker stops or hands the shard over. The last chance to checkpoint."""
 
-    def on_lost(self) -> None:
+    def on_lost(self) -> object:
         """The shard is not this worker's any more."""
 
 
 ProcessorFactory: TypeAlias = Callable[[], ShardProcessor]
 StreamProcessorFactory: TypeAlias = Callable[[str], ShardProcessor]
 """Makes the processor of one shard of the stream that it is given: the stream's name or ARN."""
+
+
+class UnusableHandlerError(UsageError):
+    """User code that no repetition can help: it is of the wrong kind for its consumer, or its event loop is gone."""
+
+
+def check_is_plain(handler: object, name: str) -> None:
+    """Refuse a coroutine function where plain functions are called: nobody would await it, and its records would count as done.
+
+    Raises:
+        UsageError: The function is a coroutine function, or an object whose call is one.
+    """
+    call = getattr(handler, "__call__", None)  # noqa: B004 - not whether it can be called, but what that is
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
+        raise UsageError(
+            f"{name} is a coroutine function (async def), and Consumer calls plain functions on threads: use "
+            "penstock.AsyncConsumer, which takes the same arguments"
+        )
+
+
+def never_awaited(result: object) -> UnusableHandlerError:
+    """Return the error of user code that gave a consumer of plain functions something to await."""
+    if inspect.iscoroutine(result):
+        result.close()
+    return UnusableHandlerError(
+        f"user code returned {type(result).__name__}, which Consumer does not await, so its records would not be processed: "
+        "use penstock.AsyncConsumer for coroutine functions"
+    )
+
+
+def failure_of(ended: Future[object]) -> BaseException | None:
+    """Return what a call has failed with whose future is done; None if it has not failed."""
+    if ended.cancelled():
+        return CancelledError("the future of the call was cancelled")
+    return ended.exception()
 
 
 class HandlerProcessor:
@@ -52,9 +92,9 @@ class HandlerProcessor:
     def on_start(self, shard_id: str, position: Position) -> None:
         """Do nothing."""
 
-    def on_batch(self, batch: Batch) -> None:
+    def on_batch(self, batch: Batch) -> object:
         """Call the function."""
-        self._handler(batch)
+        return self._handler(batch)
 
     def on_end(self, shard: ShardCheckpointer) -> None:
         """Do nothing."""
@@ -81,10 +121,10 @@ class TracedProcessor:
         self.on_stop = processor.on_stop
         self.on_lost = processor.on_lost
 
-    def on_batch(self, batch: Batch) -> None:
+    def on_batch(self, batch: Batch) -> object:
         """Process records inside a span."""
         with self._span("process", batch):
-            self._processor.on_batch(batch)
+            return self._processor.on_batch(batch)
 
 
 def traced(
@@ -98,8 +138,8 @@ def traced(
     if dead_letter is None:
         return make, None
 
-    def put_aside(batch: Batch, error: BaseException) -> None:
+    def put_aside(batch: Batch, error: BaseException) -> object:
         with span("dead_letter", batch):
-            dead_letter(batch, error)
+            return dead_letter(batch, error)
 
     return make, put_aside

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import NamedTuple, Protocol, overload
+from typing import NamedTuple, Protocol, Self, overload
 
+from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.core.position import Position, at_record
 from penstock.core.reading.delivery_calls import RECORD_MEMORY_BYTES
 from penstock.errors import UsageError
@@ -63,6 +64,9 @@ class Acknowledging(Protocol):
     def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
         """Mark everything up to and including a position as done."""
 
+    def begin_checkpoint(self) -> PendingCheckpoint:
+        """Have what is acknowledged stored, and return it to be waited for."""
+
     def store_checkpoint(self) -> None:
         """Store what is acknowledged, and wait until it is durable."""
 
@@ -75,12 +79,8 @@ class ShardCheckpointer(Acknowledging, Protocol):
         """The newest record that was delivered."""
 
 
-class Batch(Sequence[Record]):
-    """Records of one shard, in order.
-
-    With automatic checkpoints (the default) the records count as done when the handler returns. With
-    `checkpointing="manual"` they count as done when `acknowledge` or `checkpoint` is called, during the handler's call or
-    later, from any thread.
+class ShardRecords(Sequence[Record]):
+    """Records of one shard, in order: what `Batch` and `AsyncBatch` share.
 
     Args:
         shard_id: Where the records come from.
@@ -111,10 +111,19 @@ class Batch(Sequence[Record]):
         self._shard = shard
         self._is_keyed = is_keyed
 
-    @property
-    def shard(self) -> ShardCheckpointer:
-        """The shard, to checkpoint it by position."""
-        return self._shard
+    @classmethod
+    def of(cls, other: ShardRecords) -> Self:
+        """Return the same records of the same shard as this class."""
+        return cls(
+            other.shard_id,
+            other.records,
+            stream=other.stream,
+            millis_behind_latest=other.millis_behind_latest,
+            attempt=other.attempt,
+            ordinals=other._ordinals,
+            shard=other._shard,
+            is_keyed=other._is_keyed,
+        )
 
     @property
     def is_owned(self) -> bool:
@@ -135,26 +144,13 @@ class Batch(Sequence[Record]):
         places = [self._place(record) for record in records]
         self._shard.acknowledge(records, [self._ordinals[place] for place in places])
 
-    def checkpoint(self, record: Record | None = None) -> None:
-        """Mark the batch up to and including a record as done, and store that now.
-
-        Returns when the checkpoint is durable. With `concurrency` > 1 what is stored may be less: the highest
-        position below which every record of every key is done.
-
-        Args:
-            record: Of this batch; without it, the whole batch.
-
-        Raises:
-            UsageError: The record is not of this batch, or lies before the checkpoint.
-            LeaseLost: The shard is another worker's now: nothing was stored by this call.
-            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
-        """
+    def _acknowledge_through(self, record: Record | None) -> None:
+        """Mark the batch up to and including a record, or all of it, as done."""
         last = len(self.records) - 1 if record is None else self._place(record)
         if self._is_keyed:
             self._shard.acknowledge(self.records[: last + 1], self._ordinals[: last + 1])
         else:
             self._shard.acknowledge_through(self.records[last].position, self._ordinals[last])
-        self._shard.store_checkpoint()
 
     def _place(self, record: Record) -> int:
         for place, mine in enumerate(self.records):
@@ -185,6 +181,44 @@ class Batch(Sequence[Record]):
 
     def __repr__(self) -> str:
         return (
-            f"Batch(shard_id={self.shard_id!r}, {len(self.records)} records from {self.records[0].position} "
+            f"{type(self).__name__}(shard_id={self.shard_id!r}, {len(self.records)} records from {self.records[0].position} "
             f"to {self.records[-1].position}, millis_behind_latest={self.millis_behind_latest})"
         )
+
+
+class Batch(ShardRecords):
+    """Records of one shard, in order.
+
+    With automatic checkpoints (the default) the records count as done when the handler returns. With
+    `checkpointing="manual"` they count as done when `acknowledge` or `checkpoint` is called, during the handler's call or
+    later, from any thread.
+
+    Args:
+        shard_id: Where the records come from.
+        stream: Name or ARN of the stream, as the consumer was given it.
+        records: At least one. With `concurrency` > 1 all have one partition key.
+        millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
+        attempt: 1, or more when the handler failed on these records before.
+    """
+
+    @property
+    def shard(self) -> ShardCheckpointer:
+        """The shard, to checkpoint it by position."""
+        return self._shard
+
+    def checkpoint(self, record: Record | None = None) -> None:
+        """Mark the batch up to and including a record as done, and store that now.
+
+        Returns when the checkpoint is durable. With `concurrency` > 1 what is stored may be less: the highest
+        position below which every record of every key is done.
+
+        Args:
+            record: Of this batch; without it, the whole batch.
+
+        Raises:
+            UsageError: The record is not of this batch, or lies before the checkpoint.
+            LeaseLost: The shard is another worker's now: nothing was stored by this call.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+        """
+        self._acknowledge_through(record)
+        self._shard.store_checkpoint()

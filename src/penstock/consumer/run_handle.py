@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.consumer.home_process import HomeProcess
+from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.records import Record
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.position import Position
@@ -43,6 +44,11 @@ class RunHandle:
         self._home.check()
         self._run.acknowledge_through(position, ordinal)
         self._loop.post(self._run)
+
+    def begin_checkpoint(self) -> PendingCheckpoint:
+        """Have what is acknowledged stored, and return it to be waited for."""
+        self._home.check()
+        return self._loop.begin_checkpoint(self._run)
 
     def store_checkpoint(self) -> None:
         """Store what is acknowledged, and wait until it is durable."""

@@ -17,7 +17,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from penstock.consumer.processor import ShardProcessor
+from penstock.consumer.pending_checkpoint import PendingCheckpoint
+from penstock.consumer.processor import ShardProcessor, UnusableHandlerError
 from penstock.consumer.pull import IterationEnded
 from penstock.consumer.records import Record
 from penstock.consumer.shard_plan import Fetch, Plan, TakeApart
@@ -113,7 +114,7 @@ class ShardRun:
         self.hash_range = start.lease.hash_range
         self.processor = processor
         self.lock = threading.RLock()
-        self.durable_changed = threading.Condition(self.lock)
+        self._awaited: list[PendingCheckpoint] = []
         self._clock = clock
         self._chance = chance
         self._metrics = metrics
@@ -175,11 +176,6 @@ class ShardRun:
     def last_delivered(self) -> Position:
         """The newest record that user code was given."""
         return self._delivery.last_taken
-
-    @property
-    def durable(self) -> Position:
-        """The checkpoint that stands in the lease table, as far as known."""
-        return self._durable
 
     @property
     def is_lost(self) -> bool:
@@ -301,7 +297,7 @@ class ShardRun:
     def _answer(self, event: Event) -> list[Event]:
         self._is_answered = True
         self._delivery.lose()
-        self.durable_changed.notify_all()
+        self._settle_checkpoints()
         return [event]
 
     # --- what the coordinator says ---
@@ -318,7 +314,7 @@ class ShardRun:
             if why in (StopWhy.LOST, StopWhy.EXPIRED):
                 self._grace_until_s = self._clock.monotonic_s() + LOST_GRACE_S
                 self._delivery.lose()
-                self.durable_changed.notify_all()
+                self._settle_checkpoints()
             else:
                 self._delivery.stop()
 
@@ -326,7 +322,17 @@ class ShardRun:
         """Note that a checkpoint is durable."""
         with self.lock:
             self._durable = max(self._durable, position)
-            self.durable_changed.notify_all()
+            self._settle_checkpoints()
+
+    def _settle_checkpoints(self) -> None:
+        awaited, self._awaited = self._awaited, []
+        for pending in awaited:
+            if self._durable >= pending.position:
+                pending.on_durable()
+            elif self.is_lost:
+                pending.on_lost()
+            else:
+                self._awaited.append(pending)
 
     # --- what came of reads ---
 
@@ -479,7 +485,7 @@ class ShardRun:
             self._on_verdict(call, verdict, error)
 
     def _on_verdict(self, call: Call[Record], verdict: Verdict | None, error: BaseException | None) -> None:
-        if isinstance(error, IterationEnded):
+        if isinstance(error, IterationEnded | UnusableHandlerError):
             log.debug("shard %s: %s; it comes again", self.key, error)
             return
         where = (
@@ -514,8 +520,11 @@ class ShardRun:
         with self.lock:
             self._delivery.acknowledge_through(position, self._clock.monotonic_s(), ordinal)
 
-    def request_checkpoint(self) -> tuple[Position, Event | None]:
-        """Return the position that a caller may wait for, and the event that asks for it (None: it is durable).
+    def request_checkpoint(self, timeout_s: float) -> tuple[PendingCheckpoint, Event | None]:
+        """Return the checkpoint that a caller may wait for, and the event that asks for it (None: it is durable).
+
+        Args:
+            timeout_s: How long the caller may wait.
 
         Raises:
             LeaseLost: The shard is another worker's now.
@@ -523,15 +532,18 @@ class ShardRun:
         with self.lock:
             now_s = self._clock.monotonic_s()
             position = self._delivery.low_water
+            pending = PendingCheckpoint(self.stream, self.shard_id, position, timeout_s)
             if self._durable >= position:
-                return position, None
+                pending.on_durable()
+                return pending, None
             if self.is_lost:
                 raise LeaseLost(
                     f"stream {self.stream}, shard {self.shard_id}: the lease is not this worker's any more; "
                     f"{position} was not checkpointed and comes again where the shard is read now"
                 )
+            self._awaited.append(pending)
             self._delivery.on_checkpoint_sent(position, now_s)
-            return position, CheckpointRequested(self.key, self.epoch, position, urgent=True)
+            return pending, CheckpointRequested(self.key, self.epoch, position, urgent=True)
 
     # --- figures ---
 

@@ -1,0 +1,94 @@
+"""What coroutines of user code work with: a batch, and a shard, whose checkpoints are awaited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from penstock.consumer.pending_checkpoint import PendingCheckpoint
+from penstock.consumer.records import Record, ShardCheckpointer, ShardRecords
+from penstock.core.position import Position
+
+
+class AsyncBatch(ShardRecords):
+    """Records of one shard, in order, for a coroutine.
+
+    With automatic checkpoints (the default) the records count as done when the handler returns. With
+    `checkpointing="manual"` they count as done when `acknowledge` or `checkpoint` is called, during the handler's call or
+    later.
+
+    Args:
+        shard_id: Where the records come from.
+        records: At least one. With `concurrency` > 1 all have one partition key.
+        millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
+        attempt: 1, or more when the handler failed on these records before.
+    """
+
+    @property
+    def shard(self) -> AsyncShardCheckpointer:
+        """The shard, to checkpoint it by position."""
+        return AsyncShardCheckpointer(self._shard)
+
+    async def checkpoint(self, record: Record | None = None) -> None:
+        """Mark the batch up to and including a record as done, and store that now.
+
+        Returns when the checkpoint is durable; other coroutines run meanwhile. If the wait is cancelled, the checkpoint goes
+        on. With `concurrency` > 1 what is stored may be less: the highest position below which every record of every key is
+        done.
+
+        Args:
+            record: Of this batch; without it, the whole batch.
+
+        Raises:
+            UsageError: The record is not of this batch, or lies before the checkpoint.
+            LeaseLost: The shard is another worker's now: nothing was stored by this call.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+        """
+        self._acknowledge_through(record)
+        await _until_stored(self._shard.begin_checkpoint())
+
+
+class AsyncShardCheckpointer:
+    """What a processor of coroutines is given to checkpoint a shard with.
+
+    Args:
+        shard: As the consumer's threads gave it.
+    """
+
+    def __init__(self, shard: ShardCheckpointer) -> None:
+        self._shard = shard
+
+    @property
+    def may_deliver(self) -> bool:
+        """Whether the shard is still this worker's."""
+        return self._shard.may_deliver
+
+    @property
+    def last_delivered(self) -> Position:
+        """The newest record that was delivered."""
+        return self._shard.last_delivered
+
+    def acknowledge(self, records: Sequence[Record], ordinals: Sequence[int]) -> None:
+        """Mark records as done."""
+        self._shard.acknowledge(records, ordinals)
+
+    def acknowledge_through(self, position: Position, ordinal: int | None = None) -> None:
+        """Mark everything up to and including a position as done."""
+        self._shard.acknowledge_through(position, ordinal)
+
+    async def store_checkpoint(self) -> None:
+        """Store what is acknowledged, and return when it is durable.
+
+        Raises:
+            LeaseLost: The shard is another worker's now: nothing was stored by this call.
+            Unavailable: The lease table gave no answer in time; the checkpoint is stored with a later heartbeat.
+        """
+        await _until_stored(self._shard.begin_checkpoint())
+
+
+async def _until_stored(pending: PendingCheckpoint) -> None:
+    try:
+        async with asyncio.timeout(pending.timeout_s):
+            await asyncio.wrap_future(pending.outcome)
+    except TimeoutError:
+        raise pending.unanswered() from None

@@ -1,0 +1,47 @@
+"""A checkpoint on its way to the lease table: a thread or a coroutine may wait for it."""
+
+from __future__ import annotations
+
+from concurrent.futures import Future
+
+from penstock.core.position import Position
+from penstock.errors import LeaseLost, Unavailable
+
+
+class PendingCheckpoint:
+    """A position that was asked to be stored. Its outcome is settled once, by whoever advances the shard.
+
+    Args:
+        stream: For messages.
+        shard_id: For messages.
+        position: What is acknowledged.
+        timeout_s: How long to wait for it.
+    """
+
+    def __init__(self, stream: str, shard_id: str, position: Position, timeout_s: float) -> None:
+        self.position = position
+        self.timeout_s = timeout_s
+        self.outcome: Future[None] = Future()
+        """Done when the checkpoint is durable; fails with `LeaseLost`."""
+        self.outcome.set_running_or_notify_cancel()  # who waits may give up; the checkpoint goes on
+        self._shard_id = shard_id
+        self._where = f"stream {stream}, shard {shard_id}: checkpoint {position}"
+
+    def on_durable(self) -> None:
+        """Note that the position stands in the lease table."""
+        self.outcome.set_result(None)
+
+    def on_lost(self) -> None:
+        """Note that the lease is gone."""
+        self.outcome.set_exception(
+            LeaseLost(f"{self._where} was not confirmed before the lease went to another worker")
+        )
+
+    def unanswered(self) -> Unavailable:
+        """Return the error of whoever has waited long enough."""
+        return Unavailable(
+            f"{self._where}: the lease table gave no answer within {self.timeout_s} s; it is stored with a later "
+            "heartbeat if the lease stays",
+            operation="UpdateItem",
+            resource=self._shard_id,
+        )
