@@ -1,7 +1,7 @@
 """Amazon Kinesis Data Streams for Python and PySpark.
 
 `Consumer` reads a stream with leases that Java KCL workers can share, `Producer` writes one with aggregation, order and
-flow control, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
+flow control, `AsyncConsumer` and `AsyncProducer` do the same for asyncio, `penstock.spark` holds the Spark source and sink (`format("kinesis")`), `penstock.local` the embedded
 Kinesis, `penstock.errors` everything that can go wrong.
 """
 
@@ -11,13 +11,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.consumer import Batch, Consumer, ConsumerOptions, Record
+    from penstock.consumer import AsyncConsumer, Batch, Consumer, ConsumerOptions, Record
     from penstock.errors import PenstockError
-    from penstock.producer import Producer, ProducerOptions
+    from penstock.producer import AsyncProducer, Producer, ProducerOptions
 
 __version__ = "0.1.0"
 
 _HOMES: Final = {
+    "AsyncConsumer": "penstock.consumer",
+    "AsyncProducer": "penstock.producer",
     "Batch": "penstock.consumer",
     "Consumer": "penstock.consumer",
     "ConsumerOptions": "penstock.consumer",
@@ -27,7 +29,17 @@ _HOMES: Final = {
     "Record": "penstock.consumer",
 }
 
-__all__ = ["Batch", "Consumer", "ConsumerOptions", "PenstockError", "Producer", "ProducerOptions", "Record"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncProducer",
+    "Batch",
+    "Consumer",
+    "ConsumerOptions",
+    "PenstockError",
+    "Producer",
+    "ProducerOptions",
+    "Record",
+]
 
 
 def __getattr__(name: str) -> Any:

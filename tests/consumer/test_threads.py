@@ -4,12 +4,13 @@ import os
 import signal
 import threading
 import time
+from concurrent.futures import Future
 
 import pytest
 from virtual_world import TinyKinesis
 
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
-from penstock.core.position import SHARD_END, at_record
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.starting import StartingPosition
 from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, PositionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
@@ -233,6 +234,40 @@ def test_run_raises_what_stopped_the_worker(stream, table):
     with pytest.raises(HandlerFailed, match="ValueError: boom") as caught:
         consumer(stream, table, handle, on_failure="stop_worker", handler_retries_max=0).run()
     assert isinstance(caught.value.__cause__, ValueError)
+
+
+def test_records_whose_handler_returns_a_future_are_done_when_that_is(stream, table):
+    put(stream, 1)
+    begun, future = threading.Event(), Future()
+
+    def handle(_batch):
+        begun.set()
+        return future
+
+    running = consumer(stream, table, handle, checkpoint_interval_s=0)
+    running.start()
+    assert begun.wait(60)
+    assert all(lease.checkpoint == TRIM_HORIZON for lease in table.scan().leases)
+    running.request_stop()
+    future.set_result("ignored")
+    running.stop()
+    assert unfinished(stream, table) == []
+
+
+def test_a_handler_fails_as_the_future_that_it_returns(stream, table):
+    put(stream, 1)
+    failed, cancelled = Future(), Future()
+    failed.set_exception(ValueError("boom"))
+    cancelled.cancel()
+    for future, word in ((failed, "ValueError: boom"), (cancelled, "the future of the call was cancelled")):
+        with pytest.raises(HandlerFailed, match=word):
+            consumer(
+                stream,
+                table,
+                lambda _, returned=future: returned,
+                on_failure="stop_worker",
+                handler_retries_max=0,
+            ).run()
 
 
 def test_calls_of_different_keys_run_at_the_same_time(stream, table):

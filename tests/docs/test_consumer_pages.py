@@ -1,11 +1,14 @@
 """The blocks of docs/consumer.md and docs/fan-out.md: each makes a consumer that reads an embedded Kinesis."""
 
+import asyncio
+
 import pytest
 
 pytest.importorskip("httptools")
 
 from docs_blocks import blocks
-from penstock import Consumer
+from penstock import AsyncConsumer, Consumer
+from penstock import consumer as package
 from penstock.consumer import kclpy
 from penstock.local import LocalKinesis
 
@@ -32,6 +35,20 @@ class Tried(Consumer):
         """It has run."""
 
 
+class TriedOnALoop(AsyncConsumer):
+    """The same on an event loop, where a loop over it ends at once."""
+
+    async def run(self):
+        async with self:
+            """It has run."""
+
+    async def __aenter__(self):
+        await self._start()
+        self.request_stop()
+        Tried.made += 1
+        return self
+
+
 class MyRecordProcessor:
     """What a program brings that was written for amazon_kclpy."""
 
@@ -49,6 +66,8 @@ def test_a_block_makes_a_consumer_that_starts(text, kinesis, monkeypatch):
     for name, value in kinesis.environ().items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(kclpy, "Consumer", Tried)
+    monkeypatch.setattr(package, "AsyncConsumer", TriedOnALoop)
     before = Tried.made
-    exec(text, {"Consumer": Tried, "handle": list, "MyRecordProcessor": MyRecordProcessor})
+    names = {"Consumer": Tried, "AsyncConsumer": TriedOnALoop, "asyncio": asyncio, "handle": list}
+    exec(text, {**names, "MyRecordProcessor": MyRecordProcessor})
     assert Tried.made == before + 1

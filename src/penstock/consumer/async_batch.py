@@ -19,6 +19,7 @@ class AsyncBatch(ShardRecords):
 
     Args:
         shard_id: Where the records come from.
+        stream: Name or ARN of the stream, as the consumer was given it.
         records: At least one. With `concurrency` > 1 all have one partition key.
         millis_behind_latest: How far reading is behind the tip of the shard, by the service's last answer.
         attempt: 1, or more when the handler failed on these records before.

@@ -54,7 +54,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("penstock.consumer")
 
-_STOP_SLACK_S: Final = 10.0
+STOP_SLACK_S: Final = 10.0
+"""How much longer than `shutdown_timeout_s` an end is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,7 @@ class Consumer:
         if self._worker is None:
             return
         self.request_stop()
-        if not self.wait(self.options.shutdown_timeout_s + _STOP_SLACK_S):
+        if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
             raise PenstockError(
                 f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its leases run out "
                 f"by themselves after {self.options.lease_duration_s} s"
@@ -328,7 +329,7 @@ class Consumer:
         if error is None:
             self.stop()
         else:  # the error of the block goes first; the stop is waited for all the same
-            self.wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+            self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
 
     # --- pulling --------------------------------------------------------------------------------------
 
@@ -356,7 +357,7 @@ class Consumer:
                 if self._home.is_here:  # a loop that forks leaves it twice
                     pull.close()
                     self.request_stop()
-                    self.wait(self.options.shutdown_timeout_s + _STOP_SLACK_S)
+                    self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S)
         self._raise_failure()
 
     # --- inside ---------------------------------------------------------------------------------------

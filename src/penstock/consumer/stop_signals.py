@@ -1,4 +1,4 @@
-"""The signals that ask a program to end: taken over while a consumer runs in the main thread."""
+"""The signals that ask a program to end: taken over while consumers run in the main thread."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from penstock.consumer.home_process import HomeProcess
 
@@ -17,30 +18,67 @@ _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopSignals:
-    """Takes SIGTERM and SIGINT over for a while, where that is possible."""
+    """Takes SIGTERM and SIGINT over while it is entered, where that is possible.
 
-    def __init__(self, on_signal: Any) -> None:
+    Several may be entered at once, and left in any order, because an event loop may run several consumers. A first signal
+    goes to all of them; the next one raises KeyboardInterrupt.
+
+    Args:
+        on_signal: Called once, in the signal handler.
+    """
+
+    def __init__(self, on_signal: Callable[[], object]) -> None:
+        self.is_interrupted = False
+        """Whether a second signal came: nothing is waited for any more."""
         self._on_signal = on_signal
-        self._before: dict[int, Any] = {}
+        self._has_signalled = False
         self._home = HomeProcess()
-        self._is_second = False
 
-    def _handle(self, number: int, _frame: FrameType | None) -> None:
-        if not self._home.is_here:  # a forked child inherits this handler, and nothing that could stop
-            signal.signal(number, self._before[number])
-            os.kill(os.getpid(), number)
-            return
-        if self._is_second:
-            raise KeyboardInterrupt
-        self._is_second = True
-        log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
+    @property
+    def is_here(self) -> bool:
+        """Whether it was entered in this process, and not before a fork."""
+        return self._home.is_here
+
+    def tell(self) -> bool:
+        """Pass a first signal on; return whether it was the first one."""
+        if self._has_signalled:
+            return False
+        self._has_signalled = True
         self._on_signal()
+        return True
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Self:
         if threading.current_thread() is threading.main_thread():
-            for number in _SIGNALS:
-                self._before[number] = signal.signal(number, self._handle)
+            _entered[:] = [each for each in _entered if each.is_here]
+            if not _entered:
+                for number in _SIGNALS:
+                    before = signal.signal(number, _handle)
+                    if before is not _handle:  # else a fork has left it behind
+                        _before[number] = before
+            _entered.append(self)
+        return self
 
     def __exit__(self, *_: object) -> None:
-        for number, before in self._before.items():
-            signal.signal(number, before)
+        if self in _entered:
+            _entered.remove(self)
+            if not _entered:
+                for number in _SIGNALS:
+                    signal.signal(number, _before[number])
+
+
+_entered: Final[list[StopSignals]] = []
+_before: Final[dict[int, Any]] = {}
+
+
+def _handle(number: int, _frame: FrameType | None) -> None:
+    here = [each for each in _entered if each.is_here]
+    if not here:  # a forked child inherits this handler, and nothing that could stop
+        signal.signal(number, _before[number])
+        os.kill(os.getpid(), number)
+        return
+    log.info("signal %s: finishing what is in hand", signal.Signals(number).name)
+    told = [each.tell() for each in here]
+    if not any(told):
+        for each in here:
+            each.is_interrupted = True
+        raise KeyboardInterrupt

@@ -1,0 +1,209 @@
+"""How threads of the consumer run user code on an event loop: each call is a task, and a future tells when it has ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import inspect
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from penstock.consumer.async_batch import AsyncBatch, AsyncShardCheckpointer
+from penstock.consumer.processor import UnusableHandlerError
+from penstock.consumer.records import Batch, ShardCheckpointer
+from penstock.core.position import Position
+
+AsyncHandler: TypeAlias = Callable[[AsyncBatch], Awaitable[object]]
+"""Receives one shard's records, in order. Its result is ignored; an exception is a failure."""
+AsyncDeadLetterHandler: TypeAlias = Callable[[AsyncBatch, BaseException], Awaitable[object]]
+"""Receives records that failed for good, and why. When it returns they are done."""
+
+_CANCELLED_S: Final = 5.0
+
+
+class AsyncShardProcessor(Protocol):
+    """User code for one shard, from taking it to leaving it; every method is a coroutine function.
+
+    They are never under way at the same time, except that with `concurrency` > 1 several batches may be. The order is:
+    `on_start`, then batches, then either `on_end`, or (perhaps) `on_stop` and then `on_lost`.
+    """
+
+    async def on_start(self, shard_id: str, position: Position) -> None:
+        """The shard begins after `position`."""
+
+    async def on_batch(self, batch: AsyncBatch) -> None:
+        """Process records, in order."""
+
+    async def on_end(self, shard: AsyncShardCheckpointer) -> None:
+        """Everything in the shard was delivered, and it is closed. With manual checkpoints: checkpoint it now."""
+
+    async def on_stop(self, shard: AsyncShardCheckpointer) -> None:
+        """No record follows: the worker stops or hands the shard over. The last chance to checkpoint."""
+
+    async def on_lost(self) -> None:
+        """The shard is not this worker's any more."""
+
+
+AsyncProcessorFactory: TypeAlias = Callable[[], AsyncShardProcessor]
+AsyncStreamProcessorFactory: TypeAlias = Callable[[str], AsyncShardProcessor]
+"""With several streams: is told the one that the shard is of."""
+AsyncSpan: TypeAlias = Callable[[str, AsyncBatch], AbstractContextManager[None]]
+"""Begins the span in which user code is given a batch; the text names what it does with it."""
+
+
+def no_span(_operation: str, _batch: AsyncBatch) -> AbstractContextManager[None]:
+    """Begin nothing."""
+    return nullcontext()
+
+
+class EventLoopCalls:
+    """Runs calls of user code as tasks of one event loop."""
+
+    def __init__(self) -> None:
+        self.span: AsyncSpan = no_span
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._context: contextvars.Context | None = None
+        self._tasks: set[asyncio.Task[BaseException | None]] = set()
+
+    def open(self) -> None:
+        """Run calls on the loop that runs now, with its context variables as they are now."""
+        self._loop = asyncio.get_running_loop()
+        self._context = contextvars.copy_context()
+
+    def begin(self, call: Callable[[], Awaitable[object]]) -> Future[None]:
+        """Begin a call, from any thread; the future is done when it has ended.
+
+        Raises:
+            UnusableHandlerError: The event loop is closed.
+        """
+        ended: Future[None] = Future()
+        ended.set_running_or_notify_cancel()
+        loop = self._loop
+        assert loop is not None
+        try:
+            loop.call_soon_threadsafe(self._start, call, ended, context=self._context)
+        except RuntimeError as error:
+            raise UnusableHandlerError(
+                "the event loop was closed while the consumer ran on it; stop the consumer first: `async with "
+                "AsyncConsumer(...)`, or `await consumer.stop()`"
+            ) from error
+        return ended
+
+    def begin_batch(self, handler: AsyncHandler, batch: Batch) -> Future[None]:
+        """Begin to process records, inside a span."""
+        return self.begin(lambda: self._in_span("process", AsyncBatch.of(batch), handler))
+
+    def begin_dead_letter(
+        self, handler: AsyncDeadLetterHandler, batch: Batch, error: BaseException
+    ) -> Future[None]:
+        """Begin to put records aside, inside a span."""
+        return self.begin(
+            lambda: self._in_span("dead_letter", AsyncBatch.of(batch), lambda given: handler(given, error))
+        )
+
+    async def _in_span(self, operation: str, batch: AsyncBatch, handler: AsyncHandler) -> None:
+        with self.span(operation, batch):
+            await awaitable(handler(batch), handler)
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether one of these calls asks."""
+        return asyncio.current_task() in self._tasks
+
+    def _start(self, call: Callable[[], Awaitable[object]], ended: Future[None]) -> None:
+        task = asyncio.get_running_loop().create_task(_run(call))
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._end, ended))
+
+    def _end(self, ended: Future[None], task: asyncio.Task[BaseException | None]) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():
+            failure: BaseException | None = asyncio.CancelledError("the task of the call was cancelled")
+        else:
+            raised = task.exception()
+            failure = task.result() if raised is None else raised
+        if failure is None:
+            ended.set_result(None)
+        else:
+            ended.set_exception(failure)
+
+    async def cancel(self) -> None:
+        """Cancel the calls that are under way, and wait until they have ended, at most some seconds."""
+        tasks = set(self._tasks)
+        for task in tasks:
+            task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=_CANCELLED_S)
+
+
+class EventLoopProcessor:
+    """A processor of coroutines, as the consumer's threads call it. User code is made on the loop, when it is first called.
+
+    Args:
+        factory: Makes the user code of one shard.
+        calls: Runs it.
+    """
+
+    def __init__(self, factory: AsyncProcessorFactory, calls: EventLoopCalls) -> None:
+        self._factory = factory
+        self._calls = calls
+        self._made: AsyncShardProcessor | None = None
+
+    def _processor(self) -> AsyncShardProcessor:
+        if self._made is None:
+            self._made = self._factory()
+        return self._made
+
+    def on_start(self, shard_id: str, position: Position) -> Future[None]:
+        """Begin to tell that the shard begins."""
+        return self._begin("on_start", shard_id, position)
+
+    def on_batch(self, batch: Batch) -> Future[None]:
+        """Begin to process records."""
+        return self._calls.begin_batch(lambda given: self._processor().on_batch(given), batch)
+
+    def on_end(self, shard: ShardCheckpointer) -> Future[None]:
+        """Begin to tell that the shard is delivered to its end."""
+        return self._begin("on_end", AsyncShardCheckpointer(shard))
+
+    def on_stop(self, shard: ShardCheckpointer) -> Future[None]:
+        """Begin to tell that no record follows."""
+        return self._begin("on_stop", AsyncShardCheckpointer(shard))
+
+    def on_lost(self) -> Future[None]:
+        """Begin to tell that the shard is gone."""
+        return self._begin("on_lost")
+
+    def _begin(self, name: str, *arguments: object) -> Future[None]:
+        def call() -> Awaitable[object]:
+            method = getattr(self._processor(), name)
+            return awaitable(method(*arguments), method)
+
+        return self._calls.begin(call)
+
+
+def awaitable(result: object, user_code: object) -> Awaitable[object]:
+    """Return what a call of user code gave to be awaited.
+
+    Raises:
+        UnusableHandlerError: That cannot be awaited.
+    """
+    if inspect.isawaitable(result):
+        return result
+    name = getattr(user_code, "__qualname__", type(user_code).__name__)
+    raise UnusableHandlerError(
+        f"{name} returned {type(result).__name__}, which cannot be awaited: write it with `async def`, or use "
+        "penstock.Consumer, which calls plain functions on threads"
+    )
+
+
+async def _run(call: Callable[[], Awaitable[object]]) -> BaseException | None:
+    """Run a call; return what it has failed with."""
+    try:
+        await call()
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
+        return error
+    return None

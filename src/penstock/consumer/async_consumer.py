@@ -1,0 +1,340 @@
+"""`AsyncConsumer`: the consumer for asyncio. User code runs on the event loop, everything else on the threads of `Consumer`.
+
+::
+
+    async def handle(batch):
+        for record in batch:
+            await store(record.data)
+
+    asyncio.run(AsyncConsumer(stream="orders", application="billing", handler=handle).run())
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable
+from functools import partial
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from penstock.consumer.async_batch import AsyncBatch
+from penstock.consumer.async_calls import (
+    AsyncDeadLetterHandler,
+    AsyncHandler,
+    AsyncProcessorFactory,
+    AsyncShardProcessor,
+    AsyncStreamProcessorFactory,
+    EventLoopCalls,
+    EventLoopProcessor,
+)
+from penstock.consumer.async_pull import AsyncPullQueue
+from penstock.consumer.consumer import STOP_SLACK_S, Consumer, ConsumerPorts
+from penstock.consumer.consumer_options import ConsumerOptions
+from penstock.consumer.health import Health
+from penstock.consumer.stop_signals import StopSignals
+from penstock.consumer.stream_argument import StreamArgument
+from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.ports.metrics import Metrics
+
+if TYPE_CHECKING:
+    from opentelemetry.trace import TracerProvider
+
+log = logging.getLogger("penstock.consumer")
+
+_HANDLER_THREADS: Final = ConsumerOptions().handler_threads
+
+
+class AsyncConsumer:
+    """One worker, whose handler is a coroutine function. It shares its application's shards as every `Consumer` does.
+
+    Leases are renewed and shards are read on threads, so a handler that blocks the event loop delays other handlers and no
+    renewal. Any number of shards may wait in their handlers at the same time; each of them holds up its own shard only.
+
+    Cancelling what awaits it (`run`, or the block of `async with`) stops it gracefully: handlers under way are finished,
+    checkpoints are stored and the leases are given back, within `shutdown_timeout_s`; handlers that run longer are cancelled,
+    and their records come again. A second cancellation ends the wait.
+
+    Args:
+        stream: Name or ARN; or several of them, as for `Consumer`.
+        application: Names the lease table; all workers of the application give the same.
+        handler: A coroutine function, called with an `AsyncBatch` of one shard's records. Not with `processor_factory`, and
+            not when the consumer is iterated.
+        processor_factory: Makes one `AsyncShardProcessor` per shard, which also learns of starts and ends. It is called on
+            the event loop, without arguments; of several streams, with the name or ARN of the shard's.
+        dead_letter: A coroutine function, called with records that failed for good and the last error; with
+            `on_failure="dead_letter"`.
+        options: How to work; `handler_threads` has no effect. Single options may also be given by name:
+            `AsyncConsumer(..., concurrency=100)`.
+        metrics: Where metrics go; as for `Consumer`.
+        tracer_provider: OpenTelemetry's; each call of the handler becomes a span. None makes no spans and loads nothing.
+        region: AWS region; None: as boto3 finds it.
+        endpoint_url: For instance that of `penstock local`; None: as boto3 finds it.
+        connection: Further fields of `penstock.wiring.AwsOptions`, and `lease_table_name`.
+        ports: The service, the lease table and the clock; None opens the service. Excludes region, endpoint_url and connection.
+
+    Raises:
+        OptionError: An option is unknown or out of its range.
+        UsageError: The arguments do not fit together.
+    """
+
+    def __init__(
+        self,
+        stream: StreamArgument,
+        application: str,
+        handler: AsyncHandler | None = None,
+        *,
+        processor_factory: AsyncProcessorFactory | AsyncStreamProcessorFactory | None = None,
+        dead_letter: AsyncDeadLetterHandler | None = None,
+        options: ConsumerOptions | None = None,
+        region: str | None = None,
+        endpoint_url: str | None = None,
+        connection: dict[str, Any] | None = None,
+        metrics: Metrics | None = None,
+        tracer_provider: TracerProvider | None = None,
+        ports: ConsumerPorts | None = None,
+        **single_options: Any,
+    ) -> None:
+        calls = self._calls = EventLoopCalls()
+        self._pull: AsyncPullQueue | None = None
+        if handler is None and processor_factory is None:
+            self._pull = AsyncPullQueue()
+            handler = self._pull.offer
+        self._consumer = Consumer(
+            stream,
+            application,
+            None if handler is None else partial(calls.begin_batch, handler),
+            processor_factory=None
+            if processor_factory is None
+            else partial(_make_processor, processor_factory, calls),
+            dead_letter=None if dead_letter is None else partial(calls.begin_dead_letter, dead_letter),
+            options=options,
+            region=region,
+            endpoint_url=endpoint_url,
+            connection=connection,
+            metrics=metrics,
+            ports=ports,
+            **_without_threads(single_options),
+        )
+        self.stream = self._consumer.stream
+        self.streams = self._consumer.streams
+        self.application = application
+        self.options = self._consumer.options
+        self.worker_id = self._consumer.worker_id
+        self._tracer_provider = tracer_provider
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._ended = asyncio.Event()
+        self._keeper: asyncio.Task[None] | None = None
+
+    def __repr__(self) -> str:
+        return f"Async{self._consumer!r}"
+
+    # --- starting and stopping ------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Work until it is cancelled, or until SIGTERM, SIGINT or `stop()`; then stop gracefully.
+
+        This is for a program that has nothing else to do: signals are taken over in the main thread, and given back at the
+        end; a second one raises KeyboardInterrupt at once. As a part of a service, use `async with`, which leaves signals
+        alone.
+
+        Raises:
+            HandlerFailed: User code failed for good and `on_failure="stop_worker"`.
+            ShardsStopped: Every shard that the worker held has stopped for a failure; not with `on_all_stopped="stay"`.
+            UsageError: The handler is no coroutine function, or as for `start`.
+            OptionError: The application's lease table belongs to another stream.
+            NotFound, AccessDenied, Rejected: The stream or the lease table cannot be used.
+        """
+        with StopSignals(self.request_stop) as signals:
+            await self.start()
+            try:
+                await self._ended.wait()
+            except asyncio.CancelledError:
+                if not signals.is_interrupted:
+                    await self._finish()
+                raise
+            await self._calls.cancel()
+        self._consumer.stop()  # it has ended: raises what the worker has failed with
+
+    async def start(self) -> None:
+        """Start to work; return when the stream is found to be usable.
+
+        Raises:
+            UsageError: No handler was given, the consumer was started before, or it is to begin at a moment to come.
+            NotFound, AccessDenied: The stream cannot be used.
+        """
+        if self._pull is not None:
+            raise UsageError(
+                "give a handler, or iterate: `async with AsyncConsumer(...) as consumer:`, and in it "
+                "`async for batch in consumer:`"
+            )
+        await self._start()
+
+    async def _start(self) -> None:
+        if self._loop is not None:
+            raise UsageError("this consumer was started before; make a new one")
+        loop = self._loop = asyncio.get_running_loop()
+        self._calls.open()
+        if self._tracer_provider is not None:
+            from penstock.runtime.open_telemetry import BatchTraces
+
+            self._calls.span = BatchTraces(self._tracer_provider, self.application, self.worker_id).span
+        starting = loop.run_in_executor(None, self._consumer.start)
+        try:
+            await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            # The thread goes on: what it has started must not be left alone.
+            starting.add_done_callback(self._stop_what_started)
+            await asyncio.wait([starting])
+            await asyncio.shield(loop.run_in_executor(None, self._consumer.wait, STOP_SLACK_S))
+            raise
+        threading.Thread(target=self._tell_end, args=(loop,), name="penstock-async-end", daemon=True).start()
+        self._keeper = loop.create_task(self._keep())
+
+    def _stop_what_started(self, starting: asyncio.Future[None]) -> None:
+        if starting.exception() is None:
+            self.request_stop()
+
+    def request_stop(self) -> None:
+        """Begin a graceful stop and return at once. Safe in a signal handler, from every thread and from user code."""
+        self._consumer.request_stop()
+
+    async def stop(self) -> None:
+        """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
+
+        Raises:
+            PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
+            UsageError: A handler calls it, which would wait for itself; or another event loop than the consumer's.
+        """
+        if self._loop is None:
+            return
+        if self._loop is not asyncio.get_running_loop():
+            raise UsageError("this consumer was started on another event loop: stop it there")
+        if self._calls.is_inside:
+            raise UsageError(
+                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
+            )
+        await self._finish()
+        self._raise_failure()
+
+    async def _finish(self) -> None:
+        self.request_stop()
+        if self._pull is not None:
+            self._pull.close()
+        try:
+            async with asyncio.timeout(self.options.shutdown_timeout_s + STOP_SLACK_S):
+                await self._ended.wait()
+        except TimeoutError:
+            log.debug("worker %s has not ended in time", self.worker_id)  # whoever asked is told
+        await self._calls.cancel()
+
+    def _raise_failure(self) -> None:
+        if not self._ended.is_set():
+            raise PenstockError(
+                f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its leases run out "
+                f"by themselves after {self.options.lease_duration_s} s"
+            )
+        self._consumer.stop()
+
+    def _tell_end(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Wait for the worker's end on a thread, and tell the loop."""
+        self._consumer.wait()
+        try:
+            loop.call_soon_threadsafe(self._on_ended)
+        except RuntimeError:
+            log.debug("worker %s ended after its event loop", self.worker_id)
+
+    def _on_ended(self) -> None:
+        self._ended.set()
+        if self._pull is not None:
+            self._pull.close()
+
+    async def _keep(self) -> None:
+        """Stop the worker if the loop ends first: `asyncio.run` cancels the tasks that are left."""
+        try:
+            await self._ended.wait()
+        except asyncio.CancelledError:
+            if self._consumer.is_running:
+                log.warning(
+                    "the event loop ends while worker %s runs; it stops now. Use `async with AsyncConsumer(...)`, or await "
+                    "stop()",
+                    self.worker_id,
+                )
+                self.request_stop()
+            raise
+
+    async def __aenter__(self) -> Self:
+        await self._start()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self._finish()
+        if error is None:  # else the error of the block goes first
+            self._raise_failure()
+
+    # --- pulling --------------------------------------------------------------------------------------
+
+    async def __aiter__(self) -> AsyncIterator[AsyncBatch]:
+        """Yield batches; inside `async with`. Asking for the next one acknowledges the one before.
+
+        A batch in whose body the loop is left (by `break`, by an error, or because its task is cancelled) is not done, unless
+        it was acknowledged: it comes again. Several tasks may iterate at the same time.
+        """
+        if self._pull is None:
+            raise UsageError("a consumer with a handler cannot be iterated; leave the handler out")
+        if self._loop is None:
+            raise UsageError(
+                "this consumer was not started: `async with AsyncConsumer(...) as consumer:`, and in it "
+                "`async for batch in consumer:`"
+            )
+        async for batch in self._pull.batches():
+            yield batch
+        if self._ended.is_set():
+            self._raise_failure()
+
+    # --- as `Consumer` --------------------------------------------------------------------------------
+
+    def pause(self, *shard_ids: str) -> None:
+        """Read and deliver nothing more of these shards, or of all if none is named; as `Consumer.pause`."""
+        self._consumer.pause(*shard_ids)
+
+    def resume(self, *shard_ids: str) -> None:
+        """Go on with these shards, or with all if none is named; as `Consumer.resume`."""
+        self._consumer.resume(*shard_ids)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the consumer was started and has not ended."""
+        return self._consumer.is_running
+
+    @property
+    def failures(self) -> dict[str, PenstockError]:
+        """Shards that this worker holds and stopped delivering, and why."""
+        return self._consumer.failures
+
+    def health(self) -> Health:
+        """Return how the consumer does; as `Consumer.health`."""
+        return self._consumer.health()
+
+
+def _make_processor(
+    factory: Callable[..., AsyncShardProcessor], calls: EventLoopCalls, *stream: str
+) -> EventLoopProcessor:
+    """Return the processor of a shard; with several streams it is told which one is the shard's."""
+    return EventLoopProcessor(partial(factory, *stream), calls)
+
+
+def _without_threads(single_options: dict[str, Any]) -> dict[str, Any]:
+    """Return the options for a consumer none of whose threads waits in a handler."""
+    if "handler_threads" in single_options:
+        raise OptionError(
+            "handler_threads has no effect: handlers run on the event loop, as many at once as there are shards (times "
+            "concurrency); leave it out"
+        )
+    concurrency = single_options.get("concurrency")
+    if not isinstance(concurrency, int) or concurrency <= _HANDLER_THREADS:
+        return single_options
+    return {**single_options, "handler_threads": concurrency}
