@@ -1,13 +1,15 @@
 """The blocks of docs/consumer.md and docs/fan-out.md: each makes a consumer that reads an embedded Kinesis."""
 
 import asyncio
+import re
+from datetime import UTC, datetime
 
 import pytest
 
 pytest.importorskip("httptools")
 
 from docs_blocks import blocks
-from penstock import AsyncConsumer, Consumer
+from penstock import AsyncConsumer, Batch, Consumer, Record
 from penstock import consumer as package
 from penstock.consumer import kclpy
 from penstock.local import LocalKinesis
@@ -53,6 +55,25 @@ class MyRecordProcessor:
     """What a program brings that was written for amazon_kclpy."""
 
 
+def batch_of(data):
+    """What a handler is given."""
+    moment = datetime(2026, 1, 31, tzinfo=UTC)
+    records = [
+        Record(each, f"key-{n}", str(n), 0, None, moment, "shardId-000000000000")
+        for n, each in enumerate(data)
+    ]
+    places = range(len(records))
+    return Batch(
+        "shardId-000000000000",
+        records,
+        stream="orders",
+        millis_behind_latest=0,
+        attempt=1,
+        ordinals=places,
+        shard=None,
+    )
+
+
 @pytest.fixture(scope="module")
 def kinesis():
     with LocalKinesis() as server:
@@ -71,3 +92,13 @@ def test_a_block_makes_a_consumer_that_starts(text, kinesis, monkeypatch):
     names = {"Consumer": Tried, "AsyncConsumer": TriedOnALoop, "asyncio": asyncio, "handle": list}
     exec(text, {**names, "MyRecordProcessor": MyRecordProcessor})
     assert Tried.made == before + 1
+
+
+def test_the_table_of_the_page_has_what_is_in_the_payloads(kinesis, monkeypatch, capsys):
+    for name, value in kinesis.environ().items():
+        monkeypatch.setenv(name, value)
+    text = next(text for text in BLOCKS if "to_arrow" in text)
+    names = {"Consumer": Tried}
+    exec(text, names)
+    names["handle"](batch_of([b'{"amount": 3}', b'{"amount": 4}']))
+    assert re.search(r"key-0\s+3\nkey-1\s+4\n", capsys.readouterr().out)

@@ -15,21 +15,8 @@ import pyarrow.compute as pc
 from penstock.core.aggregation import MAGIC, DecodeCounts, MisplacedRule, UserColumns, take_apart
 from penstock.core.aggregation import deaggregate as take_apart_blob
 from penstock.core.position import Position
+from penstock.frames import SCHEMA
 from penstock.ports.kinesis import RawRecord
-
-SCHEMA: Final = pa.schema(
-    [
-        ("streamName", pa.string()),
-        ("shardId", pa.string()),
-        ("sequenceNumber", pa.string()),
-        ("subSequenceNumber", pa.int64()),
-        ("partitionKey", pa.string()),
-        ("explicitHashKey", pa.string()),
-        ("approximateArrivalTimestamp", pa.timestamp("us", tz="UTC")),
-        ("data", pa.binary()),
-    ]
-)
-"""Exactly what Spark expects of its schema; other string or binary layouts are refused by it."""
 
 MISPLACED: Final = "penstock.isMisplaced"
 """A column that is there only where a page holds misplaced records. They have their rows until a batch is cut and its
