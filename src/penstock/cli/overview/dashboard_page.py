@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import base64
 import codecs
-import hashlib
 from html import escape
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from penstock.cli.overview.cells import (
     SHARD_COLUMNS,
@@ -26,43 +23,18 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.page_frame import address_of, frame, problem_list, table
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagPoint
     from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
     from penstock.cli.overview.next_records import Following, NextRecord
 
-_STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
-_SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
 _ROWS_MAX: Final = 1000
-_KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble", "bytes"), " number") | {
-    "why": " long",
-    "worker": " long",
-    "data": " long",
-    "value": " long",
-}
-"""Further classes of columns, by name."""
-
-
-def _source_of(text: str) -> str:
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-CONTENT_SECURITY_POLICY: Final = (
-    f"default-src 'none'; style-src {_source_of(_STYLE)}; script-src {_source_of(_SCRIPT)}; connect-src 'self'; "
-    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
-)
-"""Nothing runs but our own script, and nothing is fetched but from the server itself."""
-
-
-def address_of(application: str, shard: str | None = None) -> str:
-    """Return where the page of an application is, or that of one of its shards."""
-    place = f"name={quote(application, safe='')}"
-    return f"/application?{place}" if shard is None else f"/shard?{place}&shard={quote(shard, safe='')}"
 
 
 def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], interval_s: float) -> str:
@@ -70,8 +42,8 @@ def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], inte
     cards = "".join(_card(each, spark_points.get(each.application, ())) for each in look.applications)
     if not cards:
         cards = "<p>No lease table was found: name an application, or check the region.</p>"
-    body = f'{_problems(look.problems)}<div class="cards">{cards}</div>'
-    return _page("Penstock", counted(len(look.applications), "application"), look.taken_ms, body, interval_s)
+    body = f'{problem_list(look.problems)}<div class="cards">{cards}</div>'
+    return frame("Penstock", counted(len(look.applications), "application"), look.taken_ms, body, interval_s)
 
 
 def page_of_application(
@@ -85,7 +57,7 @@ def page_of_application(
     )
     parts = [
         f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>{html_text(told)}</p>",
-        _problems(look.problems),
+        problem_list(look.problems),
     ]
     chart = draw_lag(points, limit_s) or "<p>From the second look on.</p>"
     parts.append(f'<h2>Lag: worst and median shard</h2><div class="panel">{chart}</div>')
@@ -101,7 +73,7 @@ def page_of_application(
         f'<div class="two"><section><h2>Workers</h2><div class="panel wide">{_workers(look)}</div></section>'
         f'<section><h2>What happened</h2><div class="panel">{_events(look)}</div></section></div>'
     )
-    return _page(look.application, "", look.taken_ms, "".join(parts), interval_s)
+    return frame(look.application, "", look.taken_ms, "".join(parts), interval_s)
 
 
 def page_of_shard(
@@ -140,10 +112,10 @@ def page_of_shard(
                 "few seconds.</p>"
             )
     body = (
-        f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{_table(("fact", "value"), told)}</div>'
+        f'<h2>{back}: {html_text(row.shard)}</h2><div class="panel wide">{table(("fact", "value"), told)}</div>'
         f'<h2>What is read next</h2><div class="panel wide">{shown}</div>'
     )
-    return _page(row.shard, "", look.taken_ms, body, interval_s)
+    return frame(row.shard, "", look.taken_ms, body, interval_s)
 
 
 def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
@@ -164,7 +136,7 @@ def _records(records: Sequence[NextRecord], *, shows_records: bool) -> str:
         for record in records
     ]
     note = "" if shows_records else "<p>Keys and payloads are shown with --show-records.</p>"
-    return f"{_table(columns, rows)}{note}"
+    return f"{table(columns, rows)}{note}"
 
 
 def _payload(record: NextRecord) -> str:
@@ -181,29 +153,12 @@ def _payload(record: NextRecord) -> str:
 def page_without(name: str, interval_s: float) -> str:
     """Return the page of an application that is not watched."""
     body = f'<p class="problem">{html_text(name)} is not among the applications that are watched.</p>'
-    return _page("Penstock", "", None, body, interval_s)
+    return frame("Penstock", "", None, body, interval_s)
 
 
 def page_before_the_first_look(interval_s: float) -> str:
     """Return the page while nothing has been read yet."""
-    return _page("Penstock", "", None, "<p>Looking ...</p>", min(1.0, interval_s))
-
-
-def _page(title: str, told: str, taken_ms: int | None, body: str, interval_s: float) -> str:
-    taken = "" if taken_ms is None else f"{moment_of(taken_ms)[:19]}Z"
-    return (
-        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<title>{html_text(title)}</title><link rel="icon" href="data:,"><style>{_STYLE}</style>'
-        f'<noscript><meta http-equiv="refresh" content="{max(1, round(interval_s))}"></noscript></head>'
-        f'<body data-interval="{interval_s:g}"><header><h1><a href="/">Penstock</a></h1><p>{html_text(told)}</p>'
-        f'<p id="taken">{taken}</p><p id="state" class="stale"></p></header><main>{body}</main>'
-        f"<script>{_SCRIPT}</script></body></html>"
-    )
-
-
-def _problems(problems: Iterable[str]) -> str:
-    return "".join(f'<p class="problem">{html_text(problem)}</p>' for problem in problems)
+    return frame("Penstock", "", None, "<p>Looking ...</p>", min(1.0, interval_s))
 
 
 def _pill(look: ApplicationLook) -> str:
@@ -231,22 +186,6 @@ def _card(look: ApplicationLook, points: Sequence[LagPoint]) -> str:
     )
 
 
-def _table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
-    """Return a table.
-
-    Args:
-        columns: Their names.
-        rows: Each with its class and its cells, which are HTML.
-    """
-    classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]
-    head = "".join(f"<th {kind}>{name}</th>" for name, kind in zip(columns, classes, strict=True))
-    body = "".join(
-        f'<tr class="{name}">{"".join(f"<td {kind}>{cell}</td>" for cell, kind in zip(cells, classes, strict=True))}</tr>'
-        for name, cells in rows
-    )
-    return f"<table><tr>{head}</tr>{body}</table>"
-
-
 def _shards(look: ApplicationLook) -> str:
     if not look.shards:
         return "<p>No leases yet.</p>"
@@ -258,9 +197,7 @@ def _shards(look: ApplicationLook) -> str:
         for row in look.shards[:_ROWS_MAX]
     ]
     left = len(look.shards) - _ROWS_MAX
-    return _table(SHARD_COLUMNS, rows) + (
-        f"<p>and {left} more, which /api/look names</p>" if left > 0 else ""
-    )
+    return table(SHARD_COLUMNS, rows) + (f"<p>and {left} more, which /api/look names</p>" if left > 0 else "")
 
 
 def _link(look: ApplicationLook, row: ShardRow) -> str:
@@ -285,7 +222,7 @@ def _workers(look: ApplicationLook) -> str:
         )
         for row in look.workers[:_ROWS_MAX]
     ]
-    return _table(("worker", "zone", "share", "leases", "in trouble", "lag"), rows)
+    return table(("worker", "zone", "share", "leases", "in trouble", "lag"), rows)
 
 
 def _events(look: ApplicationLook) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final, Self
 from urllib.parse import parse_qs
 
 from penstock.cli.overview.dashboard_page import (
-    CONTENT_SECURITY_POLICY,
     page_before_the_first_look,
     page_of_all,
     page_of_application,
@@ -16,6 +15,7 @@ from penstock.cli.overview.dashboard_page import (
     page_without,
 )
 from penstock.cli.overview.look import Look, document_of
+from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY
 from penstock.cli.terminal import safe_json
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
 from penstock.errors import PenstockError

@@ -1,0 +1,85 @@
+"""What the dashboard's pages share: the frame around them, tables, problems, addresses. Pure."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+from urllib.parse import quote
+
+from penstock.cli.overview.drawings import html_text
+from penstock.cli.overview.look import moment_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+_STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
+_SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
+_KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble", "bytes"), " number") | {
+    "why": " long",
+    "worker": " long",
+    "data": " long",
+    "value": " long",
+}
+"""Further classes of columns, by name."""
+
+
+def _source_of(text: str) -> str:
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+CONTENT_SECURITY_POLICY: Final = (
+    f"default-src 'none'; style-src {_source_of(_STYLE)}; script-src {_source_of(_SCRIPT)}; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+"""Nothing runs but our own script, and nothing is fetched but from the server itself."""
+
+
+def address_of(application: str, shard: str | None = None) -> str:
+    """Return where the page of an application is, or that of one of its shards."""
+    place = f"name={quote(application, safe='')}"
+    return f"/application?{place}" if shard is None else f"/shard?{place}&shard={quote(shard, safe='')}"
+
+
+def frame(title: str, told: str, taken_ms: int | None, body: str, interval_s: float) -> str:
+    """Return a whole page.
+
+    Args:
+        title: Of the page.
+        told: What stands beside the name of the program.
+        taken_ms: When what it shows was read; None where nothing was.
+        body: HTML.
+        interval_s: After so many seconds the browser fetches it anew.
+    """
+    taken = "" if taken_ms is None else f"{moment_of(taken_ms)[:19]}Z"
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<title>{html_text(title)}</title><link rel="icon" href="data:,"><style>{_STYLE}</style>'
+        f'<noscript><meta http-equiv="refresh" content="{max(1, round(interval_s))}"></noscript></head>'
+        f'<body data-interval="{interval_s:g}"><header><h1><a href="/">Penstock</a></h1><p>{html_text(told)}</p>'
+        f'<p id="taken">{taken}</p><p id="state" class="stale"></p></header><main>{body}</main>'
+        f"<script>{_SCRIPT}</script></body></html>"
+    )
+
+
+def problem_list(problems: Iterable[str]) -> str:
+    """Return what could not be read as paragraphs."""
+    return "".join(f'<p class="problem">{html_text(problem)}</p>' for problem in problems)
+
+
+def table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
+    """Return a table.
+
+    Args:
+        columns: Their names.
+        rows: Each with its class and its cells, which are HTML.
+    """
+    classes = [f'class="{name.replace(" ", "-")}{_KINDS.get(name, "")}"' for name in columns]
+    head = "".join(f"<th {kind}>{name}</th>" for name, kind in zip(columns, classes, strict=True))
+    body = "".join(
+        f'<tr class="{name}">{"".join(f"<td {kind}>{cell}</td>" for cell, kind in zip(cells, classes, strict=True))}</tr>'
+        for name, cells in rows
+    )
+    return f"<table><tr>{head}</tr>{body}</table>"
