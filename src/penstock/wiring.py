@@ -12,6 +12,7 @@ from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from penstock.aws.cloudwatch_metrics import CloudWatchMetrics
+    from penstock.aws.cloudwatch_queries import CloudWatchQueries
     from penstock.aws.lease_table import LeaseTableOptions
     from penstock.aws.lease_table_finder import LeaseTableFinder
     from penstock.aws.stream_control import StreamControl
@@ -130,10 +131,18 @@ def open_cloudwatch(
     )
 
 
+def open_cloudwatch_queries(options: AwsOptions | None = None) -> CloudWatchQueries:
+    """Return what reads CloudWatch's metrics of streams; nothing is asked yet."""
+    from penstock.aws.cloudwatch_queries import CloudWatchQueries
+
+    return CloudWatchQueries(AwsOptions() if options is None else options)
+
+
 __all__ = [
     "AwsOptions",
     "SystemClock",
     "open_cloudwatch",
+    "open_cloudwatch_queries",
     "open_fan_out",
     "open_kcl3_tables",
     "open_kinesis",

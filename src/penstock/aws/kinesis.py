@@ -74,6 +74,11 @@ class AwsKinesis:
             record_bytes_max=summary.get("MaxRecordSizeInKiB", 1024) * 1024,
             on_demand=summary.get("StreamModeDetails", {}).get("StreamMode") == "ON_DEMAND",
             service_managed_keys=None if strategy is None else strategy == _SERVICE_MANAGED,
+            shard_metrics=tuple(
+                metric
+                for enhanced in summary.get("EnhancedMonitoring", ())
+                for metric in enhanced.get("ShardLevelMetrics", ())
+            ),
         )
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from functools import partial
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Final
 
@@ -22,6 +23,7 @@ DESCRIPTION = (
 _TOKEN_VARIABLE: Final = "PENSTOCK_DASHBOARD_TOKEN"  # noqa: S105 - the name of a variable
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~-]{16,}")
 _LOOK_EVERY_S: Final = 1.0
+_STREAM_WAIT_S: Final = 2.0  # then the page comes without figures, and asks again
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -58,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.lag_history import LagHistory
     from penstock.cli.overview.looking import LookThread, open_fleet_watcher
     from penstock.cli.overview.next_records import NextRecordReader
-    from penstock.cli.service_options import open_kinesis
+    from penstock.cli.overview.stream_reader import StreamReader
+    from penstock.cli.service_options import open_cloudwatch_queries, open_kinesis
     from penstock.wiring import SystemClock
 
     check_look_arguments(args)
@@ -70,9 +73,16 @@ def run(args: argparse.Namespace) -> int:
         exit_on_signals({signal.SIGTERM: 0}),
         LookThread(watcher, args.interval, history.add) as looks,
     ):
-        fetch_next = NextRecordReader(open_kinesis(args), SystemClock()).fetch
+        kinesis, clock = open_kinesis(args), SystemClock()
+        streams = StreamReader(kinesis, open_cloudwatch_queries(args), clock)
         contents = Contents(
-            looks.newest, history, args.lag_warn, args.interval, fetch_next, args.show_records
+            newest=looks.newest,
+            history=history,
+            lag_limit_s=args.lag_warn,
+            interval_s=args.interval,
+            look_at_stream=partial(streams.look, wait_s=_STREAM_WAIT_S),
+            fetch_next=NextRecordReader(kinesis, clock).fetch,
+            shows_records=args.show_records,
         )
         with DashboardServer(contents, Gate(token), args.host, args.port) as server:
             host = f"[{args.host}]" if ":" in args.host else args.host

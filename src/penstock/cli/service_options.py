@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
+    from penstock.aws.cloudwatch_queries import CloudWatchQueries
     from penstock.aws.lease_table_finder import LeaseTableFinder
     from penstock.aws.stream_control import StreamControl
     from penstock.ports.fan_out import FanOut
@@ -81,6 +82,13 @@ def open_lease_table(args: argparse.Namespace, name: str) -> LeaseTable:
     from penstock import wiring
 
     return wiring.open_lease_table(name, _options(args))
+
+
+def open_cloudwatch_queries(args: argparse.Namespace) -> CloudWatchQueries:
+    """Open what reads CloudWatch's metrics of streams."""
+    from penstock import wiring
+
+    return wiring.open_cloudwatch_queries(_options(args))
 
 
 def open_lease_table_finder(args: argparse.Namespace) -> LeaseTableFinder:

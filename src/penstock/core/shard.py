@@ -49,6 +49,7 @@ class StreamSummary:
             the same name.
         service_managed_keys: True when the service places records itself (record distribution AUTO), where
             aggregation must be off; None when the answer does not say.
+        shard_metrics: What CloudWatch has by shard: the metrics of enhanced monitoring.
     """
 
     name: str
@@ -61,6 +62,7 @@ class StreamSummary:
     on_demand: bool = False
     service_managed_keys: bool | None = None
     tags: tuple[tuple[str, str], ...] = field(default=())
+    shard_metrics: tuple[str, ...] = ()
 
     @property
     def retention_ms(self) -> int:

@@ -70,14 +70,20 @@ def hostile():
     return ApplicationLook(HOSTILE, HOSTILE, 0, rows, worker_rows(rows), lineage, (HOSTILE,), events)
 
 
-def contents(*looks, problems=(), fetch_next=None, shows_records=False):
+def contents(*looks, problems=(), fetch_next=None, shows_records=False, look_at_stream=lambda *_: None):
     history = LagHistory()
     newest = Look(1_000, looks, problems) if looks else None
     if newest is not None:
         history.add(newest)
         history.add(newest)
     return Contents(
-        lambda: newest, history, 60.0, 10.0, fetch_next or (lambda *_: Following("7.0", ())), shows_records
+        newest=lambda: newest,
+        history=history,
+        lag_limit_s=60.0,
+        interval_s=10.0,
+        look_at_stream=look_at_stream,
+        fetch_next=fetch_next or (lambda *_: Following("7.0", ())),
+        shows_records=shows_records,
     )
 
 
@@ -110,6 +116,7 @@ def test_all_applications_are_cards_that_lead_to_their_pages():
         "/",
         "/application?name=billing",
         "/application?name=a%20b%26c",
+        "/stream?name=orders",
     ]
     assert "1 stopped" in page.text
     assert page.tags.count("polyline") == 2

@@ -16,9 +16,11 @@ import pytest
 
 from penstock import Consumer, Producer
 from penstock.cli import main as cli
+from penstock.cli.overview.stream_reader import fetch_stream
 from penstock.spark.batch import KinesisBatchReader
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.spark_options import parse_batch, parse_sink
+from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
 from reader_query import Query
 from spark_support import numbered, put
 from waiting import wait_until
@@ -29,7 +31,7 @@ BLOCK = re.compile(
     re.DOTALL,
 )
 SERVICES = ("kinesis", "dynamodb", "cloudwatch", "sts")
-OF_NO_RESOURCE = ("cloudwatch:PutMetricData", "dynamodb:ListTables")
+OF_NO_RESOURCE = ("cloudwatch:PutMetricData", "cloudwatch:GetMetricData", "dynamodb:ListTables")
 CHECKED = {
     "driver",
     "reading tasks",
@@ -218,6 +220,27 @@ def command(server, monkeypatch, capsys, tmp_path):
         return called(server, key)
 
     return run
+
+
+def test_the_page_of_a_stream_calls_what_the_policy_has_for_it(server):
+    server.create_stream("paged")
+    options = AwsOptions(
+        region="us-east-1",
+        endpoint_url=server.endpoint_url,
+        access_key_id="stream-page",
+        secret_access_key="local",
+    )
+    kinesis = open_kinesis(options)
+    found = fetch_stream(
+        kinesis,
+        open_cloudwatch_queries(options),
+        "paged",
+        kinesis.fetch_shards("paged").shards,
+        SystemClock().wall_ms(),
+    )
+    assert found.load is not None
+    actions, rare = policies()["top"]
+    assert rare <= called(server, "stream-page") <= actions
 
 
 def test_the_commands_call_what_their_policies_allow(server, client, command, tmp_path):

@@ -15,7 +15,8 @@ COST: Final = (
     "Nothing is written. Each look costs, for each application, one eventually consistent Scan of its lease table (8 KiB to a "
     "read unit, about 18 leases), and ListShards every half a minute and when a lease of a new shard is seen; for each shard that is asked for its lag, one "
     "GetShardIterator and one or two GetRecords of at most two records, out of the five reads a second that the shard gives to "
-    "all. Without names, ListTables once a minute, and DescribeTable once for every table."
+    "all. Without names, ListTables once a minute, and DescribeTable once for every table. A stream that is looked at costs, once a "
+    "minute, DescribeStreamSummary, and GetMetricData for 6 metrics and up to 5 for each open shard, which CloudWatch bills."
 )
 
 

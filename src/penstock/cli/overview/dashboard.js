@@ -1,6 +1,6 @@
 "use strict";
 // The server has drawn the page; this fetches it again and takes over what is shown.
-const pause_ms = 1000 * Number(document.body.dataset.interval);
+let pause_ms = 1000 * Number(document.body.dataset.interval);
 const state = document.getElementById("state");
 let answered = new Date();
 async function refresh() {
@@ -14,6 +14,7 @@ async function refresh() {
       if (places[at]) [each.scrollLeft, each.scrollTop] = places[at];
     });
     document.getElementById("taken").textContent = page.getElementById("taken").textContent;
+    pause_ms = 1000 * Number(page.body.dataset.interval);
     answered = new Date();
     state.textContent = "";
   } catch (error) {

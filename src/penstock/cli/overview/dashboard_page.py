@@ -23,7 +23,7 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.look import moment_of
-from penstock.cli.overview.page_frame import address_of, frame, problem_list, table
+from penstock.cli.overview.page_frame import address_of, frame, problem_list, stream_address, table
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
@@ -43,7 +43,14 @@ def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], inte
     if not cards:
         cards = "<p>No lease table was found: name an application, or check the region.</p>"
     body = f'{problem_list(look.problems)}<div class="cards">{cards}</div>'
+    streams = dict.fromkeys(each.stream for each in look.applications if each.stream is not None)
+    if streams:
+        body += f"<h2>Streams against their quotas</h2><p>{' · '.join(_stream_link(each) for each in sorted(streams))}</p>"
     return frame("Penstock", counted(len(look.applications), "application"), look.taken_ms, body, interval_s)
+
+
+def _stream_link(stream: str) -> str:
+    return f'<a href="{escape(stream_address(stream))}">{html_text(stream_name(stream))}</a>'
 
 
 def page_of_application(
@@ -51,12 +58,10 @@ def page_of_application(
 ) -> str:
     """Return the page of one application."""
     ended = len(look.shards) - look.unfinished_count
-    told = (
-        f"stream {stream_name(look.stream)}, {counted(look.unfinished_count, 'shard')}, {look.trouble_count} in trouble, {ended} ended, "
-        f"lag {duration(look.lag_ms)}"
-    )
+    told = f"{counted(look.unfinished_count, 'shard')}, {look.trouble_count} in trouble, {ended} ended, lag {duration(look.lag_ms)}"
+    stream = "-" if look.stream is None else _stream_link(look.stream)
     parts = [
-        f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>{html_text(told)}</p>",
+        f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>stream {stream}, {html_text(told)}</p>",
         problem_list(look.problems),
     ]
     chart = draw_lag(points, limit_s) or "<p>From the second look on.</p>"

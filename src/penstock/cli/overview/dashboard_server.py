@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hmac
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 from urllib.parse import parse_qs
 
 from penstock.cli.overview.dashboard_page import (
@@ -16,6 +16,8 @@ from penstock.cli.overview.dashboard_page import (
 )
 from penstock.cli.overview.look import Look, document_of
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY
+from penstock.cli.overview.stream_load import StreamLook, stream_document
+from penstock.cli.overview.stream_page import page_of_stream
 from penstock.cli.terminal import safe_json
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
 from penstock.errors import PenstockError
@@ -23,15 +25,17 @@ from penstock.local.access import Access
 from penstock.runtime.http_service import GetHandler, HttpService
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.cli.overview.lag_history import LagHistory
-    from penstock.cli.overview.look import ShardRow
+    from penstock.cli.overview.look import ApplicationLook, ShardRow
     from penstock.cli.overview.next_records import Following
+    from penstock.core.shard import Shard
 
 _HTML: Final = "text/html; charset=utf-8"
 _JSON: Final = "application/json"
 _TEXT: Final = "text/plain; charset=utf-8"
+_PLACES: Final = ("/", "/application", "/shard", "/stream", "/api/look", "/api/stream")
 _HEADERS: Final = (
     ("Cache-Control", "no-store"),
     ("Content-Security-Policy", CONTENT_SECURITY_POLICY),
@@ -67,6 +71,7 @@ class Contents:
         history: The lags of the looks so far.
         lag_limit_s: A shard that is further behind is in trouble.
         interval_s: Seconds between two looks.
+        look_at_stream: Returns what is known of a stream, given it and its shards; None while nothing is.
         fetch_next: Returns the records behind a checkpoint, given a stream, a shard and the checkpoint.
         shows_records: Whether their keys and payloads are shown.
     """
@@ -75,21 +80,33 @@ class Contents:
     history: LagHistory
     lag_limit_s: float
     interval_s: float
+    look_at_stream: Callable[[str, Sequence[Shard]], StreamLook | None]
     fetch_next: Callable[[str, str, str], Following]
     shows_records: bool = False
 
     def answer(self, path: str, query: Mapping[str, list[str]]) -> Answer:
         """Return what stands at a path."""
         look = self.newest()
-        if path == "/api/look":
-            return _as_json(look)
-        if path not in ("/", "/application", "/shard"):
+        if path not in _PLACES:
             return Answer(404, _TEXT, "not found\n")
+        is_document = path.startswith("/api/")
         if look is None:
-            return Answer(200, _HTML, page_before_the_first_look(self.interval_s))
+            return (
+                _under_way()
+                if is_document
+                else Answer(200, _HTML, page_before_the_first_look(self.interval_s))
+            )
         name = query.get("name", [""])[0]
+        return self._document(path, look, name) if is_document else self._page(path, look, name, query)
+
+    def _document(self, path: str, look: Look, name: str) -> Answer:
+        return _as_json(document_of(look)) if path == "/api/look" else self._stream_document(look, name)
+
+    def _page(self, path: str, look: Look, name: str, query: Mapping[str, list[str]]) -> Answer:
         if path == "/application":
             return self._application(look, name)
+        if path == "/stream":
+            return self._stream(look, name)
         if path == "/shard":
             return self._shard(look, name, query.get("shard", [""])[0])
         points = {each.application: self.history.points_of(each.application) for each in look.applications}
@@ -103,6 +120,21 @@ class Contents:
                     200, _HTML, page_of_application(each, points, self.lag_limit_s, self.interval_s)
                 )
         return Answer(404, _HTML, page_without(name, self.interval_s))
+
+    def _stream(self, look: Look, stream: str) -> Answer:
+        readers = _readers_of(look, stream)
+        if not readers:
+            return Answer(404, _HTML, page_without(f"stream {stream}", self.interval_s))
+        found = self.look_at_stream(stream, _shards_of(readers))
+        names = [each.application for each in readers]
+        return Answer(200, _HTML, page_of_stream(found, stream, names, self.interval_s))
+
+    def _stream_document(self, look: Look, stream: str) -> Answer:
+        readers = _readers_of(look, stream)
+        if not readers:
+            return Answer(404, _JSON, '{"problems": ["no application that is watched reads this stream"]}\n')
+        found = self.look_at_stream(stream, _shards_of(readers))
+        return _under_way() if found is None else _as_json(stream_document(found))
 
     def _shard(self, look: Look, name: str, shard: str) -> Answer:
         for each in look.applications:
@@ -126,11 +158,24 @@ class Contents:
             return str(error)
 
 
-def _as_json(look: Look | None) -> Answer:
-    if look is None:
-        text = '{"problems": ["the first look is under way"]}\n'
-        return Answer(503, _JSON, text, (("Retry-After", "1"),))
-    return Answer(200, _JSON, safe_json(document_of(look)) + "\n")
+def _readers_of(look: Look, stream: str) -> list[ApplicationLook]:
+    return [each for each in look.applications if each.stream == stream]
+
+
+def _shards_of(readers: Sequence[ApplicationLook]) -> Sequence[Shard]:
+    """Return the shards as the application that was looked at last has listed them."""
+    return max(
+        (each for each in readers if each.lineage), key=lambda each: each.taken_ms, default=readers[0]
+    ).lineage
+
+
+def _under_way() -> Answer:
+    text = '{"problems": ["the first look is under way"]}\n'
+    return Answer(503, _JSON, text, (("Retry-After", "1"),))
+
+
+def _as_json(document: dict[str, Any]) -> Answer:
+    return Answer(200, _JSON, safe_json(document) + "\n")
 
 
 class Gate:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli.overview.cells import duration, short_shard
 from penstock.cli.overview.lineage import place_shards
 from penstock.cli.overview.look import moment_of
+from penstock.cli.overview.stream_cells import bytes_text
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from penstock.cli.overview.lag_history import LagPoint
     from penstock.cli.overview.lineage import Box
     from penstock.cli.overview.look import ApplicationLook, ShardRow
+    from penstock.cli.overview.stream_load import LoadPoint
 
 _BAD: Final = frozenset({Trouble.STOPPED, Trouble.SILENT, Trouble.UNOWNED, Trouble.NO_LEASE})
 LEGEND: Final = (
@@ -115,7 +117,7 @@ def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: fl
     )
 
 
-# --- lag over time ----------------------------------------------------------------------------------------
+# --- lags and rates over time ------------------------------------------------------------------------------------
 
 _CHART: Final = (640, 160)
 _SPARK: Final = (240, 40)
@@ -131,12 +133,25 @@ def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
     if limit_s * 1000 <= top_ms:
         y = _height_of(limit_s * 1000, top_ms, _CHART[1])
         lines += f'<line class="limit" x1="0" x2="{_CHART[0]}" y1="{y:.1f}" y2="{y:.1f}"/>'
-    began, ended = (moment_of(at_ms)[11:19] for at_ms in (points[0].at_ms, points[-1].at_ms))
     told = f"from 0 to {duration(top_ms)}; the limit is {duration(round(limit_s * 1000))}"
-    return (
-        f'{_drawing("chart", _CHART, lines)}<div class="axis"><span>{began}Z</span><span>{escape(told)}</span>'
-        f"<span>{ended}Z</span></div>"
-    )
+    return _drawing("chart", _CHART, "lag over time", lines) + _axis(points, told)
+
+
+def draw_rates(points: Sequence[LoadPoint]) -> str:
+    """Return what was written and read over time; empty before the second minute."""
+    if len(points) < 2:
+        return ""
+    written, read = [point.written_per_s for point in points], [point.read_per_s for point in points]
+    top = max(1.0, *written, *read)
+    lines = _line(points, written, top, _CHART, "written") + _line(points, read, top, _CHART, "read")
+    keys = '<div class="legend"><span><i class="written"></i>written</span><span><i class="read"></i>read</span></div>'
+    axis = _axis(points, f"from 0 to {bytes_text(top)}")
+    return f"{_drawing('chart', _CHART, 'written and read over time', lines)}{axis}{keys}"
+
+
+def _axis(points: Sequence[LagPoint | LoadPoint], told: str) -> str:
+    began, ended = (moment_of(at_ms)[11:19] for at_ms in (points[0].at_ms, points[-1].at_ms))
+    return f'<div class="axis"><span>{began}Z</span><span>{escape(told)}</span><span>{ended}Z</span></div>'
 
 
 def draw_spark(points: Sequence[LagPoint]) -> str:
@@ -144,14 +159,16 @@ def draw_spark(points: Sequence[LagPoint]) -> str:
     if len(points) < 2:
         return ""
     lags_ms = [point.worst_ms for point in points]
-    return _drawing("spark", _SPARK, _line(points, lags_ms, _top_of(points), _SPARK, "worst"))
+    return _drawing(
+        "spark", _SPARK, "lag over time", _line(points, lags_ms, _top_of(points), _SPARK, "worst")
+    )
 
 
-def _drawing(name: str, size: tuple[int, int], lines: str) -> str:
+def _drawing(name: str, size: tuple[int, int], about: str, lines: str) -> str:
     # Stretched to its room: what is written beside it would be stretched too, so nothing is written in it.
     return (
         f'<svg class="{name}" viewBox="0 0 {size[0]} {size[1]}" preserveAspectRatio="none" role="img" '
-        f'aria-label="lag over time">{lines}</svg>'
+        f'aria-label="{about}">{lines}</svg>'
     )
 
 
@@ -160,20 +177,24 @@ def _top_of(points: Sequence[LagPoint]) -> int:
 
 
 def _line(
-    points: Sequence[LagPoint], lags_ms: Sequence[int], top_ms: int, size: tuple[int, int], name: str
+    points: Sequence[LagPoint | LoadPoint],
+    values: Sequence[float],
+    top: float,
+    size: tuple[int, int],
+    name: str,
 ) -> str:
     began_ms = points[0].at_ms
     span_ms = max(1, points[-1].at_ms - began_ms)
     places = (
-        f"{(point.at_ms - began_ms) / span_ms * size[0]:.1f},{_height_of(lag_ms, top_ms, size[1]):.1f}"
-        for point, lag_ms in zip(points, lags_ms, strict=True)
+        f"{(point.at_ms - began_ms) / span_ms * size[0]:.1f},{_height_of(value, top, size[1]):.1f}"
+        for point, value in zip(points, values, strict=True)
     )
     return f'<polyline class="{name}" points="{" ".join(places)}"/>'
 
 
-def _height_of(lag_ms: float, top_ms: int, height: int) -> float:
+def _height_of(value: float, top: float, height: int) -> float:
     room = height / 16
-    return height - room - lag_ms / top_ms * (height - 2 * room)
+    return height - room - value / top * (height - 2 * room)
 
 
 def draw_bar(share: float, kind: str) -> str:

@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 _STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="utf-8")
 _SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
-_KINDS: Final = dict.fromkeys(("lag", "rate", "leases", "in trouble", "bytes"), " number") | {
+_NUMBERS: Final = (
+    *("lag", "rate", "leases", "in trouble", "bytes", "figure", "quota", "used"),
+    *("written bytes", "written records", "read bytes", "refused records", "refused reads"),
+)
+_KINDS: Final = dict.fromkeys(_NUMBERS, " number") | {
     "why": " long",
     "worker": " long",
     "data": " long",
@@ -40,6 +44,11 @@ def address_of(application: str, shard: str | None = None) -> str:
     """Return where the page of an application is, or that of one of its shards."""
     place = f"name={quote(application, safe='')}"
     return f"/application?{place}" if shard is None else f"/shard?{place}&shard={quote(shard, safe='')}"
+
+
+def stream_address(stream: str) -> str:
+    """Return where the page of a stream is."""
+    return f"/stream?name={quote(stream, safe='')}"
 
 
 def frame(title: str, told: str, taken_ms: int | None, body: str, interval_s: float) -> str:

@@ -1,0 +1,55 @@
+"""The figures of a stream as text, for the dashboard and the live view. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.core.limits import KIB, MIB
+
+if TYPE_CHECKING:
+    from penstock.cli.overview.stream_load import Load, Quota, StreamLook
+    from penstock.core.shard import Shard
+
+_HASH_KEYS: Final = 2**128
+
+
+def mode_text(look: StreamLook) -> str:
+    """Return who makes the stream's shards."""
+    return {True: "on-demand", False: "provisioned", None: "mode unknown"}[look.on_demand]
+
+
+def rate_text(quota: Quota, load: Load | None, shard_count: int = 1) -> str:
+    """Return a rate.
+
+    Args:
+        quota: Of what.
+        load: Whose; None for the quota itself.
+        shard_count: Of how many shards the quota is.
+    """
+    per_s = quota.per_s_max * shard_count if load is None else load.per_s.get(quota.name)
+    if per_s is None:
+        return "-"
+    if not quota.is_bytes:
+        return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == round(per_s) else f"{per_s:.1f}/s"
+    return bytes_text(per_s)
+
+
+def bytes_text(per_s: float) -> str:
+    """Return bytes in a second."""
+    return f"{per_s / MIB:,.2f} MiB/s" if per_s >= MIB else f"{per_s / KIB:.1f} KiB/s"
+
+
+def share_text(share: float | None) -> str:
+    """Return a part of a quota."""
+    return "-" if share is None else f"{share:.0%}"
+
+
+def count_text(count: int | None) -> str:
+    """Return how many were refused."""
+    return "-" if count is None else f"{count:,}"
+
+
+def range_text(shard: Shard) -> str:
+    """Return which part of the hash keys a shard has."""
+    start, end = shard.hash_range.start / _HASH_KEYS, (shard.hash_range.end + 1) / _HASH_KEYS
+    return f"{start:.1%} to {end:.1%}"

@@ -1,0 +1,323 @@
+"""What is written to a stream and read from it against its quotas, and which shards are hot. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from penstock.cli.overview.cells import counted, short_shard, stream_name
+from penstock.cli.overview.look import moment_of
+from penstock.core.limits import (
+    GET_RECORDS_PER_S_MAX,
+    SHARD_READ_BYTES_PER_S_MAX,
+    SHARD_WRITE_BYTES_PER_S_MAX,
+    SHARD_WRITE_RECORDS_PER_S_MAX,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from penstock.core.shard import Shard
+
+MINUTE_MS: Final = 60_000
+PEAK_MINUTES: Final = 15
+"""The busiest of so many minutes is held against the quotas: a mean over all of them would hide it."""
+HOT: Final = 0.8
+"""A shard that uses more of a quota is hot: within a busy minute there are busier seconds."""
+_FULL: Final = 0.7
+"""Where all shards together use more of a quota, splitting one of them does not help for long."""
+_SPLITS_SHOWN_MAX: Final = 3
+_RANGE_SPLIT_MIN: Final = 4
+"""Hash keys that a shard must have to be split."""
+
+WRITES_REFUSED: Final = "WriteProvisionedThroughputExceeded"
+READS_REFUSED: Final = "ReadProvisionedThroughputExceeded"
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """A rate that the service bounds for each shard.
+
+    Args:
+        name: What is counted.
+        stream_metric: CloudWatch's metric of the whole stream.
+        shard_metric: CloudWatch's metric of a shard; None where there is none.
+        per_s_max: Of one shard.
+        is_bytes: Whether it counts bytes.
+    """
+
+    name: str
+    stream_metric: str
+    shard_metric: str | None
+    per_s_max: int
+    is_bytes: bool = False
+
+
+QUOTAS: Final = (
+    Quota("written bytes", "IncomingBytes", "IncomingBytes", SHARD_WRITE_BYTES_PER_S_MAX, is_bytes=True),
+    Quota("written records", "IncomingRecords", "IncomingRecords", SHARD_WRITE_RECORDS_PER_S_MAX),
+    Quota("read bytes", "GetRecords.Bytes", "OutgoingBytes", SHARD_READ_BYTES_PER_S_MAX, is_bytes=True),
+    Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX),
+)
+STREAM_METRICS: Final = (*(quota.stream_metric for quota in QUOTAS), WRITES_REFUSED, READS_REFUSED)
+SHARD_METRICS: Final = (
+    *(quota.shard_metric for quota in QUOTAS if quota.shard_metric is not None),
+    WRITES_REFUSED,
+    READS_REFUSED,
+)
+"""What CloudWatch is asked for each shard, as far as enhanced monitoring is on for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a stream or a shard bears in its busiest minute.
+
+    Args:
+        per_s: By the name of the quota: the mean of the busiest minute. What is not known is not in it.
+        writes_refused: Records in all minutes; None when unknown.
+        reads_refused: Calls in all minutes; None when unknown.
+        shard_count: How many shards' quotas it has.
+    """
+
+    per_s: Mapping[str, float]
+    writes_refused: int | None = None
+    reads_refused: int | None = None
+    shard_count: int = 1
+
+    def share(self, quota: Quota) -> float | None:
+        """Return which part of a quota is used; None when unknown, as that of a stream without known shards is."""
+        per_s = self.per_s.get(quota.name)
+        return None if per_s is None or not self.shard_count else per_s / (quota.per_s_max * self.shard_count)
+
+    @property
+    def hottest(self) -> tuple[float, Quota] | None:
+        """The quota of which the largest part is used, and this part; None when nothing is known."""
+        known = [(share, quota) for quota in QUOTAS if (share := self.share(quota)) is not None]
+        return max(known, key=lambda pair: pair[0], default=None)
+
+    @property
+    def is_hot(self) -> bool:
+        """Whether a quota is nearly used up, or writes were refused. Readers are refused and come again all the time."""
+        return bool(self.writes_refused) or (self.hottest is not None and self.hottest[0] >= HOT)
+
+
+@dataclass(frozen=True, slots=True)
+class ShardLoad:
+    """An open shard, and what it bears."""
+
+    shard: Shard
+    load: Load
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPoint:
+    """What a stream bore in one minute: bytes in a second, on average."""
+
+    at_ms: int
+    written_per_s: float
+    read_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """What to do about it.
+
+    Args:
+        text: A sentence or two.
+        command: The line for it; None where there is none.
+    """
+
+    text: str
+    command: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StreamLook:
+    """One look at a stream.
+
+    Args:
+        stream: Name or ARN.
+        taken_ms: Milliseconds since the epoch.
+        on_demand: Whether the service makes its shards; None when unknown.
+        load: Of the whole stream; None where CloudWatch was not to be asked.
+        shards: The open ones, by hash key.
+        history: Of the last hour, oldest first; empty before the first whole minute.
+        problems: What could not be read, a sentence each.
+        advice: What to do.
+    """
+
+    stream: str
+    taken_ms: int
+    on_demand: bool | None = None
+    load: Load | None = None
+    shards: tuple[ShardLoad, ...] = ()
+    history: tuple[LoadPoint, ...] = ()
+    problems: tuple[str, ...] = ()
+    advice: tuple[Advice, ...] = ()
+
+    @property
+    def hottest_first(self) -> tuple[ShardLoad, ...]:
+        """The shards, refused writes first, then by the largest part of a quota that they use."""
+        return tuple(sorted(self.shards, key=_place_of))
+
+
+def _place_of(each: ShardLoad) -> tuple[int, float, str]:
+    hottest = each.load.hottest
+    return (-(each.load.writes_refused or 0), 0.0 if hottest is None else -hottest[0], each.shard.shard_id)
+
+
+# --- from what CloudWatch tells ---------------------------------------------------------------------------
+
+
+def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: int | None = None) -> Load:
+    """Return what a stream or a shard bears.
+
+    Args:
+        sums: By metric, and by the minute.
+        now_ms: The running minute counts too: what it has is less than what it will have.
+        shard_count: Of a stream; None for a shard.
+    """
+    since_ms = now_ms - PEAK_MINUTES * MINUTE_MS
+    late = {
+        metric: [value for at_ms, value in points.items() if at_ms > since_ms]
+        for metric, points in sums.items()
+    }
+    per_s = {}
+    for quota in QUOTAS:
+        metric = quota.shard_metric if shard_count is None else quota.stream_metric
+        if metric in late:
+            per_s[quota.name] = max(late[metric], default=0.0) / 60
+    return Load(
+        per_s,
+        writes_refused=_total(late.get(WRITES_REFUSED)),
+        reads_refused=_total(late.get(READS_REFUSED)),
+        shard_count=1 if shard_count is None else shard_count,
+    )
+
+
+def _total(values: Sequence[float] | None) -> int | None:
+    return None if values is None else round(sum(values))
+
+
+def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[LoadPoint, ...]:
+    """Return the minutes that are over, from the first that is known to the last; one without a sum has none."""
+    written, read = (sums.get(quota.stream_metric, {}) for quota in (QUOTAS[0], QUOTAS[2]))
+    known = [at_ms for at_ms in (*written, *read) if at_ms + MINUTE_MS <= now_ms]
+    if not known:
+        return ()
+    return tuple(
+        LoadPoint(at_ms, written.get(at_ms, 0.0) / 60, read.get(at_ms, 0.0) / 60)
+        for at_ms in range(min(known), max(known) + 1, MINUTE_MS)
+    )
+
+
+def lacking_metrics(stream: str, lacking: Sequence[str]) -> Advice:
+    """Return how to learn of single shards what CloudWatch does not have."""
+    what = (
+        "single shards" if len(lacking) == len(SHARD_METRICS) else f"single shards' {' and '.join(lacking)}"
+    )
+    return Advice(
+        f"CloudWatch has no figures of {what}: enhanced monitoring is off for them. CloudWatch bills each of these metrics by the "
+        "shard once it is on",
+        f"aws kinesis enable-enhanced-monitoring --stream-name {shlex.quote(stream_name(stream))} --shard-level-metrics "
+        f"{' '.join(lacking)}",
+    )
+
+
+def advise(
+    stream: str, load: Load | None, shards: Sequence[ShardLoad], *, on_demand: bool | None
+) -> list[Advice]:
+    """Return what to do about hot shards; nothing where none is."""
+    name = shlex.quote(stream_name(stream))
+    hot = sorted((each for each in shards if each.load.is_hot), key=_place_of)
+    if on_demand:
+        return [_about_on_demand(hot)] if hot or (load is not None and load.is_hot) else []
+    hottest = None if load is None else load.hottest
+    if load is not None and hottest is not None and hottest[0] >= _FULL:
+        return [_about_stream(name, load, *hottest)]
+    if load is not None and load.writes_refused and not hot:
+        refused = counted(load.writes_refused, "record")
+        return [
+            Advice(f"{refused} refused, and the stream as a whole has room: a shard was full, or a second")
+        ]
+    return [_about_hot(name, each) for each in hot[:_SPLITS_SHOWN_MAX]]
+
+
+def _about_stream(name: str, load: Load, share: float, quota: Quota) -> Advice:
+    text = f"The stream uses {share:.0%} of its quota of {quota.name}"
+    if quota is QUOTAS[3]:  # whoever polls a shard polls its children just as often
+        return Advice(f"{text}: let an application read by fan-out, which takes none of them")
+    text += f": {counted(load.shard_count, 'shard')} {'is' if load.shard_count == 1 else 'are'} too few"
+    return Advice(text, f"penstock streams scale {name} {2 * load.shard_count} --wait")
+
+
+def _about_on_demand(hot: Sequence[ShardLoad]) -> Advice:
+    which = f"Hottest is shard {short_shard(hot[0].shard.shard_id)}. " if hot else ""
+    return Advice(
+        f"{which}The service splits the shards of an on-demand stream by itself, for up to double the highest traffic of the last "
+        "30 days; what grows faster is refused meanwhile. A shard that stays hot has a hot partition key: spread it"
+    )
+
+
+def _about_hot(name: str, each: ShardLoad) -> Advice:
+    number, load = short_shard(each.shard.shard_id), each.load
+    told = []
+    if load.hottest is not None:
+        told.append(f"uses {load.hottest[0]:.0%} of its quota of {load.hottest[1].name}")
+    if load.writes_refused:
+        told.append(f"has refused {counted(load.writes_refused, 'record')}")
+    text = f"Shard {number} {' and '.join(told)}"
+    if each.shard.hash_range.end - each.shard.hash_range.start + 1 < _RANGE_SPLIT_MIN:
+        return Advice(f"{text}: it has too few hash keys to be split, so spread its partition keys")
+    return Advice(f"{text}: {_way_out(load)}", f"penstock streams split {name} {number} --wait")
+
+
+def _way_out(load: Load) -> str:
+    if load.hottest is None or load.hottest[0] < HOT:
+        return "single seconds were too much, so let the writers spread them, or split it"
+    if load.hottest[1].name == "read bytes" and not load.writes_refused:
+        return "split it, or let each application read by fan-out with 2 MiB/s of its own"
+    return "split it, unless a single partition key makes it hot: no split divides that one"
+
+
+# --- as a document ----------------------------------------------------------------------------------------
+
+
+def stream_document(look: StreamLook) -> dict[str, Any]:
+    """Return a look at a stream as JSON has it."""
+    return {
+        "stream": look.stream,
+        "taken_at": moment_of(look.taken_ms),
+        "on_demand": look.on_demand,
+        "busiest_of_minutes": PEAK_MINUTES,
+        "load": None if look.load is None else _load_document(look.load),
+        "shards": [
+            {
+                "shard": each.shard.shard_id,
+                "hash_range": [str(each.shard.hash_range.start), str(each.shard.hash_range.end)],
+                **_load_document(each.load),
+            }
+            for each in look.shards
+        ],
+        "history": [
+            {
+                "at": moment_of(point.at_ms),
+                "written_bytes_per_s": round(point.written_per_s, 1),
+                "read_bytes_per_s": round(point.read_per_s, 1),
+            }
+            for point in look.history
+        ],
+        "problems": list(look.problems),
+        "advice": [{"text": each.text, "command": each.command} for each in look.advice],
+    }
+
+
+def _load_document(load: Load) -> dict[str, Any]:
+    rates = {}
+    for quota in QUOTAS:
+        name = quota.name.replace(" ", "_")
+        per_s, share = load.per_s.get(quota.name), load.share(quota)
+        rates[f"{name}_per_s"] = None if per_s is None else round(per_s, 2)
+        rates[f"{name}_share"] = None if share is None else round(share, 4)
+    return {**rates, "writes_refused": load.writes_refused, "reads_refused": load.reads_refused}

@@ -1,0 +1,177 @@
+"""The dashboard's page of a stream: what is written and read against the quotas, and its shards by hash key. Pure.
+
+Everything from outside is escaped here.
+"""
+
+from __future__ import annotations
+
+from html import escape
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.overview.cells import counted, short_shard, stream_name
+from penstock.cli.overview.drawings import draw_bar, draw_rates, html_text
+from penstock.cli.overview.page_frame import address_of, frame, problem_list, table
+from penstock.cli.overview.stream_cells import (
+    count_text,
+    mode_text,
+    range_text,
+    rate_text,
+    share_text,
+)
+from penstock.cli.overview.stream_load import HOT, PEAK_MINUTES, QUOTAS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamLook
+
+_ROWS_MAX: Final = 100
+_WIDTH: Final = 1000
+_HEIGHT: Final = 120
+_HASH_KEYS: Final = 2**128
+_EDGES_MAX: Final = 200
+"""With more shards, lines between them would hide them."""
+LEGEND: Final = (
+    ("lag0", "less than a quarter of a quota"),
+    ("lag1", "less than half"),
+    ("lag2", f"less than {HOT:.0%}"),
+    ("lag3", "more: hot"),
+    ("bad", "writes refused"),
+    ("unknown", "unknown"),
+)
+"""The classes of shards by colour, and what each means."""
+
+
+def page_of_stream(
+    look: StreamLook | None, stream: str, applications: Sequence[str], interval_s: float
+) -> str:
+    """Return the page of one stream.
+
+    Args:
+        look: At it; None while the first one is under way.
+        stream: Name or ARN.
+        applications: Those that read it.
+        interval_s: Seconds between two looks.
+    """
+    readers = ", ".join(
+        f'<a href="{escape(address_of(name))}">{html_text(name)}</a>' for name in applications
+    )
+    heading = f"<h2>{html_text(stream_name(stream))}</h2>"
+    if look is None:
+        body = f"{heading}<p>Asking CloudWatch ...</p>"
+        return frame(stream_name(stream), "", None, body, min(1.0, interval_s))
+    told = f"{mode_text(look)}, {counted(len(look.shards), 'open shard')}, read by {readers}"
+    parts = [f"{heading}<p>{told}</p>", problem_list(look.problems)]
+    parts += [_advice(each) for each in look.advice]
+    if look.load is not None:
+        parts.append(
+            f"<h2>Against the quotas, in the busiest of the last {PEAK_MINUTES} minutes</h2>"
+            f'<div class="panel wide">{_quotas(look.load)}</div>'
+        )
+        chart = draw_rates(look.history) or "<p>From the second whole minute on.</p>"
+        parts.append(f'<h2>Written and read in the last hour</h2><div class="panel">{chart}</div>')
+    if look.shards:
+        legend = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in LEGEND)
+        parts.append(
+            "<h2>Open shards by hash key, as high as what they use of a quota</h2>"
+            f'<div class="panel">{draw_ranges(look.shards)}<div class="axis"><span>hash key 0</span><span>2^128</span></div>'
+            f'<div class="legend">{legend}</div></div>'
+            f'<h2>Hottest first</h2><div class="panel wide">{_shards(look)}</div>'
+        )
+    return frame(stream_name(stream), "", look.taken_ms, "".join(parts), interval_s)
+
+
+def _advice(advice: Advice) -> str:
+    command = "" if advice.command is None else f"<code>{html_text(advice.command)}</code>"
+    return f'<div class="panel advice"><p>{html_text(advice.text)}.</p>{command}</div>'
+
+
+def _quotas(load: Load) -> str:
+    rows = []
+    for quota in QUOTAS:
+        share = load.share(quota)
+        rows.append(
+            (
+                "",
+                (
+                    quota.name,
+                    rate_text(quota, load),
+                    rate_text(quota, None, load.shard_count) if load.shard_count else "-",
+                    "" if share is None else draw_bar(min(1.0, share), colour_of_share(share)),
+                    share_text(share),
+                ),
+            )
+        )
+    rows.append(("", ("refused records", count_text(load.writes_refused), "", "", "")))
+    rows.append(("", ("refused reads", count_text(load.reads_refused), "", "", "")))
+    return table(("what", "figure", "quota", "share", "used"), rows)
+
+
+def colour_of_share(share: float) -> str:
+    """Return the class of the colour for a part of a quota."""
+    return next((name for name, end in (("lag0", 0.25), ("lag1", 0.5), ("lag2", HOT)) if share < end), "lag3")
+
+
+def _colour_of(load: Load) -> str:
+    if load.writes_refused:
+        return "bad"
+    return "unknown" if load.hottest is None else colour_of_share(load.hottest[0])
+
+
+def draw_ranges(shards: Sequence[ShardLoad]) -> str:
+    """Return the open shards as bars over all hash keys."""
+    edged = " edged" if len(shards) <= _EDGES_MAX else ""
+    return (
+        f'<svg class="ranges{edged}" viewBox="0 0 {_WIDTH} {_HEIGHT}" preserveAspectRatio="none" role="img" '
+        f'aria-label="open shards by hash key">{"".join(_draw_shard(each) for each in shards)}</svg>'
+    )
+
+
+def _draw_shard(each: ShardLoad) -> str:
+    hash_range, load = each.shard.hash_range, each.load
+    x = hash_range.start / _HASH_KEYS * _WIDTH
+    width = (hash_range.end + 1 - hash_range.start) / _HASH_KEYS * _WIDTH
+    share = 1.0 if load.hottest is None else min(1.0, load.hottest[0])
+    height = max(3.0, share * _HEIGHT)
+    told = [each.shard.shard_id, range_text(each.shard)]
+    told += [
+        f"{rate_text(quota, load)} ({share_text(load.share(quota))}) {quota.name}" for quota in QUOTAS[:3]
+    ]
+    told.append(f"{count_text(load.writes_refused)} records refused")
+    return (
+        f'<g class="{_colour_of(load)}"><title>{html_text(", ".join(told))}</title>'
+        f'<rect class="room" x="{x:.2f}" y="0" width="{width:.2f}" height="{_HEIGHT}"/>'
+        f'<rect x="{x:.2f}" y="{_HEIGHT - height:.1f}" width="{width:.2f}" height="{height:.1f}"/></g>'
+    )
+
+
+def _shards(look: StreamLook) -> str:
+    columns = (
+        "shard",
+        "hash keys",
+        *(quota.name for quota in QUOTAS[:3]),
+        "refused records",
+        "refused reads",
+        "share",
+        "used",
+    )
+    rows = []
+    for each in look.hottest_first[:_ROWS_MAX]:
+        load = each.load
+        hottest = load.hottest
+        rows.append(
+            (
+                "",
+                (
+                    html_text(short_shard(each.shard.shard_id)),
+                    range_text(each.shard),
+                    *(rate_text(quota, load) for quota in QUOTAS[:3]),
+                    count_text(load.writes_refused),
+                    count_text(load.reads_refused),
+                    "" if hottest is None else draw_bar(min(1.0, hottest[0]), _colour_of(load)),
+                    share_text(None if hottest is None else hottest[0]),
+                ),
+            )
+        )
+    left = len(look.shards) - _ROWS_MAX
+    return table(columns, rows) + (f"<p>and {left} more, which /api/stream names</p>" if left > 0 else "")

@@ -1,0 +1,177 @@
+"""Read what CloudWatch knows of streams, for views that stay open: on a thread, at most once a minute each."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from penstock.cli.overview.cells import stream_name
+from penstock.cli.overview.stream_load import (
+    MINUTE_MS,
+    PEAK_MINUTES,
+    SHARD_METRICS,
+    STREAM_METRICS,
+    Load,
+    ShardLoad,
+    StreamLook,
+    advise,
+    history_of,
+    lacking_metrics,
+    load_of,
+)
+from penstock.errors import AccessDenied, NotFound, ServiceError
+from penstock.runtime.loop import ThreadPool
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from penstock.aws.cloudwatch_queries import CloudWatchQueries, Sums
+    from penstock.core.shard import Shard
+    from penstock.ports.clock import Clock
+    from penstock.ports.kinesis import Kinesis
+
+READ_EVERY_S: Final = 60.0
+HISTORY_MINUTES: Final = 60
+_STREAMS_KEPT_MAX: Final = 64
+_STREAMS_AT_ONCE: Final = 2
+_log: Final = logging.getLogger("penstock.overview")
+
+
+@dataclass(slots=True)
+class _Kept:
+    """What is known of one stream."""
+
+    look: StreamLook | None = None
+    read_s: float = 0.0
+    is_being_read: bool = False
+
+
+class StreamReader:
+    """Reads streams while somebody looks at them. Thread-safe.
+
+    Args:
+        kinesis: Tells the mode, and which metrics CloudWatch has by shard.
+        cloudwatch: Knows the figures, and bills each question.
+        clock: For the pauses and the minutes.
+    """
+
+    def __init__(self, kinesis: Kinesis, cloudwatch: CloudWatchQueries, clock: Clock) -> None:
+        self._kinesis = kinesis
+        self._cloudwatch = cloudwatch
+        self._clock = clock
+        self._pool = ThreadPool("penstock-streams", _STREAMS_AT_ONCE)
+        self._condition = threading.Condition()
+        self._streams: OrderedDict[str, _Kept] = OrderedDict()
+
+    def look(self, stream: str, shards: Sequence[Shard], wait_s: float = 0.0) -> StreamLook | None:
+        """Return what is known of a stream, and have it read again where that is older than a minute.
+
+        Args:
+            stream: Name or ARN.
+            shards: As last listed; those that are closed are left out.
+            wait_s: Wait at most so long for the first look.
+
+        Returns:
+            None while the first look is under way.
+        """
+        open_shards = sorted((each for each in shards if each.is_open), key=lambda each: each.hash_range)
+        with self._condition:
+            kept = self._streams.setdefault(stream, _Kept())
+            self._streams.move_to_end(stream)
+            if len(self._streams) > _STREAMS_KEPT_MAX:
+                self._streams.popitem(last=False)
+            age_s = self._clock.monotonic_s() - kept.read_s
+            if not kept.is_being_read and (kept.look is None or age_s >= READ_EVERY_S):
+                kept.is_being_read = True
+                self._pool.submit(partial(self._read, kept, stream, open_shards))
+            self._condition.wait_for(lambda: kept.look is not None, wait_s)
+            return kept.look
+
+    def _read(self, kept: _Kept, stream: str, open_shards: Sequence[Shard]) -> None:
+        try:
+            look = fetch_stream(self._kinesis, self._cloudwatch, stream, open_shards, self._clock.wall_ms())
+        except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
+            _log.exception("the look at stream %s failed", stream)
+            problem = f"{type(error).__name__}: {error}"
+            look = StreamLook(stream, self._clock.wall_ms(), problems=(problem,))
+        with self._condition:
+            kept.look, kept.read_s, kept.is_being_read = look, self._clock.monotonic_s(), False
+            self._condition.notify_all()
+
+
+def fetch_stream(
+    kinesis: Kinesis,
+    cloudwatch: CloudWatchQueries,
+    stream: str,
+    open_shards: Sequence[Shard],
+    now_ms: int,
+) -> StreamLook:
+    """Look at a stream once: DescribeStreamSummary, and GetMetricData for 500 metrics each. What cannot be read is told.
+
+    Args:
+        kinesis: The stream service.
+        cloudwatch: Knows the figures.
+        stream: Name or ARN.
+        open_shards: By hash key.
+        now_ms: Milliseconds since the epoch.
+    """
+    problems: list[str] = []
+    on_demand, enhanced = None, SHARD_METRICS
+    try:
+        summary = kinesis.fetch_summary(stream)
+        on_demand = summary.on_demand
+        enhanced = tuple(name for name in SHARD_METRICS if name in summary.shard_metrics)
+    except NotFound as error:
+        return StreamLook(stream, now_ms, problems=(str(error),))
+    except ServiceError as error:
+        problems.append(
+            f"{error}; without kinesis:DescribeStreamSummary it is not known whether the stream is on-demand, and which metrics "
+            "CloudWatch has of its shards"
+        )
+    if not open_shards:
+        problems.append("the stream's shards are not known, so only its own figures are shown")
+
+    def fetch(shards: Sequence[str | None], metrics: Sequence[str], minutes: int) -> list[dict[str, Sums]]:
+        queries = [(metric, shard) for shard in shards for metric in metrics]
+        began_ms = now_ms - minutes * MINUTE_MS
+        found = iter(cloudwatch.fetch(stream_name(stream), queries, began_ms, now_ms) if queries else ())
+        return [{metric: next(found) for metric in metrics} for _ in shards]
+
+    try:
+        (of_stream,) = fetch([None], STREAM_METRICS, HISTORY_MINUTES)
+        of_shards = fetch([each.shard_id for each in open_shards], enhanced, PEAK_MINUTES)
+    except ServiceError as error:
+        way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
+        problems.append(f"CloudWatch tells no figures{way_out} ({error})")
+        loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
+        return StreamLook(stream, now_ms, on_demand, shards=loads, problems=tuple(problems))
+    if on_demand is None:  # which metrics there are is only seen from those that have something
+        enhanced = tuple(name for name in enhanced if any(sums[name] for sums in of_shards))
+        of_shards = [{name: sums[name] for name in enhanced} for sums in of_shards]
+    if not any(of_stream.values()):
+        problems.append(
+            "CloudWatch has no figures of the last hour: nothing was written or read, or they are still on their way, which takes "
+            "some minutes"
+        )
+    load = load_of(of_stream, now_ms, len(open_shards))
+    loads = tuple(
+        ShardLoad(each, load_of(sums, now_ms)) for each, sums in zip(open_shards, of_shards, strict=True)
+    )
+    advice = advise(stream, load, loads, on_demand=on_demand)
+    lacking = [name for name in SHARD_METRICS if name not in enhanced]
+    if lacking and on_demand is not None and open_shards:
+        advice.append(lacking_metrics(stream, lacking))
+    return StreamLook(
+        stream=stream,
+        taken_ms=now_ms,
+        on_demand=on_demand,
+        load=load,
+        shards=loads,
+        history=history_of(of_stream, now_ms),
+        problems=tuple(problems),
+        advice=tuple(advice),
+    )

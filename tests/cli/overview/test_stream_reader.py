@@ -1,0 +1,187 @@
+"""Reading streams' figures: against the embedded Kinesis, at most once a minute, and what is told where something is missing."""
+
+import threading
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("httptools")
+
+from penstock.cli.overview.stream_load import SHARD_METRICS, STREAM_METRICS
+from penstock.cli.overview.stream_reader import READ_EVERY_S, StreamReader, fetch_stream
+from penstock.core.hash_key import HashRange
+from penstock.core.shard import Shard, StreamSummary
+from penstock.errors import AccessDenied, NotFound
+from penstock.local import LocalKinesis
+from penstock.wiring import AwsOptions, SystemClock, open_cloudwatch_queries, open_kinesis
+from waiting import DEADLINE_S
+
+SHARDS = tuple(Shard(f"shardId-{n:012d}", HashRange(n * 2**127, (n + 1) * 2**127 - 1)) for n in range(2))
+SUMMARY = StreamSummary("orders", "arn:orders", "ACTIVE", 0, shard_metrics=SHARD_METRICS)
+NOW_MS = 60_000 * 1000
+
+
+class Service:
+    """A stream's summary and sums, or errors in their place."""
+
+    def __init__(self, summary=SUMMARY, sums=None):
+        self.summary, self.sums, self.asked = summary, sums, []
+
+    def fetch_summary(self, stream):
+        if isinstance(self.summary, Exception):
+            raise self.summary
+        return self.summary
+
+    def fetch(self, stream, queries, began_ms, ended_ms):
+        self.asked += queries
+        if isinstance(self.sums, Exception):
+            raise self.sums
+        sums = self.sums or {}
+        return [sums.get(query, {}) for query in queries]
+
+
+def look(service, shards=SHARDS):
+    return fetch_stream(service, service, "arn:aws:kinesis:r:1:stream/orders", shards, NOW_MS)
+
+
+def test_a_stream_and_its_shards_are_asked_for_what_there_is():
+    sums = {("IncomingRecords", None): {NOW_MS: 600.0}, ("IncomingBytes", SHARDS[1].shard_id): {NOW_MS: 60.0}}
+    service = Service(replace(SUMMARY, shard_metrics=("IncomingBytes",)), sums)
+    found = look(service)
+    assert service.asked == [
+        *((metric, None) for metric in STREAM_METRICS),
+        *(("IncomingBytes", shard.shard_id) for shard in SHARDS),
+    ]
+    assert found.problems == ()
+    assert found.load.per_s["written records"] == 10.0
+    assert [each.load.per_s for each in found.shards] == [{"written bytes": 0.0}, {"written bytes": 1.0}]
+    (advice,) = found.advice
+    assert "IncomingBytes" not in advice.command
+    assert "IncomingRecords OutgoingBytes" in advice.command
+
+
+def test_without_enhanced_monitoring_the_streams_own_figures_are_shown():
+    service = Service(replace(SUMMARY, shard_metrics=()), {("IncomingRecords", None): {NOW_MS: 600.0}})
+    found = look(service)
+    assert len(service.asked) == len(STREAM_METRICS)
+    assert found.load.per_s["written records"] == 10.0
+    assert [each.load.hottest for each in found.shards] == [None, None]
+    (advice,) = found.advice
+    assert "enhanced monitoring is off" in advice.text
+
+
+def test_what_cloudwatch_may_not_tell_is_said_beside_the_rest():
+    found = look(Service(sums=AccessDenied("GetMetricData on stream orders: no")))
+    assert found.problems == (
+        "CloudWatch tells no figures: allow cloudwatch:GetMetricData (GetMetricData on stream orders: no)",
+    )
+    assert [each.shard for each in found.shards] == list(SHARDS)
+    assert (found.on_demand, found.load) == (False, None)
+
+
+def test_without_the_summary_only_metrics_that_have_something_are_taken_for_known():
+    sums = {("IncomingBytes", SHARDS[1].shard_id): {NOW_MS: 60.0}, ("IncomingBytes", None): {NOW_MS: 60.0}}
+    found = look(Service(AccessDenied("DescribeStreamSummary on stream orders: no"), sums))
+    (problem,) = found.problems
+    assert problem.startswith("DescribeStreamSummary on stream orders: no; without kinesis:DescribeStream")
+    assert [each.load.per_s for each in found.shards] == [{"written bytes": 0.0}, {"written bytes": 1.0}]
+    assert (found.on_demand, found.advice) == (None, ())
+
+
+def test_of_a_stream_that_is_gone_cloudwatch_is_not_asked():
+    service = Service(NotFound("DescribeStreamSummary on stream orders: no such stream"))
+    found = look(service)
+    assert (found.problems, service.asked) == (
+        ("DescribeStreamSummary on stream orders: no such stream",),
+        [],
+    )
+
+
+def test_shards_that_are_not_known_and_figures_that_are_not_there_are_told():
+    problems = look(Service(), ()).problems
+    assert [problem.partition(",")[0] for problem in problems] == [
+        "the stream's shards are not known",
+        "CloudWatch has no figures of the last hour: nothing was written or read",
+    ]
+
+
+# --- again and again --------------------------------------------------------------------------------------
+
+
+class Clock:
+    now_s = 1000.0
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ms(self):
+        return NOW_MS
+
+
+class Slow(Service):
+    """Answers when it is let."""
+
+    def __init__(self, **more):
+        super().__init__(**more)
+        self.may_answer = threading.Event()
+        self.summaries = 0
+
+    def fetch_summary(self, stream):
+        assert self.may_answer.wait(DEADLINE_S)
+        self.summaries += 1
+        return super().fetch_summary(stream)
+
+
+def test_a_view_that_stays_open_reads_once_a_minute_and_is_never_kept_waiting():
+    service, clock = Slow(), Clock()
+    reader = StreamReader(service, service, clock)
+    closed = replace(SHARDS[0], shard_id="shardId-closed", ending_sequence_number="9")
+    assert reader.look("orders", (*SHARDS, closed)) is None
+    assert reader.look("orders", SHARDS) is None
+    service.may_answer.set()
+    first = reader.look("orders", SHARDS, wait_s=DEADLINE_S)
+    assert [each.shard for each in first.shards] == list(SHARDS)
+    clock.now_s += READ_EVERY_S - 1
+    assert reader.look("orders", SHARDS) is first
+    assert service.summaries == 1
+    service.may_answer.clear()
+    clock.now_s += 1
+    assert reader.look("orders", SHARDS) is first  # the next one is under way
+    service.may_answer.set()
+
+
+def test_a_defect_is_shown_and_the_stream_is_read_again_later(caplog):
+    service, clock = Service(ZeroDivisionError("x")), Clock()
+    reader = StreamReader(service, service, clock)
+    assert reader.look("orders", SHARDS, wait_s=DEADLINE_S).problems == ("ZeroDivisionError: x",)
+    assert "the look at stream orders failed" in caplog.text
+
+
+# --- for real ---------------------------------------------------------------------------------------------
+
+
+def test_the_figures_are_those_that_the_server_has():
+    with LocalKinesis(limits=False) as server:
+        server.create_stream("orders", 2)
+        kinesis = server.client("kinesis")
+        kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["ALL"])
+        records = [
+            {"Data": b"x" * 9, "PartitionKey": "k", "ExplicitHashKey": str(key)}
+            for key in (0, 2**127, 2**127)
+        ]
+        kinesis.put_records(StreamName="orders", Records=records)
+        options = AwsOptions(
+            region="us-east-1",
+            endpoint_url=server.endpoint_url,
+            access_key_id="local",
+            secret_access_key="local",
+        )
+        ours, cloudwatch = open_kinesis(options), open_cloudwatch_queries(options)
+        shards = ours.fetch_shards("orders").shards
+        found = StreamReader(ours, cloudwatch, SystemClock()).look("orders", shards, wait_s=DEADLINE_S)
+        assert (found.problems, found.on_demand, found.advice) == ((), False, ())
+        assert found.load.per_s["written bytes"] == 30 / 60
+        assert [each.load.per_s["written records"] for each in found.shards] == [1 / 60, 2 / 60]
+        many = [("IncomingRecords", f"shard-{n}") for n in range(600)] + [("IncomingRecords", None)]
+        sums = cloudwatch.fetch("orders", many, found.taken_ms - 600_000, found.taken_ms)
+        assert (len(sums), sums[0], sum(sums[-1].values())) == (601, {}, 3.0)
