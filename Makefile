@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-pythons bench bench-quick bench-others coverage soak format docs site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-pythons bench bench-quick bench-others coverage screenshots soak format docs site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -108,6 +108,9 @@ test-pythons: java ## import, batch and stream with every Python that is served,
 				|| exit 1; \
 		done; \
 	done
+
+screenshots: setup ## the pictures of the dashboard in docs/, with a browser that is on the machine
+	@PENSTOCK_SCREENSHOTS=1 $(PY) -m pytest -q -p no:cacheprovider tests/cli/overview/test_browser.py -k pictures
 
 soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_seeds.py
