@@ -1,6 +1,9 @@
 import java.nio.charset.StandardCharsets;
+import java.util.List;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.stream.Collectors;
+import java.util.stream.Stream;
 import software.amazon.awssdk.services.cloudwatch.CloudWatchAsyncClient;
 import software.amazon.awssdk.services.dynamodb.DynamoDbAsyncClient;
 import software.amazon.awssdk.services.kinesis.KinesisAsyncClient;
@@ -8,6 +11,8 @@ import software.amazon.kinesis.common.ConfigsBuilder;
 import software.amazon.kinesis.common.InitialPositionInStream;
 import software.amazon.kinesis.common.InitialPositionInStreamExtended;
 import software.amazon.kinesis.common.KinesisClientUtil;
+import software.amazon.kinesis.common.StreamConfig;
+import software.amazon.kinesis.common.StreamIdentifier;
 import software.amazon.kinesis.coordinator.CoordinatorConfig;
 import software.amazon.kinesis.coordinator.Scheduler;
 import software.amazon.kinesis.exceptions.InvalidStateException;
@@ -18,8 +23,11 @@ import software.amazon.kinesis.lifecycle.events.LeaseLostInput;
 import software.amazon.kinesis.lifecycle.events.ProcessRecordsInput;
 import software.amazon.kinesis.lifecycle.events.ShardEndedInput;
 import software.amazon.kinesis.lifecycle.events.ShutdownRequestedInput;
+import software.amazon.kinesis.processor.FormerStreamsLeasesDeletionStrategy;
+import software.amazon.kinesis.processor.MultiStreamTracker;
 import software.amazon.kinesis.processor.RecordProcessorCheckpointer;
 import software.amazon.kinesis.processor.ShardRecordProcessor;
+import software.amazon.kinesis.processor.ShardRecordProcessorFactory;
 import software.amazon.kinesis.processor.SingleStreamTracker;
 import software.amazon.kinesis.retrieval.KinesisClientRecord;
 import software.amazon.kinesis.retrieval.RetrievalConfig;
@@ -32,7 +40,8 @@ import software.amazon.kinesis.retrieval.polling.PollingConfig;
  * <p>It prints a line when a shard begins (the position that it was told) and one for each record, before the checkpoint
  * behind it. With a fourth argument it checkpoints at the record of that number in its shard and is gone, as if killed.
  * -Dclient.version=... is the KCL 3 setting of that name, -Dfailover.ms=... the failover time.
- * It polls; with -Dretrieval=default it reads by enhanced fan-out.
+ * It polls; with -Dretrieval=default it reads by enhanced fan-out. Several streams are given as account:stream:epoch, with
+ * commas between them; then a shard is printed behind its stream.
  */
 public final class Worker {
     private static long stopAfter = Long.MAX_VALUE;
@@ -48,11 +57,14 @@ public final class Worker {
         InitialPositionInStreamExtended start =
                 InitialPositionInStreamExtended.newInitialPosition(InitialPositionInStream.TRIM_HORIZON);
         ConfigsBuilder configs = new ConfigsBuilder(
-                new SingleStreamTracker(stream, start), application, kinesis, DynamoDbAsyncClient.create(),
-                CloudWatchAsyncClient.create(), worker, Printer::new);
+                stream.contains(":") ? new Streams(stream, start) : new SingleStreamTracker(stream, start),
+                application, kinesis, DynamoDbAsyncClient.create(), CloudWatchAsyncClient.create(), worker, new Printers());
         RetrievalConfig retrieval = configs.retrievalConfig();
         if (!"default".equals(System.getProperty("retrieval"))) {
-            PollingConfig polling = new PollingConfig(stream, kinesis);
+            PollingConfig polling = new PollingConfig(kinesis);
+            if (!stream.contains(":")) {
+                polling.streamName(stream);
+            }
             polling.idleTimeBetweenReadsInMillis(500);
             retrieval.retrievalSpecificConfig(polling);
         }
@@ -117,13 +129,50 @@ public final class Worker {
         }
     }
 
+    private static final class Streams implements MultiStreamTracker {
+        private final List<StreamConfig> configs;
+
+        Streams(String streams, InitialPositionInStreamExtended start) {
+            configs = Stream.of(streams.split(","))
+                    .map(each -> new StreamConfig(StreamIdentifier.multiStreamInstance(each), start))
+                    .collect(Collectors.toList());
+        }
+
+        @Override
+        public List<StreamConfig> streamConfigList() {
+            return configs;
+        }
+
+        @Override
+        public FormerStreamsLeasesDeletionStrategy formerStreamsLeasesDeletionStrategy() {
+            return new FormerStreamsLeasesDeletionStrategy.NoLeaseDeletionStrategy();
+        }
+    }
+
+    private static final class Printers implements ShardRecordProcessorFactory {
+        @Override
+        public ShardRecordProcessor shardRecordProcessor() {
+            return new Printer("");
+        }
+
+        @Override
+        public ShardRecordProcessor shardRecordProcessor(StreamIdentifier stream) {
+            return new Printer(stream.streamCreationEpochOptional().isPresent() ? stream.serialize() + ':' : "");
+        }
+    }
+
     private static final class Printer implements ShardRecordProcessor {
+        private final String stream;
         private String shard;
         private long count;
 
+        Printer(String stream) {
+            this.stream = stream;
+        }
+
         @Override
         public void initialize(InitializationInput input) {
-            shard = input.shardId();
+            shard = stream + input.shardId();
             ExtendedSequenceNumber position = input.extendedSequenceNumber();
             print("begin " + shard + ' ' + position.sequenceNumber() + ' ' + position.subSequenceNumber() + '\n');
         }
