@@ -1,14 +1,17 @@
-"""The pytest fixture that comes with the package: `local_kinesis`, an embedded Kinesis per test.
+"""The pytest fixtures that come with the package.
+
+`local_kinesis` is an embedded Kinesis per test, to which the environment points. `local_kinesis_server` is one for many tests,
+and leaves the environment alone.
 
 Loaded by pytest in every environment that has Penstock installed, so it imports nothing of ours until
-the fixture is used.
+a fixture is used.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
 import pytest
 
@@ -16,8 +19,25 @@ if TYPE_CHECKING:
     from penstock.local import LocalKinesis
 
 
+_SCOPE_SETTING: Final = "local_kinesis_server_scope"
+_SCOPES: Final = ("session", "package", "module", "class", "function")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the setting for how long a server lives."""
+    parser.addini(
+        _SCOPE_SETTING,
+        f"how long the embedded Kinesis of the fixture local_kinesis_server lives: {', '.join(_SCOPES)}",
+        default=_SCOPES[0],
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
-    """Make the marker known that passes options to the server."""
+    """Check the setting, and make the marker known that passes options to the server."""
+    if config.getini(_SCOPE_SETTING) not in _SCOPES:
+        raise pytest.UsageError(
+            f"{_SCOPE_SETTING} = {config.getini(_SCOPE_SETTING)}: expected one of {', '.join(_SCOPES)}"
+        )
     config.addinivalue_line(
         "markers",
         "local_kinesis(**options): options of the embedded Kinesis that the fixture local_kinesis starts, "
@@ -40,4 +60,21 @@ def local_kinesis(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatc
             monkeypatch.delenv(name)
         for name, value in kinesis.environ().items():
             monkeypatch.setenv(name, value)
+        yield kinesis
+
+
+def _server_scope(fixture_name: str, config: pytest.Config) -> Any:  # noqa: ARG001 - pytest names both
+    return config.getini(_SCOPE_SETTING)
+
+
+@pytest.fixture(scope=_server_scope)
+def local_kinesis_server() -> Iterator[LocalKinesis]:
+    """An embedded Kinesis for the whole session; the environment is left alone.
+
+    What leads to it is handed out: `client("kinesis")`, `connection()`, `endpoint_url`, `environ()`. The setting
+    `local_kinesis_server_scope` makes a new one for each module, for instance.
+    """
+    from penstock.local import LocalKinesis
+
+    with LocalKinesis() as kinesis:
         yield kinesis

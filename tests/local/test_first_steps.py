@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from penstock import Producer
 from penstock.errors import OptionError, Unavailable
 from penstock.local import LocalKinesis
 from penstock.local.calls import CALLERS_MAX, CallLog
@@ -46,6 +48,22 @@ def test_environ_points_any_sdk_to_the_server():
     assert environ["AWS_REGION"] == environ["AWS_DEFAULT_REGION"] == "us-east-1"
     assert environ["AWS_ACCESS_KEY_ID"]
     assert environ["AWS_SECRET_ACCESS_KEY"]
+
+
+def test_a_connection_leads_penstocks_own_producer_to_the_server():
+    with LocalKinesis() as kinesis:
+        kinesis.create_stream("orders")
+        with Producer("orders", connection=kinesis.connection()) as producer:
+            assert producer.put(b"one", "a").result(60).shard_id == "shardId-000000000000"
+
+
+def test_a_client_needs_no_profile_that_the_environment_names(monkeypatch):
+    monkeypatch.setenv("AWS_PROFILE", "of-somebody")
+    with (
+        ThreadPoolExecutor(1) as new_thread,
+        LocalKinesis() as kinesis,
+    ):  # each thread has a session of its own
+        assert new_thread.submit(kinesis.client, "kinesis").result(60).list_streams()["StreamNames"] == []
 
 
 def test_a_server_that_was_stopped_can_be_started_again():

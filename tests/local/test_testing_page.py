@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from penstock.pytest_plugin import pytest_configure
+
 PAGE = Path(__file__).parents[2] / "docs" / "testing.md"
 PROGRAMS = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 ELSEWHERE = {
@@ -63,3 +65,36 @@ def test_the_fixture_leaves_the_environment_as_it_was(tmp_path):
         "    assert changed <= {'PYTEST_CURRENT_TEST'}\n"
     )
     assert "2 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", folder=tmp_path)
+
+
+def test_the_fixture_of_a_server_leaves_the_environment_alone_and_lives_as_long_as_the_setting_says(tmp_path):
+    (tmp_path / "pytest.ini").write_text("[pytest]\nlocal_kinesis_server_scope = module\n")
+    (tmp_path / "conftest.py").write_text("import os\nbefore = dict(os.environ)\nendpoints = set()\n")
+    for name in ("first", "second"):
+        (tmp_path / f"test_{name}.py").write_text(
+            "import os\n"
+            "from conftest import before, endpoints\n"
+            "def test_one(local_kinesis_server):\n"
+            "    changed = {n for n in before | os.environ if before.get(n) != os.environ.get(n)}\n"
+            "    assert changed <= {'PYTEST_CURRENT_TEST'}\n"
+            "    assert local_kinesis_server.client().list_streams()['StreamNames'] == []\n"
+            "    local_kinesis_server.create_stream('orders')\n"
+            "def test_two(local_kinesis_server):\n"
+            "    assert local_kinesis_server.client().list_streams()['StreamNames'] == ['orders']\n"
+            "def test_three(local_kinesis, local_kinesis_server):\n"
+            "    assert os.environ['AWS_ENDPOINT_URL'] == local_kinesis.endpoint_url\n"
+            "    assert local_kinesis.endpoint_url != local_kinesis_server.endpoint_url\n"
+            "    assert local_kinesis.state()['streams'] == {}\n"
+        )
+    assert "6 passed" in run("-m", "pytest", "-q", "-p", "no:cacheprovider", ".", folder=tmp_path)
+
+
+def test_a_scope_that_there_is_not_is_said_before_any_test_runs():
+    class Config:
+        def getini(self, _name):
+            return "modul"
+
+    with pytest.raises(
+        pytest.UsageError, match="local_kinesis_server_scope = modul: expected one of session, package"
+    ):
+        pytest_configure(Config())

@@ -268,6 +268,15 @@ class Handle:
             found["NODE_EXTRA_CA_CERTS"] = self.ca_bundle
         return found
 
+    def connection(self) -> dict[str, str]:
+        """Return the `connection` that leads Penstock's `Consumer` and `Producer` to this server."""
+        return {
+            "endpoint_url": self.endpoint_url,
+            "region": self.region,
+            "access_key_id": ACCESS_KEY,
+            "secret_access_key": SECRET_KEY,
+        }
+
     def client(self, service: str = "kinesis", **options: Any) -> Any:
         """Return a new boto3 client of a service on this server.
 
@@ -276,6 +285,7 @@ class Handle:
             options: Passed on to boto3, for instance `config`.
         """
         import boto3
+        import botocore.session
 
         settings = {
             "endpoint_url": self.endpoint_url,
@@ -287,7 +297,9 @@ class Handle:
         }
         session: Any = getattr(_of_thread, "session", None)
         if session is None:
-            session = _of_thread.session = boto3.session.Session()
+            # Without a profile: the one that AWS_PROFILE names is for elsewhere, and need not exist here.
+            without_profile = botocore.session.Session(session_vars={"profile": (None, None, None, None)})
+            session = _of_thread.session = boto3.session.Session(botocore_session=without_profile)
         return session.client(service, **settings)
 
     def create_stream(self, name: str, shards: int = 1, region: str | None = None) -> str:
