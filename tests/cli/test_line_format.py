@@ -8,7 +8,9 @@ from penstock.cli.line_format import parse_format
 from penstock.consumer.records import Record
 from penstock.errors import OptionError
 
-RECORD = Record(b"\xff1", "k\u00e9", "77", 0, None, datetime(2026, 1, 2, tzinfo=UTC), "shardId-000000000003")
+RECORD = Record(
+    b"\xff1", "k\u00e9", "77", 0, None, datetime(2026, 1, 2, tzinfo=UTC), "shardId-000000000003", "orders"
+)
 
 
 @pytest.mark.parametrize(
@@ -23,14 +25,14 @@ RECORD = Record(b"\xff1", "k\u00e9", "77", 0, None, datetime(2026, 1, 2, tzinfo=
     ],
 )
 def test_fields_and_escapes_are_filled_in(text, shown):
-    assert b"".join(part for part, _ in parse_format(text, "orders").fields(RECORD)) == shown
+    assert b"".join(part for part, _ in parse_format(text).fields(RECORD)) == shown
 
 
 @pytest.mark.parametrize("text", ["%z", "%", "\\", r"\q", r"\x1"])
 def test_what_is_no_field_is_refused(text):
     with pytest.raises(OptionError, match="is none of %s"):
-        parse_format(text, "orders")
+        parse_format(text)
 
 
 def test_what_comes_from_the_record_is_told_from_the_text():
-    assert parse_format("%k\n", "orders").fields(RECORD) == [("k\u00e9".encode(), True), (b"\n", False)]
+    assert parse_format("%k\n").fields(RECORD) == [("k\u00e9".encode(), True), (b"\n", False)]

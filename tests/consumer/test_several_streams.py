@@ -252,6 +252,42 @@ def test_a_processor_is_made_for_the_stream_of_its_shard(server):
     assert keys == {f"{stream_id(server, name)}:shardId-000000000000" for name in ("one", "two")}
 
 
+def test_an_id_of_java_workers_means_a_table_of_several_streams():
+    streams = parse_streams("123456789012:orders:5", "LATEST")
+    assert streams.are_several
+    assert streams.names == ("orders",)
+    assert not parse_streams("orders", "LATEST").are_several
+
+
+def test_a_stream_that_is_deleted_stops_and_the_others_go_on(server):
+    seen = []
+    for stream in ("kept", "dropped"):
+        server.create_stream(stream, shards=1)
+        put(server, stream, range(1))
+    with worker(server, ["kept", "dropped"], "drop", seen.extend) as consumer:
+        wait_until(lambda: len(seen) >= 2 * KEYS, "the first records")
+        server.client("kinesis").delete_stream(StreamName="dropped")
+        wait_until(lambda: consumer.failures, "the deleted stream to stop")
+        assert [key.split(":")[1] for key in consumer.failures] == ["dropped"]
+        put(server, "kept", range(1, 2))
+        wait_until(lambda: len(seen) >= 3 * KEYS, "more of the other stream")
+        assert consumer.is_running
+
+
+def test_every_stream_gets_the_registered_consumer(server):
+    seen = []
+    for stream in ("pushed", "streamed"):
+        server.create_stream(stream, shards=1)
+        put(server, stream, range(1))
+    with worker(server, ["pushed", "streamed"], "fan", seen.extend, retrieval="fan-out"):
+        wait_until(lambda: len(seen) >= 2 * KEYS, "the records of both")
+    for stream in ("pushed", "streamed"):
+        kinesis = server.client("kinesis")
+        arn = kinesis.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamARN"]
+        consumers = kinesis.list_stream_consumers(StreamARN=arn)["Consumers"]
+        assert [each["ConsumerName"] for each in consumers] == ["fan"]
+
+
 @pytest.mark.parametrize("given", [[], ["orders", ""], {}, ["orders", "orders"]])
 def test_streams_that_cannot_be_meant_are_refused(given):
     with pytest.raises(UsageError):

@@ -1,4 +1,4 @@
-"""`penstock consume`: print a stream's records as one worker of an application, with checkpoints."""
+"""`penstock consume`: print the records of one stream or several as a worker of an application, with checkpoints."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ OPTION_FLAGS: Final = {
     "lease_duration_s": "--lease-duration",
     "consumer_name": "--fan-out (or --auto-fan-out)",
 }
-DESCRIPTION = "Print a stream's records as a worker of an application: leases, checkpoints, fair shares."
+DESCRIPTION = "Print the records of one stream or several as a worker of an application: leases, checkpoints, fair shares."
 
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the command to the command line."""
     parser = subparsers.add_parser("consume", help=DESCRIPTION, description=DESCRIPTION)
-    parser.add_argument("stream", metavar="STREAM", help="name or ARN")
+    parser.add_argument(
+        "streams",
+        nargs="+",
+        metavar="STREAM",
+        help="name or ARN; several share one lease table, in the form of the KCL's multi-stream mode",
+    )
     parser.add_argument(
         "--application",
         required=True,
@@ -145,9 +150,9 @@ def run(args: argparse.Namespace) -> int:
         None if args.metrics_port is None else PrometheusMetrics(args.metrics_port[1], args.metrics_port[0])
     )
     consumer = Consumer(
-        args.stream,
+        args.streams[0] if len(args.streams) == 1 else args.streams,
         args.application,
-        RecordPrinter(format_of(args)).print_batch,
+        RecordPrinter(format_of(args), names_streams=len(args.streams) > 1).print_batch,
         options=options,
         metrics=metrics,
         connection=connection_of(args),

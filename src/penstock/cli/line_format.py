@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 _PART: Final = re.compile(r"%(?P<field>.?)|\\(?P<escape>x[0-9a-fA-F]{2}|.?)|(?P<text>[^%\\]+)", re.DOTALL)
 _ESCAPES: Final = {"n": b"\n", "r": b"\r", "t": b"\t", "\\": b"\\"}
-_FIELDS: Final[Mapping[str, Callable[[Record, str], bytes]]] = {
-    "s": lambda record, _: record.data,
-    "S": lambda record, _: b"%d" % len(record.data),
-    "k": lambda record, _: (record.partition_key or "").encode(),
-    "K": lambda record, _: b"%d" % len((record.partition_key or "").encode()),
-    "p": lambda record, _: record.shard_id.encode(),
-    "o": lambda record, _: record.sequence_number.encode(),
-    "t": lambda _, stream: stream.encode(),
-    "T": lambda record, _: b"%d" % round(record.approximate_arrival_timestamp.timestamp() * 1000),
+_FIELDS: Final[Mapping[str, Callable[[Record], bytes]]] = {
+    "s": lambda record: record.data,
+    "S": lambda record: b"%d" % len(record.data),
+    "k": lambda record: (record.partition_key or "").encode(),
+    "K": lambda record: b"%d" % len((record.partition_key or "").encode()),
+    "p": lambda record: record.shard_id.encode(),
+    "o": lambda record: record.sequence_number.encode(),
+    "t": lambda record: record.stream.encode(),
+    "T": lambda record: b"%d" % round(record.approximate_arrival_timestamp.timestamp() * 1000),
 }
 
 
@@ -36,21 +36,18 @@ class LineFormat:
 
     Args:
         parts: Literal bytes, and the letters of fields, in order.
-        stream: What `%t` stands for.
     """
 
     parts: tuple[bytes | str, ...]
-    stream: str
 
     def fields(self, record: Record) -> list[tuple[bytes, bool]]:
         """Return the parts of a record's output, each with whether it is the record's own and may hold anything."""
         return [
-            (part, False) if isinstance(part, bytes) else (_FIELDS[part](record, self.stream), True)
-            for part in self.parts
+            (part, False) if isinstance(part, bytes) else (_FIELDS[part](record), True) for part in self.parts
         ]
 
 
-def parse_format(text: str, stream: str) -> LineFormat:
+def parse_format(text: str) -> LineFormat:
     """Read a format as the user wrote it.
 
     Raises:
@@ -72,4 +69,4 @@ def parse_format(text: str, stream: str) -> LineFormat:
         else:
             known = " ".join(f"%{name}" for name in _FIELDS)
             raise OptionError(f"--format {text!r}: {match[0]!r} is none of {known} %% \\n \\r \\t \\\\ \\x1f")
-    return LineFormat(tuple(parts), stream)
+    return LineFormat(tuple(parts))

@@ -44,15 +44,16 @@ def format_of(args: argparse.Namespace) -> RecordFormat:
         OptionError: `--format` cannot be read.
     """
     if args.format is not None:
-        return parse_format(args.format, args.stream)
+        return parse_format(args.format)
     if args.json:
         return "json"
     return "data" if args.data else "columns"
 
 
-def record_document(record: Record) -> dict[str, Any]:
+def record_document(record: Record, *, names_stream: bool = False) -> dict[str, Any]:
     """Return a record as a JSON document, with `data` if it is UTF-8 text, otherwise with `data_base64`."""
     document: dict[str, Any] = {
+        **({"stream": record.stream} if names_stream else {}),
         "shard_id": record.shard_id,
         "sequence_number": record.sequence_number,
         "sub_sequence_number": record.sub_sequence_number,
@@ -69,8 +70,8 @@ def record_document(record: Record) -> dict[str, Any]:
     return document
 
 
-def record_text(record: Record) -> str:
-    """Return a record as one line for people: shard, arrival in the zone of this machine, key, data. Nothing in it acts.
+def record_text(record: Record, *, names_stream: bool = False) -> str:
+    """Return a record as one line for people: stream and shard, arrival in the zone of this machine, key, data. Nothing in it acts.
 
     Data that is not UTF-8 is shown as Base64, and said to be.
     """
@@ -78,6 +79,8 @@ def record_text(record: Record) -> str:
     arrival = record.approximate_arrival_timestamp.astimezone().isoformat(timespec="milliseconds")
     document = record_document(record)
     data = document.get("data", f"base64:{document.get('data_base64')}")
+    if names_stream:
+        shard = f"{record.stream}/{shard}"
     return escape_text(f"{shard:>4}  {arrival}  {record.partition_key or '-'}  {data}")
 
 
@@ -88,6 +91,7 @@ class RecordPrinter:
         record_format: `columns` for people, `json` for one document per line, `data` for nothing else, or a format.
         count_max: Stop printing after so many; None prints all.
         record_filter: Which records are printed; None: all.
+        names_streams: Whether records of several streams come, so that each tells its own.
     """
 
     def __init__(
@@ -95,10 +99,13 @@ class RecordPrinter:
         record_format: RecordFormat,
         count_max: int | None = None,
         record_filter: RecordFilter | None = None,
+        *,
+        names_streams: bool = False,
     ) -> None:
         self._format = record_format
         self._filter = RecordFilter() if record_filter is None else record_filter
         self._count_max = count_max
+        self._names_streams = names_streams
         self._lock = threading.Lock()
         self.count = 0
 
@@ -120,9 +127,9 @@ class RecordPrinter:
 
     def _print(self, record: Record) -> None:
         if self._format == "json":
-            sys.stdout.write(safe_json(record_document(record)) + "\n")
+            sys.stdout.write(safe_json(record_document(record, names_stream=self._names_streams)) + "\n")
         elif self._format == "columns":
-            sys.stdout.write(record_text(record) + "\n")
+            sys.stdout.write(record_text(record, names_stream=self._names_streams) + "\n")
         elif isinstance(self._format, LineFormat):
             self._print_fields(self._format.fields(record))
         elif sys.stdout.isatty():

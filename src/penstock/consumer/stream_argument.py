@@ -142,7 +142,8 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
         OptionError: A starting position is none, or names shards for several streams at once.
     """
     if isinstance(given, str):
-        return ConsumedStreams((_named(given, starting_position),), are_several=False)
+        stream = _named(given, starting_position)
+        return ConsumedStreams((stream,), are_several=stream.kcl_id is not None)
     if not given or not all(isinstance(name, str) and name for name in given):
         raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
     if len(set(given)) < len(given):

@@ -319,11 +319,14 @@ class Worker:
 def _coordinator_options(
     options: ConsumerOptions, streams: Sequence[ConsumedStream], *, kcl3: bool
 ) -> CoordinatorOptions:
-    shared = {
-        stream.stream_id: SharedStream(stream.identity, stream.start)
-        for stream in streams
-        if stream.stream_id and stream.identity is not None
-    }
-    identity = None if shared else streams[0].identity
-    start = options.start if shared else streams[0].start
-    return replace(options.coordinator_options(), stream=identity, streams=shared, start=start, kcl3=kcl3)
+    whole = replace(options.coordinator_options(), kcl3=kcl3)
+    first = streams[0]
+    if not first.stream_id:
+        return replace(whole, stream=first.identity, start=first.start)
+    shared = {}
+    for stream in streams:
+        assert stream.identity is not None, (
+            f"stream {stream.name} shares a table and its identity is not known"
+        )
+        shared[stream.stream_id] = SharedStream(stream.identity, stream.start)
+    return replace(whole, streams=shared)

@@ -44,7 +44,10 @@ class StreamCheck:
         """Return the rows of the streams that are read here."""
         if not self._options.names_streams:
             return leases
-        self.foreign = self.foreign or find_other_mode(leases, are_several=bool(self._options.streams))
+        are_several = bool(self._options.streams)
+        self.foreign = self.foreign or find_other_mode(leases, are_several=are_several)
+        if not are_several:
+            return leases
         return tuple(lease for lease in leases if self._options.stream_of(lease.key) is not None)
 
     def look(self, leases: Collection[Lease], *, is_whole: bool = True) -> list[str]:

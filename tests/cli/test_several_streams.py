@@ -1,6 +1,7 @@
-"""`penstock leases` and what `top` and `dashboard` look at, for a table that several streams share."""
+"""The command line and several streams: leases of a shared table, what `top` and `dashboard` look at, and records."""
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,6 +11,8 @@ from penstock.cli import main as cli
 from penstock.cli.lease_streams import choose_stream, streams_of
 from penstock.cli.overview.cells import short_shard
 from penstock.cli.overview.watcher import ApplicationWatcher, LookOptions
+from penstock.cli.record_lines import record_document, record_text
+from penstock.consumer.records import Record
 from penstock.core.leases.lease import Lease
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
@@ -136,3 +139,28 @@ def test_leases_that_name_their_stream_are_asked_about_there():
 
 def test_a_shard_is_shown_behind_its_streams_name():
     assert (short_shard(SHARD), short_shard(f"{ORDERS}:{SHARD}")) == ("0", "orders/0")
+
+
+RECORD = Record(b"x", "k", "77", 0, None, datetime(2026, 1, 2, tzinfo=UTC), SHARD, "orders")
+
+
+def test_records_of_several_streams_tell_theirs():
+    assert record_document(RECORD, names_stream=True)["stream"] == "orders"
+    assert "stream" not in record_document(RECORD)
+    assert record_text(RECORD, names_stream=True).startswith("orders/0  ")
+    assert record_text(RECORD).startswith("   0  ")
+
+
+@pytest.mark.parametrize(
+    ("streams", "expected"), [(["orders"], "orders"), (["orders", "returns"], ["orders", "returns"])]
+)
+def test_consume_reads_every_stream_that_is_named(monkeypatch, streams, expected):
+    made = []
+
+    def make(stream, application, *_, **__):
+        made.append((stream, application))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("penstock.consumer.Consumer", make)
+    cli.main(["consume", *streams, "--application", "ledger"])
+    assert made == [(expected, "ledger")]
