@@ -5,6 +5,8 @@ from collections import Counter, defaultdict
 
 import pytest
 
+pytest.importorskip("httptools")
+
 from penstock.consumer import Consumer
 from penstock.consumer.stream_argument import parse_streams
 from penstock.core.position import TRIM_HORIZON, at_record
