@@ -250,6 +250,8 @@ PENSTOCK = Counterpart(
     lambda folder: [sys.executable, str(folder / "worker.py")],
 )
 KPL = Counterpart("kpl", "kpl", JAVA_TOOLS, maven(), java("Produce"))
+GLUE = Counterpart("glue", "glue", JAVA_TOOLS, maven(), java("Serde", "-Dfile.encoding=UTF-8"))
+"""AWS's serializer and deserializer of the Glue Schema Registry."""
 KCLPY_VERSION = "3.2.0"
 KCLPY = Counterpart(
     "kclpy",

@@ -204,3 +204,9 @@ def test_a_bad_option_is_named(options, message):
 def test_a_registry_and_a_connection_exclude_each_other(registry):
     with pytest.raises(UsageError, match="a registry is given, and region would have no effect"):
         SchemaDecoder(registry=registry, region="eu-west-1")
+
+
+@pytest.mark.parametrize(("data", "kind"), [("text", "str"), (None, "NoneType"), (18, "int")])
+def test_data_is_bytes(registry, data, kind):
+    with pytest.raises(UsageError, match=f"not a {kind}"):
+        SchemaDecoder(registry=registry).decode(data)

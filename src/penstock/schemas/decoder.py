@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, Literal, NamedTuple
 from uuid import UUID
 
-from penstock.errors import OptionError, UnknownSchema, UnsupportedSchema
+from penstock.errors import OptionError, UnknownSchema, UnsupportedSchema, UsageError
 from penstock.ports.clock import Clock
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
 from penstock.runtime.system_clock import SystemClock
@@ -129,7 +129,10 @@ class SchemaDecoder:
             SchemaMismatch: The payload is damaged, or does not fit the schema.
             Throttled, Unavailable: The registry gave no answer, after the last retry. The record may be decoded later.
             AccessDenied: The registry may not be asked (`glue:GetSchemaVersion`).
+            UsageError: The data is not bytes.
         """
+        if not isinstance(data, bytes | bytearray | memoryview):
+            raise UsageError(f"decode takes the bytes of a record's data, not a {type(data).__name__}")
         data = bytes(data)
         if self._passes and not has_header(data):
             return Decoded(data, None)
