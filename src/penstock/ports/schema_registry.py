@@ -83,6 +83,9 @@ class SchemaRegistry(Protocol):
         AccessDenied, Rejected: At once.
     """
 
+    def __hash__(self) -> int:
+        """Return the same for values that are equal: a process asks for a version once for all of them."""
+
     def __str__(self) -> str:
         """Return which registry this is, for messages."""
 

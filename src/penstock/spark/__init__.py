@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
     from penstock.spark.awslabs_checkpoint import saved_positions
+    from penstock.spark.glue_columns import from_glue_avro, from_glue_json
     from penstock.spark.lag_listener import LagListener
     from penstock.spark.micro_batch_loop import MicroBatches, micro_batches
     from penstock.spark.micro_batch_write import write_kinesis
@@ -27,6 +28,8 @@ __all__ = [
     "SinkReport",
     "StreamLag",
     "align_to_shards",
+    "from_glue_avro",
+    "from_glue_json",
     "lag",
     "micro_batches",
     "saved_positions",
@@ -41,6 +44,8 @@ _HOMES: Final = {
     "SinkReport": "sink_metrics",
     "StreamLag": "progress",
     "align_to_shards": "align",
+    "from_glue_avro": "glue_columns",
+    "from_glue_json": "glue_columns",
     "lag": "progress",
     "micro_batches": "micro_batch_loop",
     "saved_positions": "awslabs_checkpoint",
@@ -58,6 +63,12 @@ def __getattr__(name: str) -> Any:
         return getattr(import_module(f"penstock.spark.{home}"), name)
     except ModuleNotFoundError as error:
         package = (error.name or "").partition(".")[0]
+        if package == "fastavro":
+            raise ModuleNotFoundError(
+                f"penstock.spark.{name} needs the package {package}, which is not installed: pip install "
+                "'penstock[schemas]', here and on the executors",
+                name=error.name,
+            ) from error
         if package not in ("pyspark", "pyarrow", "pandas"):
             raise
         raise ModuleNotFoundError(
