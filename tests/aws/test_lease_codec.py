@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from item_bytes import item_bytes
 from penstock.aws.lease_codec import NotALease, read_item, write_item
 from penstock.aws.lease_expressions import update_for
+from penstock.core.batches.claims import ClaimNote
 from penstock.core.hash_key import FULL_RANGE, HashRange
-from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease import BatchClaim, Lease, PastClaim, TipMark
 from penstock.core.leases.lease_writes import End
 from penstock.core.position import (
     LATEST,
@@ -18,6 +20,7 @@ from penstock.core.position import (
     at_record,
     at_timestamp,
 )
+from penstock.core.stream_identity import StreamIdentity
 
 NEW = {
     "leaseKey": {"S": "shardId-000000000002"},
@@ -165,3 +168,87 @@ def test_the_end_of_a_shard_of_one_of_several_streams_names_its_children_as_java
     prefix = "123456789012:orders:1700000000:shardId-"
     end = End(f"{prefix}0", 7, "me", frozenset({f"{prefix}2", f"{prefix}1"}))
     assert {"SS": ["shardId-1", "shardId-2"]} in update_for(end).values.values()
+
+
+# --- claims -----------------------------------------------------------------------------------------------------
+
+FIRST = 49590338271490256608559692538361571095921575989136588898
+
+
+def place(batch, sub=0):
+    """Where a batch of half a minute begins: record numbers grow by some 2^88 in that time."""
+    return at_record(str(FIRST + batch * (2**88 + 12345)), sub)
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "earlier"),
+    [
+        (
+            place(4, 7),
+            place(5, 3),
+            [(3, place(3), place(4, 7)), (1, place(2), place(3)), (0, TRIM_HORIZON, place(2))],
+        ),
+        (place(4), place(4), [(3, place(4), place(4))]),
+        (place(5), place(4), [(3, place(1), place(2))]),
+        (at_record("7"), SHARD_END, [(2, SHARD_END, SHARD_END), (1, at_record("3"), at_record("9", 1))]),
+        (TRIM_HORIZON, place(1), [(3, at_timestamp(5), TRIM_HORIZON), (2, LATEST, at_timestamp(5))]),
+        (at_record("007"), at_record("9"), [(1, at_record("0006"), at_record("007"))]),
+        (place(1), place(2), []),
+    ],
+    ids=[
+        "one after the other",
+        "nothing read",
+        "backwards",
+        "the shard's end",
+        "no records",
+        "leading zeros",
+        "the first",
+    ],
+)
+def test_a_claim_comes_back_with_the_ranges_before_it(start, end, earlier):
+    claim = BatchClaim("w", 4, "run", start, end, b"note", 5, tuple(PastClaim(*each) for each in earlier))
+    item = write_item(Lease("shard", claims=(claim,)))
+    (found,) = read_item(item).claims
+    assert found == claim
+    texts = [(str(past.start), str(past.end)) for past in (claim, *claim.earlier)]
+    assert [(str(past.start), str(past.end)) for past in (found, *found.earlier)] == texts
+
+
+def test_a_query_s_row_costs_one_write_unit_at_its_largest():
+    note = ClaimNote(
+        has_more=True,
+        tip_ms=1767312000000,
+        record_count=12_345,
+        bytes_count=12_345_678,
+        millis_behind_latest=12_345,
+        last_arrival_ms=1767312000000,
+        query="5f2a90c1-d7be-4d6e-9fcd-0123456789ab",
+        process="5f2a90c1d7",
+    )
+    past = tuple(
+        PastClaim(1233 - number, place(4 - number, 44), place(5 - number, 44)) for number in range(4)
+    )
+    claim = BatchClaim(
+        "spark-5f2a90c1d7be",
+        1234,
+        "5f2a90c1d7be",
+        place(5, 44),
+        place(6, 44),
+        note.to_bytes(),
+        1767312000000,
+        past,
+    )
+    lease = Lease(
+        "shardId-000000000001",
+        counter=123_456,
+        owner=claim.worker,
+        checkpoint=claim.start,
+        hash_range=HashRange(2**127, 2**128 - 1),
+        pending=claim.end,
+        claims=(claim,),
+        mark=TipMark(claim.start, 1767312000000),
+        stream=StreamIdentity(
+            "arn:aws:kinesis:eu-central-1:123456789012:stream/orders-by-customer", 1767225600000
+        ),
+    )
+    assert item_bytes(write_item(lease)) <= 1024

@@ -11,13 +11,14 @@ Source:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, TypeAlias
 
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, PastClaim, StopNote, TipMark
 from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
-from penstock.core.position import Position, parse_checkpoint, parse_position
+from penstock.core.position import Position, at_record, parse_checkpoint, parse_position
 from penstock.core.stream_identity import parse_identity
 from penstock.errors import PositionError
 
@@ -159,16 +160,52 @@ def claim_attribute(worker: str) -> str:
 
 
 def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
-    """Return the map that stores a claim; the attribute's name has the worker."""
-    return {
+    """Return the map that stores a claim; the attribute's name has the worker.
+
+    Places are written by their distance from one that stands beside them: in full the row would take more than the kilobyte
+    that DynamoDB bills as one write unit, at every claim and renewal.
+    """
+    document: dict[str, dict[str, Any]] = {
         CLAIM_BATCH: {"N": str(claim.batch)},
         CLAIM_RUN: {"S": claim.run},
-        "start": {"S": str(claim.start)},
+        "start": {"S": _distance_text(claim.start, claim.end)},
         CLAIM_END: {"S": str(claim.end)},
         "note": {"B": claim.note},
         "made": {"N": str(claim.made_ms)},
-        "earlier": {"L": [{"S": f"{past.batch} {past.start} {past.end}"} for past in claim.earlier]},
     }
+    if claim.earlier:
+        document["earlier"] = {"S": " ".join(_past_claim_texts(claim))}
+    return document
+
+
+def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
+    """Yield each earlier batch by its distance from the one after it; most end where that one starts."""
+    later = PastClaim(claim.batch, claim.start, claim.end)
+    for past in claim.earlier:
+        text = f"{later.batch - past.batch},{_distance_text(past.start, later.start)}"
+        yield text if past.end == later.start else f"{text},{_distance_text(past.end, later.start)}"
+        later = past
+
+
+def _distance_text(position: Position, other: Position) -> str:
+    """Return a place as its distance from another one in the shard, in Base64; in full where it has none."""
+    number, from_number = position.sequence_number, other.sequence_number
+    if number is None or from_number is None or str(int(number)) != number:
+        return str(position)
+    distance = int(number) - int(from_number)
+    length = -(-abs(distance).bit_length() // 8)
+    digits = urlsafe_b64encode(abs(distance).to_bytes(length, "big")).decode().rstrip("=")
+    sub = f".{position.sub_sequence_number}" if position.sub_sequence_number else ""
+    return f"{'-' if distance < 0 else '+'}{digits}{sub}"
+
+
+def _read_distance(text: str, other: Position) -> Position:
+    if text[:1] not in ("+", "-"):
+        return parse_position(text)
+    digits, _, sub = text[1:].partition(".")
+    distance = int.from_bytes(urlsafe_b64decode(digits + "=" * (-len(digits) % 4)), "big")
+    from_number = int(other.sequence_number or "")
+    return at_record(str(from_number - distance if text[0] == "-" else from_number + distance), int(sub or 0))
 
 
 def _claims(item: Item) -> tuple[BatchClaim, ...]:
@@ -177,21 +214,27 @@ def _claims(item: Item) -> tuple[BatchClaim, ...]:
 
 
 def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
+    batch, end = int(document[CLAIM_BATCH]["N"]), parse_position(document[CLAIM_END]["S"])
+    start = _read_distance(document["start"]["S"], end)
+    earlier = document["earlier"]["S"] if "earlier" in document else ""
     return BatchClaim(
         worker=worker,
-        batch=int(document[CLAIM_BATCH]["N"]),
+        batch=batch,
         run=document[CLAIM_RUN]["S"],
-        start=parse_position(document["start"]["S"]),
-        end=parse_position(document[CLAIM_END]["S"]),
+        start=start,
+        end=end,
         note=bytes(document["note"]["B"]),
         made_ms=int(document["made"]["N"]),
-        earlier=tuple(_read_past_claim(past["S"]) for past in document["earlier"]["L"]),
+        earlier=tuple(_read_past_claims(earlier, batch, start)),
     )
 
 
-def _read_past_claim(text: str) -> PastClaim:
-    batch, start, end = text.split(" ")
-    return PastClaim(int(batch), parse_position(start), parse_position(end))
+def _read_past_claims(text: str, batch: int, start: Position) -> Iterator[PastClaim]:
+    for each in text.split():
+        gap, start_text, *ends = each.split(",")
+        end = _read_distance(ends[0], start) if ends else start
+        batch, start = batch - int(gap), _read_distance(start_text, start)
+        yield PastClaim(batch, start, end)
 
 
 def write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:

@@ -57,13 +57,27 @@ def claimed(**change):
     return replace(CLAIMED, claims=(replace(CLAIM, **change),))
 
 
-def test_a_note_comes_back_as_it_was_written():
-    child = ChildShard("child", ("shard", "other"), FULL_RANGE)
-    note = ClaimNote(True, 1, False, 3, 4, None, 6, (child,), kept_iterator=True, query="q")
+CHILD = ChildShard("child", ("shard", "other"), FULL_RANGE)
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        ClaimNote(True, 1, False, 3, 4, None, 6, (CHILD,), kept_iterator=True, query="q"),
+        ClaimNote(),
+        ClaimNote(millis_behind_latest=None),
+        ClaimNote(has_more=True, whole_record=False, last_arrival_ms=0, process="p"),
+        ClaimNote(pushed_count=3),
+        ClaimNote(push_ends={"expired": 2}),
+    ],
+)
+def test_a_note_comes_back_as_it_was_written(note):
     assert parse_note(note.to_bytes()) == note
 
 
-@pytest.mark.parametrize("note", [b"", b"not json", b"{}", b"[1]", b'{"tip":null}', b"\xff\xfe"])
+@pytest.mark.parametrize(
+    "note", [b"", b"not json", b"{}", b"[1]", b"[]", b"[3]", b'{"tip":null}', b"\xff\xfe"]
+)
 def test_bytes_that_are_no_note_are_none(note):
     assert parse_note(note) is None
 

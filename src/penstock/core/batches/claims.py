@@ -41,7 +41,11 @@ CLAIMS_MAX: Final = 8
 """Claims of other workers that a row keeps at the most; the oldest go first."""
 
 PAST_CLAIMS_MAX: Final = 4
-"""Earlier batches whose ranges a claim keeps: with them a row stays below two kilobytes."""
+"""Earlier batches whose ranges a claim keeps: with them a row stays below the kilobyte that one write unit buys."""
+
+_NOTE_FORMAT: Final = 3
+_NOTE_LENGTH: Final = 12
+_NOTE_LENGTH_MIN: Final = 9
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,51 +84,55 @@ class ClaimNote:
 
     def to_bytes(self) -> bytes:
         """Encode for the claim's `note`."""
-        document: dict[str, Any] = {
-            "v": 2,
-            "more": self.has_more,
-            "tip": self.tip_ms,
-            "whole": self.whole_record,
-            "records": self.record_count,
-            "bytes": self.bytes_count,
-            "behind": self.millis_behind_latest,
-            "arrival": self.last_arrival_ms,
-            "kept": self.kept_iterator,
-            "query": self.query,
-            "process": self.process,
-            "pushed": self.pushed_count,
-            "ends": dict(self.push_ends),
-            "children": [
+        document: list[Any] = [
+            _NOTE_FORMAT,
+            self.has_more + 2 * self.whole_record + 4 * self.kept_iterator,
+            self.tip_ms,
+            self.record_count,
+            self.bytes_count,
+            self.millis_behind_latest,
+            self.last_arrival_ms,
+            self.query,
+            self.process,
+            self.pushed_count,
+            dict(self.push_ends),
+            [
                 [child.shard_id, list(child.parents), str(child.hash_range.start), str(child.hash_range.end)]
                 for child in self.children
             ],
-        }
-        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+        ]
+        while len(document) > _NOTE_LENGTH_MIN and not document[-1]:  # neither children nor a subscription
+            document.pop()
+        return json.dumps(document, separators=(",", ":")).encode()
 
 
 def parse_note(note: bytes) -> ClaimNote | None:
     """Read a note; None for a claim that fixes nothing but that its batch holds nothing, or for damaged bytes."""
     try:
-        document = json.loads(note)
+        found = json.loads(note)
+        if found[0] != _NOTE_FORMAT:
+            return None
+        found += [None] * (_NOTE_LENGTH - len(found))
+        _, flags, tip_ms, records, size, behind_ms, arrival_ms, query, process, pushed, ends, children = found
         return ClaimNote(
-            has_more=bool(document["more"]),
-            tip_ms=document["tip"],
-            whole_record=bool(document["whole"]),
-            record_count=int(document["records"]),
-            bytes_count=int(document["bytes"]),
-            millis_behind_latest=document["behind"],
-            last_arrival_ms=document["arrival"],
+            has_more=bool(flags & 1),
+            tip_ms=tip_ms,
+            whole_record=bool(flags & 2),
+            record_count=int(records or 0),
+            bytes_count=int(size or 0),
+            millis_behind_latest=behind_ms,
+            last_arrival_ms=arrival_ms,
             children=tuple(
                 ChildShard(shard_id, tuple(parents), HashRange(int(low), int(high)))
-                for shard_id, parents, low, high in document["children"]
+                for shard_id, parents, low, high in children or ()
             ),
-            kept_iterator=bool(document["kept"]),
-            query=document["query"],
-            process=document.get("process"),
-            pushed_count=int(document.get("pushed", 0)),
-            push_ends=dict(document.get("ends", {})),
+            kept_iterator=bool(flags & 4),
+            query=query,
+            process=process,
+            pushed_count=int(pushed or 0),
+            push_ends=dict(ends or {}),
         )
-    except (ValueError, KeyError, TypeError, PositionError):
+    except (ValueError, LookupError, TypeError, PositionError):
         return None
 
 
