@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
 
 DESCRIPTION = "Watch applications live: shards, owners, lag, hand-overs and what is wrong, trouble first."
-_KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, escape goes back, q or Ctrl-C ends."
+_KEYS = "Keys: arrows or j and k select, enter opens an application or a shard, s an application's stream, escape goes back, q or Ctrl-C ends."
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -50,10 +50,14 @@ def run(args: argparse.Namespace) -> int:
         )
     from penstock.cli.overview.live_view import run_live
     from penstock.cli.overview.screen import Page, Place
+    from penstock.cli.overview.stream_reader import StreamReader
+    from penstock.cli.service_options import open_cloudwatch_queries, open_kinesis
+    from penstock.wiring import SystemClock
 
     place = Place(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Place()
     with LookThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as looks:
-        run_live(looks, place)
+        streams = StreamReader(open_kinesis(args), open_cloudwatch_queries(args), SystemClock())
+        run_live(looks, place, streams.look)
     return 0
 
 

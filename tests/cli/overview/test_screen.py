@@ -6,7 +6,10 @@ import pytest
 
 from penstock.cli.overview.look import ApplicationLook, Event, Look, ShardRow, worker_rows
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.stream_load import Advice, Load, ShardLoad, StreamLook
 from penstock.cli.overview.trouble import TroubleLimits, judge
+from penstock.core.hash_key import HashRange
+from penstock.core.shard import Shard
 
 HOSTILE = "w[/x]\x1b[31m\nnext\u202e"
 
@@ -25,7 +28,7 @@ LOOK = Look(0, (application("a"), application("b"), application("c")))
     ("data", "keys"),
     [
         (b"j\x1b[Bk\x1bOA", [Key.DOWN, Key.DOWN, Key.UP, Key.UP]),
-        (b"\r\x1b[D", [Key.OPEN, Key.BACK]),
+        (b"\rs\x1b[D", [Key.OPEN, Key.STREAM, Key.BACK]),
         (b"\x1b", [Key.BACK]),
         (b"\x1b[5~\x1b[1;5Cxq", [Key.QUIT]),
         (b"", []),
@@ -59,6 +62,15 @@ def test_enter_goes_down_to_a_shard_and_escape_back():
     assert press(back, Key.BACK) == Place(Page.APPLICATIONS, "b")
 
 
+def test_s_shows_the_stream_of_an_application_and_escape_leads_back():
+    shards = press(Place(), Key.DOWN, Key.OPEN, Key.DOWN)
+    stream = press(shards, Key.STREAM)
+    assert (stream.page, stream.application) == (Page.STREAM, "b")
+    assert press(stream, Key.DOWN, Key.OPEN, Key.STREAM) == stream
+    assert press(stream, Key.BACK) == shards
+    assert press(Place(), Key.STREAM) == Place()
+
+
 def test_what_is_selected_stays_selected_when_rows_move_and_what_has_gone_does_not():
     place = press(Place(), Key.DOWN)
     moved = Look(0, tuple(reversed(LOOK.applications)))
@@ -85,12 +97,29 @@ def test_a_window_holds_what_is_selected(selected, first):
 # --- drawing ----------------------------------------------------------------------------------------------
 
 
-def drawn(look, place, width=100, height=20):
+def busy(stream, shards, count=40):
+    """A stream of forty shards, one of which has refused writes; every text in it is hostile."""
+    size = 2**128 // count
+    loads = tuple(
+        ShardLoad(
+            Shard(f"shardId-{n:012d}", HashRange(n * size, (n + 1) * size - 1)),
+            Load({"written bytes": 1024.0 * n}, n == 25),
+        )
+        for n in range(count)
+    )
+    total = Load({"written bytes": 4.5 * 1024 * 1024, "reads": 20.0}, 1, 0, count)
+    advice = (Advice(HOSTILE, "penstock streams split orders 25 --wait"),)
+    return StreamLook(stream, 0, False, total, loads, problems=(HOSTILE,), advice=advice)
+
+
+def drawn(look, place, width=100, height=20, look_at_stream=busy):
     console = pytest.importorskip("rich.console")
     from penstock.cli.overview.live_view import render
 
     out = io.StringIO()
-    console.Console(file=out, width=width, force_terminal=False).print(render(look, place, height))
+    console.Console(file=out, width=width, force_terminal=False).print(
+        render(look, place, height, look_at_stream)
+    )
     return out.getvalue()
 
 
@@ -103,8 +132,27 @@ def test_every_page_fits_and_shows_what_is_selected(page, height):
     assert len(text.splitlines()) <= height
     assert "orders-app" in text
     assert all(len(line) <= 100 for line in text.splitlines())
-    selected = {Page.APPLICATIONS: "orders-app", Page.SHARDS: "w25", Page.SHARD: "shardId-000000000025"}
+    selected = {
+        Page.APPLICATIONS: "orders-app",
+        Page.SHARDS: "w25",
+        Page.SHARD: "shardId-000000000025",
+        Page.STREAM: "stream orders   provisioned   40 open shards",
+    }
     assert selected[page] in text
+
+
+def test_a_stream_has_its_figures_what_to_do_and_its_hottest_shard():
+    lines = [" ".join(line.split()) for line in drawn(LOOK, Place(Page.STREAM, "a"), height=24).splitlines()]
+    assert "penstock streams split orders 25 --wait" in lines
+    assert "written bytes 4.50 MiB/s of 40.00 MiB/s 11% ██" in lines
+    assert "written records - of 40,000/s -" in lines
+    assert "refused records 1, reads 0" in lines
+    columns = next(at for at, line in enumerate(lines) if line.startswith("shard"))
+    assert lines[columns + 1] == "25 62.5% to 65.0% 25.0 KiB/s - - 1 - 2%"
+    assert lines[columns + 2].startswith("39")
+    assert "asking CloudWatch" in drawn(LOOK, Place(Page.STREAM, "a"), look_at_stream=lambda *_: None)
+    unnamed = Look(0, (ApplicationLook("a", None, 0),))
+    assert "give --stream" in drawn(unnamed, Place(Page.STREAM, "a"))
 
 
 def test_a_page_says_that_its_shard_or_all_applications_have_gone():

@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 APPLICATION_COLUMNS: Final = ("application", "stream", "trouble", "shards", "workers", "lag", "why")
 SHARD_COLUMNS: Final = ("shard", "state", "owner", "lag", "rate", "checkpoint", "why")
-RIGHT: Final = frozenset({"shards", "workers", "lag", "rate"})
+RIGHT: Final = frozenset(
+    {"shards", "workers", "lag", "rate", "used"}
+    | {"written bytes", "written records", "read bytes", "refused records", "refused reads"}
+)
 
 
 def application_cells(look: ApplicationLook) -> tuple[str, ...]:

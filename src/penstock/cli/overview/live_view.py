@@ -28,6 +28,15 @@ from penstock.cli.overview.cells import (
 )
 from penstock.cli.overview.look import moment_of
 from penstock.cli.overview.screen import Key, Page, Place, parse_keys, window_of
+from penstock.cli.overview.stream_cells import (
+    STREAM_SHARD_COLUMNS,
+    count_text,
+    mode_text,
+    rate_text,
+    share_text,
+    stream_shard_cells,
+)
+from penstock.cli.overview.stream_load import PEAK_MINUTES, QUOTAS
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
@@ -36,6 +45,10 @@ if TYPE_CHECKING:
 
     from penstock.cli.overview.look import ApplicationLook, Look, ShardRow
     from penstock.cli.overview.looking import LookThread
+    from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamLook
+    from penstock.core.shard import Shard
+
+    LookAtStream = Callable[[str, Sequence[Shard]], StreamLook | None]
 
 _Row = TypeVar("_Row")
 _DRAW_EVERY_S: Final = 0.5  # a new look, or a terminal of another size
@@ -43,7 +56,7 @@ _FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, ke
 _EVENTS_SHOWN: Final = 6
 _WORKERS_SHOWN: Final = 5
 _EXIT_STATUSES: Final = {each: 128 + each for each in (signal.SIGTERM, signal.SIGHUP)}
-_KEYS: Final = "↑↓ or jk: select   enter: open   esc: back   q: quit"
+_KEYS: Final = "↑↓ or jk: select   enter: open   s: an application's stream   esc: back   q: quit"
 _STYLES: Final = {
     Trouble.STOPPED: "bold red",
     Trouble.SILENT: "red",
@@ -57,12 +70,13 @@ _STYLES: Final = {
 }
 
 
-def run_live(looks: LookThread, place: Place) -> None:
+def run_live(looks: LookThread, place: Place, look_at_stream: LookAtStream) -> None:
     """Show looks and follow keys until somebody quits.
 
     Args:
         looks: What is shown.
         place: Where to begin.
+        look_at_stream: Returns what is known of a stream, given it and its shards; None while nothing is.
 
     Raises:
         ServiceError: The first look failed.
@@ -79,7 +93,7 @@ def run_live(looks: LookThread, place: Place) -> None:
             look = looks.newest()
             shown: RenderableType = Text("looking ...")
             if look is not None:
-                shown = render(look, place, console.size.height)
+                shown = render(look, place, console.size.height, look_at_stream)
             live.update(shown, refresh=True)
             for key in read_keys(_DRAW_EVERY_S):
                 if key is Key.QUIT:
@@ -113,13 +127,15 @@ def _keys_of(terminal: int) -> Iterator[Callable[[float], list[Key]]]:
 # --- drawing ----------------------------------------------------------------------------------------------
 
 
-def render(look: Look, place: Place, height: int) -> RenderableType:
+def render(look: Look, place: Place, height: int, look_at_stream: LookAtStream) -> RenderableType:
     """Return a page that fits into so many lines."""
     application = place.application_of(look)
     if place.page is Page.APPLICATIONS or application is None:
         body = _applications(look, place, height)
     elif place.page is Page.SHARDS:
         body = _shards(look, application, place, height)
+    elif place.page is Page.STREAM:
+        body = _stream(application, look_at_stream, height)
     else:
         body = _shard(application, place.shard_of(look), height)
     return Group(*body, Text(""), Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
@@ -253,6 +269,46 @@ def _shard(application: ApplicationLook, row: ShardRow | None, height: int) -> l
     }
     lines = [_fact(name, text, _STYLES[row.trouble]) for name, text in facts.items() if text]
     return [heading, Text(""), *[*lines, *_events(application, row.shard)][: max(1, height - _FRAME_LINES)]]
+
+
+def _stream(application: ApplicationLook, look_at_stream: LookAtStream, height: int) -> list[RenderableType]:
+    if application.stream is None:
+        heading = _heading(application.application, application.taken_ms, ())
+        return [heading, Text(""), _line("the leases do not name their stream: give --stream")]
+    found = look_at_stream(application.stream, application.lineage)
+    title = f"{application.application}   stream {stream_name(application.stream)}"
+    if found is None:
+        heading = _heading(title, application.taken_ms, ())
+        return [heading, Text(""), _line("asking CloudWatch ...")]
+    heading = _heading(
+        f"{title}   {mode_text(found)}   {counted(len(found.shards), 'open shard')}", found.taken_ms, ()
+    )
+    above: list[RenderableType] = [_line(problem, "red") for problem in found.problems]
+    for advice in found.advice:
+        above.append(_line(advice.text, "yellow"))
+        if advice.command is not None:
+            above.append(_line(f"  {advice.command}", "bold"))
+    if found.load is not None:
+        above += [Text(""), _line(f"in the busiest of the last {PEAK_MINUTES} minutes", "bold")]
+        above += [_quota(quota, found.load) for quota in QUOTAS]
+        load = found.load
+        refused = f"records {count_text(load.writes_refused)}, reads {count_text(load.reads_refused)}"
+        above.append(_line(f"{'refused':<16}{refused}"))
+    above = [*above, Text("")][: max(0, height - _FRAME_LINES - 3)]
+
+    def draw(each: ShardLoad) -> tuple[Sequence[str], str]:
+        return stream_shard_cells(each), "yellow" if each.load.is_hot else ""
+
+    room = max(1, height - _FRAME_LINES - len(above))
+    table = _table(STREAM_SHARD_COLUMNS, found.hottest_first, draw, -1, room)
+    return [heading, Text(""), *above, table]
+
+
+def _quota(quota: Quota, load: Load) -> Text:
+    share = load.share(quota)
+    bar = "" if share is None else "█" * max(1, round(20 * min(1.0, share)))
+    whole = f"of {rate_text(quota, None, load.shard_count)}" if load.shard_count else ""
+    return _line(f"{quota.name:<16}{rate_text(quota, load):>14} {whole:<17}{share_text(share):>5}  {bar}")
 
 
 def _fact(name: str, text: str, style: str) -> Text:

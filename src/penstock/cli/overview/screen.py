@@ -21,6 +21,7 @@ class Page(Enum):
     APPLICATIONS = "applications"
     SHARDS = "shards"
     SHARD = "shard"
+    STREAM = "stream"
 
 
 class Key(Enum):
@@ -31,6 +32,7 @@ class Key(Enum):
     FIRST = "first"
     LAST = "last"
     OPEN = "open"
+    STREAM = "stream"
     BACK = "back"
     QUIT = "quit"
 
@@ -51,6 +53,7 @@ _BYTES: Final = {
     b"\r": Key.OPEN,
     b"\n": Key.OPEN,
     b"l": Key.OPEN,
+    b"s": Key.STREAM,
     b"\x1b[D": Key.BACK,
     b"\x1bOD": Key.BACK,
     b"\x1b": Key.BACK,
@@ -84,8 +87,12 @@ class Place:
     def press(self, key: Key, look: Look) -> Place:
         """Return where a key leads; `QUIT` leads nowhere."""
         if key is Key.BACK:
-            back = Page.SHARDS if self.page is Page.SHARD else Page.APPLICATIONS
+            back = Page.SHARDS if self.page in (Page.SHARD, Page.STREAM) else Page.APPLICATIONS
             return replace(self, page=back, shard=self.shard if back is Page.SHARDS else None)
+        if self.page is Page.STREAM:
+            return self
+        if key is Key.STREAM:
+            return replace(self, page=Page.STREAM) if self.page is Page.SHARDS else self
         if key is Key.OPEN:
             return self._open(look)
         if self.page is Page.APPLICATIONS:

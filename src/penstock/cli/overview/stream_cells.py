@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from penstock.cli.overview.cells import short_shard
+from penstock.cli.overview.stream_load import QUOTAS
+from penstock.cli.terminal import escape_text
 from penstock.core.limits import KIB, MIB
 
 if TYPE_CHECKING:
-    from penstock.cli.overview.stream_load import Load, Quota, StreamLook
+    from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamLook
     from penstock.core.shard import Shard
 
 _HASH_KEYS: Final = 2**128
+_SHARD_QUOTAS: Final = tuple(quota for quota in QUOTAS if quota.shard_metric is not None)
+STREAM_SHARD_COLUMNS: Final = (
+    *("shard", "hash keys"),
+    *(quota.name for quota in _SHARD_QUOTAS),
+    *("refused records", "refused reads", "used"),
+)
 
 
 def mode_text(look: StreamLook) -> str:
@@ -53,3 +62,16 @@ def range_text(shard: Shard) -> str:
     """Return which part of the hash keys a shard has."""
     start, end = shard.hash_range.start / _HASH_KEYS, (shard.hash_range.end + 1) / _HASH_KEYS
     return f"{start:.1%} to {end:.1%}"
+
+
+def stream_shard_cells(each: ShardLoad) -> tuple[str, ...]:
+    """Return the cells of an open shard, under `STREAM_SHARD_COLUMNS`; nothing in them acts on a terminal."""
+    load = each.load
+    return (
+        escape_text(short_shard(each.shard.shard_id)),
+        range_text(each.shard),
+        *(rate_text(quota, load) for quota in _SHARD_QUOTAS),
+        count_text(load.writes_refused),
+        count_text(load.reads_refused),
+        share_text(None if load.hottest is None else load.hottest[0]),
+    )

@@ -8,15 +8,17 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING, Final
 
-from penstock.cli.overview.cells import counted, short_shard, stream_name
+from penstock.cli.overview.cells import counted, stream_name
 from penstock.cli.overview.drawings import draw_bar, draw_rates, html_text
 from penstock.cli.overview.page_frame import address_of, frame, problem_list, table
 from penstock.cli.overview.stream_cells import (
+    STREAM_SHARD_COLUMNS,
     count_text,
     mode_text,
     range_text,
     rate_text,
     share_text,
+    stream_shard_cells,
 )
 from penstock.cli.overview.stream_load import HOT, PEAK_MINUTES, QUOTAS
 
@@ -146,32 +148,14 @@ def _draw_shard(each: ShardLoad) -> str:
 
 
 def _shards(look: StreamLook) -> str:
-    columns = (
-        "shard",
-        "hash keys",
-        *(quota.name for quota in QUOTAS[:3]),
-        "refused records",
-        "refused reads",
-        "share",
-        "used",
-    )
     rows = []
     for each in look.hottest_first[:_ROWS_MAX]:
-        load = each.load
-        hottest = load.hottest
-        rows.append(
-            (
-                "",
-                (
-                    html_text(short_shard(each.shard.shard_id)),
-                    range_text(each.shard),
-                    *(rate_text(quota, load) for quota in QUOTAS[:3]),
-                    count_text(load.writes_refused),
-                    count_text(load.reads_refused),
-                    "" if hottest is None else draw_bar(min(1.0, hottest[0]), _colour_of(load)),
-                    share_text(None if hottest is None else hottest[0]),
-                ),
-            )
-        )
+        *cells, used = (escape(cell) for cell in stream_shard_cells(each))
+        hottest = each.load.hottest
+        bar = "" if hottest is None else draw_bar(min(1.0, hottest[0]), _colour_of(each.load))
+        rows.append(("", (*cells, bar, used)))
     left = len(look.shards) - _ROWS_MAX
-    return table(columns, rows) + (f"<p>and {left} more, which /api/stream names</p>" if left > 0 else "")
+    *columns, last = STREAM_SHARD_COLUMNS
+    return table((*columns, "share", last), rows) + (
+        f"<p>and {left} more, which /api/stream names</p>" if left > 0 else ""
+    )
