@@ -214,10 +214,18 @@ def test_why_the_next_records_are_not_known_is_told():
     assert "all records are done" in shard_page().body
     unnamed = contents(application("billing", None)).answer("/shard", SHARD)
     assert "--stream" in unnamed.body
-    assert (
-        contents(application("billing")).answer("/shard", {"name": ["billing"], "shard": ["<b>"]}).status
-        == 404
-    )
+
+
+def test_a_shard_without_a_lease_is_status_404_and_tells_why_it_is_not_known():
+    unknown = {"name": ["billing"], "shard": ["<b>"]}
+    gone = contents(application("billing")).answer("/shard", unknown)
+    assert gone.status == 404
+    assert "It has no lease of this shard." in gone.body
+    assert "<b>" not in gone.body
+    denied = contents(ApplicationLook("billing", "orders", 0, problems=("Scan: no",))).answer("/shard", SHARD)
+    assert denied.status == 404
+    assert {"Scan: no", "The leases cannot be read."} <= set(Page(denied.body).text)
+    assert contents(application("audit")).answer("/shard", SHARD).status == 404
 
 
 def test_what_is_read_next_begins_behind_the_checkpoint_also_inside_an_aggregate(server):

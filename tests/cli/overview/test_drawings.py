@@ -110,6 +110,16 @@ def test_a_lag_is_drawn_from_the_second_look_on_with_the_limit_where_it_is_in_si
     assert draw_spark(points).count("<polyline") == 1
 
 
+def test_a_small_line_is_no_finer_than_it_is_drawn_and_keeps_the_worst():
+    lags = [0] * 720
+    lags[100] = 9_000
+    drawn = draw_spark([LagPoint(1_000 * n, lag, 0) for n, lag in enumerate(lags)])
+    (places,) = re.findall(r'points="([^"]*)"', drawn)
+    heights = [float(place.partition(",")[2]) for place in places.split()]
+    assert len(heights) == 60
+    assert sorted(heights)[:2] == [2.5, 37.5]
+
+
 def test_points_at_one_moment_and_without_any_lag_are_drawn_too():
     assert "nan" not in draw_lag([LagPoint(5, 0, 0), LagPoint(5, 0, 0)], 60.0)
 

@@ -145,6 +145,30 @@ def test_only_streams_of_watched_applications_are_looked_at_with_the_shards_that
     assert asked == [("orders", 1)]
 
 
+def test_each_stream_of_an_application_that_reads_several_has_a_page_with_its_own_shards():
+    keyed = tuple(
+        Shard(f"{stream}:{number}", HashRange(0, 5))
+        for stream, number in (("1:a:7", 0), ("1:a:7", 1), ("1:b:8", 0))
+    )
+    streams = {"1:a:7": "arn:aws:kinesis:eu-west-1:1:stream/a", "1:b:8": "b"}
+    look = Look(0, (ApplicationLook("all", "a, b", 0, lineage=keyed, streams=streams),))
+    asked = []
+    shown = Contents(
+        newest=lambda: look,
+        history=LagHistory(),
+        lag_limit_s=60.0,
+        interval_s=10.0,
+        look_at_stream=lambda stream, shards: asked.append((stream, [each.shard_id for each in shards])),
+        fetch_next=lambda *_: None,
+    )
+    for stream, status in ((streams["1:a:7"], 200), ("b", 200), ("a, b", 404)):
+        assert shown.answer("/stream", {"name": [stream]}).status == status
+    assert asked == [(streams["1:a:7"], ["0", "1"]), ("b", ["0"])]
+    for path in ("/", "/application"):
+        body = shown.answer(path, {"name": ["all"]}).body
+        assert body.count('href="/stream?name=') == 2
+
+
 def test_the_document_has_the_same():
     shown, _ = contents(LOOK, "orders")
     document = json.loads(shown.answer("/api/stream", {"name": ["orders"]}).body)

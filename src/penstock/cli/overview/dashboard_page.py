@@ -43,7 +43,7 @@ def page_of_all(look: Look, spark_points: Mapping[str, Sequence[LagPoint]], inte
     if not cards:
         cards = "<p>No lease table was found: name an application, or check the region.</p>"
     body = f'{problem_list(look.problems)}<div class="cards">{cards}</div>'
-    streams = dict.fromkeys(each.stream for each in look.applications if each.stream is not None)
+    streams = {stream for each in look.applications for stream in each.shards_by_stream}
     if streams:
         body += f"<h2>Streams against their quotas</h2><p>{' · '.join(_stream_link(each) for each in sorted(streams))}</p>"
     return frame("Penstock", counted(len(look.applications), "application"), look.taken_ms, body, interval_s)
@@ -59,9 +59,9 @@ def page_of_application(
     """Return the page of one application."""
     ended = len(look.shards) - look.unfinished_count
     told = f"{counted(look.unfinished_count, 'shard')}, {look.trouble_count} in trouble, {ended} ended, lag {duration(look.lag_ms)}"
-    stream = "-" if look.stream is None else _stream_link(look.stream)
+    streams = ", ".join(_stream_link(each) for each in look.shards_by_stream) or "-"
     parts = [
-        f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>stream {stream}, {html_text(told)}</p>",
+        f"<h2>{html_text(look.application)} {_pill(look)}</h2><p>stream {streams}, {html_text(told)}</p>",
         problem_list(look.problems),
     ]
     chart = draw_lag(points, limit_s) or "<p>From the second look on.</p>"
@@ -159,6 +159,18 @@ def page_without(name: str, interval_s: float) -> str:
     """Return the page of an application that is not watched."""
     body = f'<p class="problem">{html_text(name)} is not among the applications that are watched.</p>'
     return frame("Penstock", "", None, body, interval_s)
+
+
+def page_without_shard(look: ApplicationLook, shard: str, interval_s: float) -> str:
+    """Return the page of a shard of which no lease is known: there is none, or the leases cannot be read."""
+    told = (
+        "The leases cannot be read."
+        if look.problems and not look.shards
+        else "It has no lease of this shard."
+    )
+    back = f'<a href="{escape(address_of(look.application))}">{html_text(look.application)}</a>'
+    body = f"<h2>{back}: {html_text(shard)}</h2>{problem_list(look.problems)}<p>{told}</p>"
+    return frame(shard, "", look.taken_ms, body, interval_s)
 
 
 def page_before_the_first_look(interval_s: float) -> str:

@@ -13,6 +13,7 @@ from penstock.cli.overview.dashboard_page import (
     page_of_application,
     page_of_shard,
     page_without,
+    page_without_shard,
 )
 from penstock.cli.overview.look import Look, document_of
 from penstock.cli.overview.page_frame import CONTENT_SECURITY_POLICY
@@ -125,7 +126,7 @@ class Contents:
         readers = _readers_of(look, stream)
         if not readers:
             return Answer(404, _HTML, page_without(f"stream {stream}", self.interval_s))
-        found = self.look_at_stream(stream, _shards_of(readers))
+        found = self.look_at_stream(stream, _shards_of(readers, stream))
         names = [each.application for each in readers]
         return Answer(200, _HTML, page_of_stream(found, stream, names, self.interval_s))
 
@@ -133,19 +134,19 @@ class Contents:
         readers = _readers_of(look, stream)
         if not readers:
             return Answer(404, _JSON, '{"problems": ["no application that is watched reads this stream"]}\n')
-        found = self.look_at_stream(stream, _shards_of(readers))
+        found = self.look_at_stream(stream, _shards_of(readers, stream))
         return _under_way() if found is None else _as_json(stream_document(found))
 
     def _shard(self, look: Look, name: str, shard: str) -> Answer:
-        for each in look.applications:
-            for row in each.shards:
-                if (each.application, row.shard) == (name, shard):
-                    following = self._following(each.streams.get(stream_id_of(row.shard), each.stream), row)
-                    page = page_of_shard(
-                        each, row, following, self.interval_s, shows_records=self.shows_records
-                    )
-                    return Answer(200, _HTML, page)
-        return Answer(404, _HTML, page_without(f"{name}: {shard}", self.interval_s))
+        named = next((each for each in look.applications if each.application == name), None)
+        if named is None:
+            return Answer(404, _HTML, page_without(name, self.interval_s))
+        row = next((row for row in named.shards if row.shard == shard), None)
+        if row is None:
+            return Answer(404, _HTML, page_without_shard(named, shard, self.interval_s))
+        following = self._following(named.streams.get(stream_id_of(row.shard), named.stream), row)
+        page = page_of_shard(named, row, following, self.interval_s, shows_records=self.shows_records)
+        return Answer(200, _HTML, page)
 
     def _following(self, stream: str | None, row: ShardRow) -> Following | str:
         if stream is None:
@@ -159,14 +160,13 @@ class Contents:
 
 
 def _readers_of(look: Look, stream: str) -> list[ApplicationLook]:
-    return [each for each in look.applications if each.stream == stream]
+    return [each for each in look.applications if stream in each.shards_by_stream]
 
 
-def _shards_of(readers: Sequence[ApplicationLook]) -> Sequence[Shard]:
+def _shards_of(readers: Sequence[ApplicationLook], stream: str) -> Sequence[Shard]:
     """Return the shards as the application that was looked at last has listed them."""
-    return max(
-        (each for each in readers if each.lineage), key=lambda each: each.taken_ms, default=readers[0]
-    ).lineage
+    listed = [(each.taken_ms, each.shards_by_stream[stream]) for each in readers]
+    return max((known for known in listed if known[1]), key=lambda known: known[0], default=listed[0])[1]
 
 
 def _under_way() -> Answer:

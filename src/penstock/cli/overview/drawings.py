@@ -121,6 +121,7 @@ def _draw_box(box: Box, row: ShardRow | None, size: tuple[int, int], limit_s: fl
 
 _CHART: Final = (640, 160)
 _SPARK: Final = (240, 40)
+_SPARK_POINTS_MAX: Final = 60
 
 
 def draw_lag(points: Sequence[LagPoint], limit_s: float) -> str:
@@ -158,9 +159,13 @@ def draw_spark(points: Sequence[LagPoint]) -> str:
     """Return the worst lag over time as a small line; empty before the second look."""
     if len(points) < 2:
         return ""
-    lags_ms = [point.worst_ms for point in points]
+    # No finer than it is drawn: a page may have hundreds of them.
+    step = -(-len(points) // _SPARK_POINTS_MAX)
+    parts = [points[at : at + step] for at in range(0, len(points), step)]
+    lags_ms = [max(point.worst_ms for point in part) for part in parts]
+    points = [part[-1] for part in parts]
     return _drawing(
-        "spark", _SPARK, "lag over time", _line(points, lags_ms, _top_of(points), _SPARK, "worst")
+        "spark", _SPARK, "lag over time", _line(points, lags_ms, max(1, *lags_ms), _SPARK, "worst")
     )
 
 

@@ -39,6 +39,7 @@ from penstock.cli.overview.stream_cells import (
 from penstock.cli.overview.stream_load import PEAK_MINUTES, QUOTAS
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
+from penstock.core.leases.lease_keys import stream_id_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -135,7 +136,7 @@ def render(look: Look, place: Place, height: int, look_at_stream: LookAtStream) 
     elif place.page is Page.SHARDS:
         body = _shards(look, application, place, height)
     elif place.page is Page.STREAM:
-        body = _stream(application, look_at_stream, height)
+        body = _stream(application, place.shard_of(look), look_at_stream, height)
     else:
         body = _shard(application, place.shard_of(look), height)
     return Group(*body, Text(""), Text(_KEYS, style="dim", no_wrap=True, overflow="ellipsis"))
@@ -271,12 +272,17 @@ def _shard(application: ApplicationLook, row: ShardRow | None, height: int) -> l
     return [heading, Text(""), *[*lines, *_events(application, row.shard)][: max(1, height - _FRAME_LINES)]]
 
 
-def _stream(application: ApplicationLook, look_at_stream: LookAtStream, height: int) -> list[RenderableType]:
-    if application.stream is None:
+def _stream(
+    application: ApplicationLook, selected: ShardRow | None, look_at_stream: LookAtStream, height: int
+) -> list[RenderableType]:
+    """Return the stream of the selected shard."""
+    stream_id = "" if selected is None else stream_id_of(selected.shard)
+    stream = application.streams.get(stream_id, application.stream)
+    if stream is None:
         heading = _heading(application.application, application.taken_ms, ())
         return [heading, Text(""), _line("the leases do not name their stream: give --stream")]
-    found = look_at_stream(application.stream, application.lineage)
-    title = f"{application.application}   stream {stream_name(application.stream)}"
+    found = look_at_stream(stream, application.shards_by_stream.get(stream, ()))
+    title = f"{application.application}   stream {stream_name(stream)}"
     if found is None:
         heading = _heading(title, application.taken_ms, ())
         return [heading, Text(""), _line("asking CloudWatch ...")]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.cli.lease_report import Sighting, state_of, zone_of
 from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge
+from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
 from penstock.core.leases.lease_view import OwnerState
 
 if TYPE_CHECKING:
@@ -118,6 +119,20 @@ class ApplicationLook:
     problems: tuple[str, ...] = ()
     events: tuple[Event, ...] = ()
     streams: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def shards_by_stream(self) -> dict[str, tuple[Shard, ...]]:
+        """The listed shards by name or ARN of their stream, with the ids that the service has for them."""
+        if not self.streams:
+            return {} if self.stream is None else {self.stream: self.lineage}
+        return {
+            stream: tuple(
+                replace(shard, shard_id=shard_id_of(shard.shard_id))
+                for shard in self.lineage
+                if stream_id_of(shard.shard_id) == stream_id
+            )
+            for stream_id, stream in self.streams.items()
+        }
 
     @property
     def worst(self) -> Trouble:

@@ -73,7 +73,7 @@ class StreamReader:
         Args:
             stream: Name or ARN.
             shards: As last listed; those that are closed are left out.
-            wait_s: Wait at most so long for the first look.
+            wait_s: Wait at most so long for a look that is under way; then the one before it has to do.
 
         Returns:
             None while the first look is under way.
@@ -88,7 +88,7 @@ class StreamReader:
             if not kept.is_being_read and (kept.look is None or age_s >= READ_EVERY_S):
                 kept.is_being_read = True
                 self._pool.submit(partial(self._read, kept, stream, open_shards))
-            self._condition.wait_for(lambda: kept.look is not None, wait_s)
+            self._condition.wait_for(lambda: not kept.is_being_read, wait_s)
             return kept.look
 
     def _read(self, kept: _Kept, stream: str, open_shards: Sequence[Shard]) -> None:
