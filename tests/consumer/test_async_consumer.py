@@ -584,6 +584,26 @@ def test_a_consumer_of_plain_functions_refuses_coroutine_functions(stream, table
         Consumer("orders", "app", print, dead_letter=handle, on_failure="dead_letter", ports=ports)
 
 
+def test_a_handler_with_a_yield_is_refused(stream, table):
+    put(stream, 1)
+
+    def plain(batch):
+        yield batch
+
+    async def asynchronous(batch):
+        yield batch
+
+    ports = ConsumerPorts(stream, table)
+    for handler in (plain, asynchronous):
+        with pytest.raises(UsageError, match="handler is a generator function: it has a yield"):
+            Consumer("orders", "app", handler, ports=ports)
+        with pytest.raises(UsageError, match="user code returned a generator"):
+            Consumer("orders", "app", lambda batch, made=handler: made(batch), ports=ports, **FAST).run()
+        with pytest.raises(UsageError, match="user code returned a generator"):
+            run(consumer(stream, table, handler).run())
+    assert len(unfinished(stream, table)) == 1
+
+
 def test_a_consumer_of_plain_functions_stops_when_its_handler_returns_a_coroutine(stream, table):
     put(stream, 1)
 

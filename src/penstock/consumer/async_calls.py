@@ -193,6 +193,10 @@ def awaitable(result: object, user_code: object) -> Awaitable[object]:
     """
     if inspect.isawaitable(result):
         return result
+    if inspect.isasyncgen(result) or inspect.isgenerator(result):
+        raise UnusableHandlerError(
+            "user code returned a generator: it has a yield, so a call of it runs nothing"
+        )
     name = getattr(user_code, "__qualname__", type(user_code).__name__)
     raise UnusableHandlerError(
         f"{name} returned {type(result).__name__}, which cannot be awaited: write it with `async def`, or use "

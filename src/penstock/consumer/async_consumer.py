@@ -126,6 +126,7 @@ class AsyncConsumer:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended = asyncio.Event()
         self._keeper: asyncio.Task[None] | None = None
+        self._is_finishing = False
 
     def __repr__(self) -> str:
         return f"Async{self._consumer!r}"
@@ -219,6 +220,7 @@ class AsyncConsumer:
         self._raise_failure()
 
     async def _finish(self) -> None:
+        self._is_finishing = True
         self.request_stop()
         if self._pull is not None:
             self._pull.close()
@@ -255,7 +257,7 @@ class AsyncConsumer:
         try:
             await self._ended.wait()
         except asyncio.CancelledError:
-            if self._consumer.is_running:
+            if self._consumer.is_running and not self._is_finishing:
                 log.warning(
                     "the event loop ends while worker %s runs; it stops now. Use `async with AsyncConsumer(...)`, or await "
                     "stop()",

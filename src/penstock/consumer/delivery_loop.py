@@ -11,7 +11,6 @@ asks `batch.is_owned`. So a worker that was paused, and wakes up with its leases
 from __future__ import annotations
 
 import heapq
-import inspect
 import logging
 import math
 import threading
@@ -28,7 +27,7 @@ from penstock.consumer.processor import (
     StreamProcessorFactory,
     UnusableHandlerError,
     failure_of,
-    never_awaited,
+    never_run,
 )
 from penstock.consumer.records import Batch, Record
 from penstock.consumer.run_handle import RunHandle
@@ -420,15 +419,13 @@ class DeliveryLoop(Loop[ShardRun]):
             return
         try:
             result = self._call_user(run, call)
-            if inspect.isawaitable(result):
-                raise never_awaited(result)  # noqa: TRY301 - it fails as user code does
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is its failure, also SystemExit
             self._on_call_ended(run, call, error)
             return
         if isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:
-            self._on_call_ended(run, call, None)
+            self._on_call_ended(run, call, never_run(result))
 
     def _on_call_ended(self, run: ShardRun, call: Call[Record], error: BaseException | None) -> None:
         if error is None:

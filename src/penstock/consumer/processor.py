@@ -53,27 +53,35 @@ class UnusableHandlerError(UsageError):
 
 
 def check_is_plain(handler: object, name: str) -> None:
-    """Refuse a coroutine function where plain functions are called: nobody would await it, and its records would count as done.
+    """Refuse a function whose calls only make something that somebody would have to run: its records would count as done.
 
     Raises:
-        UsageError: The function is a coroutine function, or an object whose call is one.
+        UsageError: It is a coroutine function or a generator function, or an object whose call is one.
     """
-    call = getattr(handler, "__call__", None)  # noqa: B004 - not whether it can be called, but what that is
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(call):
-        raise UsageError(
-            f"{name} is a coroutine function (async def), and Consumer calls plain functions on threads: use "
-            "penstock.AsyncConsumer, which takes the same arguments"
+    for each in (handler, getattr(handler, "__call__", None)):  # noqa: B004 - not whether it can be called, but what that is
+        if inspect.iscoroutinefunction(each):
+            raise UsageError(
+                f"{name} is a coroutine function (async def), and Consumer calls plain functions on threads: use "
+                "penstock.AsyncConsumer, which takes the same arguments"
+            )
+        if inspect.isgeneratorfunction(each) or inspect.isasyncgenfunction(each):
+            raise UsageError(f"{name} is a generator function: it has a yield, so a call of it runs nothing")
+
+
+def never_run(result: object) -> UnusableHandlerError | None:
+    """Return the error of user code whose call has only made something that Consumer does not run; None if it has not."""
+    if inspect.isawaitable(result):
+        if inspect.iscoroutine(result):
+            result.close()
+        return UnusableHandlerError(
+            f"user code returned {type(result).__name__}, which Consumer does not await, so its records would not be "
+            "processed: use penstock.AsyncConsumer for coroutine functions"
         )
-
-
-def never_awaited(result: object) -> UnusableHandlerError:
-    """Return the error of user code that gave a consumer of plain functions something to await."""
-    if inspect.iscoroutine(result):
-        result.close()
-    return UnusableHandlerError(
-        f"user code returned {type(result).__name__}, which Consumer does not await, so its records would not be processed: "
-        "use penstock.AsyncConsumer for coroutine functions"
-    )
+    if inspect.isgenerator(result) or inspect.isasyncgen(result):
+        return UnusableHandlerError(
+            "user code returned a generator: it has a yield, so a call of it runs nothing"
+        )
+    return None
 
 
 def failure_of(ended: Future[object]) -> BaseException | None:
