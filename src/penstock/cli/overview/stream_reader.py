@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.aws.cloudwatch_queries import CloudWatchQueries, Sums
-    from penstock.core.shard import Shard
+    from penstock.core.shard import Shard, StreamSummary
     from penstock.ports.clock import Clock
     from penstock.ports.kinesis import Kinesis
 
@@ -120,11 +120,9 @@ def fetch_stream(
         now_ms: Milliseconds since the epoch.
     """
     problems: list[str] = []
-    on_demand, enhanced = None, SHARD_METRICS
+    summary: StreamSummary | None = None
     try:
         summary = kinesis.fetch_summary(stream)
-        on_demand = summary.on_demand
-        enhanced = tuple(name for name in SHARD_METRICS if name in summary.shard_metrics)
     except NotFound as error:
         return StreamLook(stream, now_ms, problems=(str(error),))
     except ServiceError as error:
@@ -134,44 +132,55 @@ def fetch_stream(
         )
     if not open_shards:
         problems.append("the stream's shards are not known, so only its own figures are shown")
-
-    def fetch(shards: Sequence[str | None], metrics: Sequence[str], minutes: int) -> list[dict[str, Sums]]:
-        queries = [(metric, shard) for shard in shards for metric in metrics]
-        began_ms = now_ms - minutes * MINUTE_MS
-        found = iter(cloudwatch.fetch(stream_name(stream), queries, began_ms, now_ms) if queries else ())
-        return [{metric: next(found) for metric in metrics} for _ in shards]
-
+    asked = [name for name in SHARD_METRICS if summary is None or name in summary.shard_metrics]
+    look = StreamLook(stream, now_ms, None if summary is None else summary.on_demand)
     try:
-        (of_stream,) = fetch([None], STREAM_METRICS, HISTORY_MINUTES)
-        of_shards = fetch([each.shard_id for each in open_shards], enhanced, PEAK_MINUTES)
+        of_stream, of_shards = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
     except ServiceError as error:
         way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
         problems.append(f"CloudWatch tells no figures{way_out} ({error})")
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
-        return StreamLook(stream, now_ms, on_demand, shards=loads, problems=tuple(problems))
-    if on_demand is None:  # which metrics there are is only seen from those that have something
-        enhanced = tuple(name for name in enhanced if any(sums[name] for sums in of_shards))
-        of_shards = [{name: sums[name] for name in enhanced} for sums in of_shards]
+        return replace(look, shards=loads, problems=tuple(problems))
+    if summary is None:  # which metrics there are is only seen from those that have something
+        known = [name for name in asked if any(sums[name] for sums in of_shards)]
+        of_shards = [{name: sums[name] for name in known} for sums in of_shards]
     if not any(of_stream.values()):
         problems.append(
             "CloudWatch has no figures of the last hour: nothing was written or read, or they are still on their way, which takes "
             "some minutes"
         )
-    load = load_of(of_stream, now_ms, len(open_shards))
     loads = tuple(
         ShardLoad(each, load_of(sums, now_ms)) for each, sums in zip(open_shards, of_shards, strict=True)
     )
-    advice = advise(stream, load, loads, on_demand=on_demand)
-    lacking = [name for name in SHARD_METRICS if name not in enhanced]
-    if lacking and on_demand is not None and open_shards:
+    load = load_of(of_stream, now_ms, len(open_shards))
+    advice = advise(stream, load, loads, on_demand=look.on_demand)
+    lacking = [name for name in SHARD_METRICS if name not in asked]
+    if lacking and open_shards:
         advice.append(lacking_metrics(stream, lacking))
-    return StreamLook(
-        stream=stream,
-        taken_ms=now_ms,
-        on_demand=on_demand,
+    return replace(
+        look,
         load=load,
         shards=loads,
         history=history_of(of_stream, now_ms),
         problems=tuple(problems),
         advice=tuple(advice),
     )
+
+
+def _fetch_sums(
+    cloudwatch: CloudWatchQueries,
+    stream: str,
+    shards: Sequence[Shard],
+    shard_metrics: Sequence[str],
+    now_ms: int,
+) -> tuple[dict[str, Sums], list[dict[str, Sums]]]:
+    """Return the sums of the stream by metric, of the last hour, and those of its shards, of the last quarter of it."""
+
+    def fetch(places: Sequence[str | None], metrics: Sequence[str], minutes: int) -> list[dict[str, Sums]]:
+        queries = [(metric, place) for place in places for metric in metrics]
+        began_ms = now_ms - minutes * MINUTE_MS
+        found = iter(cloudwatch.fetch(stream_name(stream), queries, began_ms, now_ms) if queries else ())
+        return [{metric: next(found) for metric in metrics} for _ in places]
+
+    (of_stream,) = fetch([None], STREAM_METRICS, HISTORY_MINUTES)
+    return of_stream, fetch([each.shard_id for each in shards], shard_metrics, PEAK_MINUTES)
