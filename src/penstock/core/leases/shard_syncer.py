@@ -90,7 +90,9 @@ class ShardSyncer:
         self._hole_rounds = 0
         self._plan_before: list[MissingLease] | None = None
         self._lacking: dict[str, int] = {}  # shard -> rounds in a row
-        self._awaited: set[str] = set()  # those that keep this worker's own finished shards from being ended
+        self._awaited: AbstractSet[str] = (
+            set()
+        )  # those that keep this worker's own finished shards from being ended
         self._absent_before: set[str] = set()
         self._is_table_gone = False
         self._memory: dict[str, Lease] = {}
@@ -265,7 +267,7 @@ class ShardSyncer:
 
     # --- every round ----------------------------------------------------------------------------------
 
-    def on_round(self, workers: Sequence[str], lacking: set[str]) -> bool:
+    def on_round(self, workers: Sequence[str], lacking: AbstractSet[str]) -> bool:
         """Look for holes: the scan of this round is in the view.
 
         Args:

@@ -70,6 +70,8 @@ class StreamCheck:
         return sorted({self._options.stream_id_of(key) for key in aside})
 
     def _by_stream(self, leases: Iterable[Lease]) -> dict[str, list[Lease]]:
+        if not self._options.streams:
+            return {"": list(leases)}
         rows: dict[str, list[Lease]] = {}
         for lease in leases:
             rows.setdefault(self._options.stream_id_of(lease.key), []).append(lease)

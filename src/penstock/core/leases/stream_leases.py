@@ -6,7 +6,8 @@ denied or gone holds up none of the others.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -38,13 +39,13 @@ class StreamLeases:
     syncer: ShardSyncer
     cleanup: LeaseCleanup
 
-    def keys(self, keys: Iterable[str]) -> set[str]:
+    def keys(self, keys: AbstractSet[str]) -> AbstractSet[str]:
         """Return the keys of this stream's leases among others."""
-        return {key for key in keys if not self.stream_id or stream_id_of(key) == self.stream_id}
+        return {key for key in keys if stream_id_of(key) == self.stream_id} if self.stream_id else keys
 
     def leases(self, leases: Mapping[str, Lease]) -> Mapping[str, Lease]:
         """Return this stream's leases among others, by key."""
-        return leases if not self.stream_id else {key: leases[key] for key in self.keys(leases)}
+        return {key: leases[key] for key in self.keys(leases.keys())} if self.stream_id else leases
 
 
 def streams_of(  # noqa: PLR0917 - the parts of one coordinator
