@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
 from penstock.core.leases.coordinator_events import UNKNOWN, NotDone, Problem
+from penstock.core.leases.kcl3_fleet import Kcl3Rows, WorkerStats
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 from penstock.core.leases.table_part import TablePart
@@ -206,6 +207,36 @@ class SimLeaseTable:
             f"write {type(write).__name__}", lambda: self._world.serve_write(self._who, write), write.key
         )
         return outcome
+
+
+class SimKcl3Tables:
+    """Implements `penstock.ports.kcl3_tables.Kcl3Tables` for one process.
+
+    Args:
+        process: Whose calls they are.
+    """
+
+    def __init__(self, process: SimProcess) -> None:
+        self._caller = _Caller(process, "", RETRIES)
+        self._rows = process.world.kcl3
+
+    def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
+        """Read what stands beside the leases."""
+        rows: Kcl3Rows = self._caller.call("look at fleet", lambda: self._rows.serve_fetch(workers))
+        return rows
+
+    def report(self, stats: WorkerStats) -> None:
+        """Write a worker's report."""
+        self._caller.call("report", lambda: self._rows.serve_report(stats))
+
+    def withdraw(self, worker: str) -> None:
+        """Delete a worker's report."""
+        self._caller.call("leave fleet", lambda: self._rows.serve_withdrawal(worker))
+
+    def find_keys_of(self, worker: str) -> frozenset[str]:
+        """Find a worker's leases by the index."""
+        leases = self._caller.call("find own", lambda: self._rows.serve_leases_of(worker, ()))
+        return frozenset(lease.key for lease in leases)
 
 
 class SimKinesis:

@@ -24,7 +24,7 @@ from penstock.ports.lease_table import LeaseScan
 from penstock.ports.metrics import NoMetrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
-from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
+from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock.sim.environment import Environment
 from penstock.sim.executor import Attempt, ShardRows, SimExecutor, TaskFailed, read_task
 from penstock.sim.fan_out import SimFanOut
@@ -211,6 +211,7 @@ class SimQuery(SimProcess):
             open_metrics=lambda _options, _worker: NoMetrics(),
             read=self._fix,
             fan_out=SimFanOut(SimKinesis(self, "", self._stream, self._identity), self._stream),
+            kcl3=None if self.world.scenario.kcl3 is None else SimKcl3Tables(self),
         )
         how = "done"
         try:

@@ -68,7 +68,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         more = (*QUERIES, QueryLossesTold)
     elif scenario.producers is not None:
         more = _producer_checkers(scenario, scenario.producers, more)
-    elif scenario.kcl3 is not None:
+    if scenario.kcl3 is not None:
         more = (*more, LeftToTheLeader)
     suite = Suite(
         scenario.options,

@@ -18,6 +18,8 @@ from penstock.sim.producer_plan import ProducerPlan
 
 _MIGRATING_SEEDS: Final = 2
 """Of three seeds of KCL 3 fleets this one migrates."""
+_QUERY_SEEDS: Final = frozenset({4, 5})
+"""Of six seeds of KCL 3 fleets these have a query, in a native fleet and in one that migrates."""
 _READ_SEEDS: Final = 3
 """Of four seeds of producers this one has consumers."""
 
@@ -34,12 +36,14 @@ class SeedKind(Enum):
 def draw_kcl3_scenario(seed: int) -> Scenario:
     """Draw a seed's KCL 3 fleet with workers of Penstock's in it; everything else as for consumers alone.
 
-    Two of three fleets are native, the others migrate.
+    Two of three fleets are native, the others migrate. In one of three there is a query.
     """
-    drawn = draw_scenario(seed)
+    has_query = seed % 6 in _QUERY_SEEDS
+    drawn = _draw_beside_query(seed) if has_query else draw_scenario(seed)
     chance = random.Random(f"kcl3 {seed}")
     java, own = chance.choice(((1, 1), (1, 2), (2, 1), (2, 2), (3, 1)))
     names = tuple(f"{'ab'[index % 2]}/{'j' if index < java else 'w'}{index}" for index in range(java + own))
+    queries = frozenset(names[java : java + 1]) if has_query else frozenset[str]()
     lock_s = chance.choice((20.0, 40.0, 120.0))
     plan = Kcl3Plan(
         workers=frozenset(names[:java]),
@@ -65,6 +69,7 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
     return replace(
         drawn,
         workers=names,
+        queries=queries,
         options=options,
         # The KCL keeps its rows in the lease table: without it no worker of its fleet goes on.
         faults=replace(drawn.faults, table_drops_per_min=0.0, rows_of_others=0.0),
@@ -76,6 +81,25 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
         kcl3=plan,
         settle_max_s=2 * SETTLE_MAX_S + lock_s,
     )
+
+
+def _draw_beside_query(seed: int) -> Scenario:
+    """Draw what happens to a query of a KCL 3 fleet: nobody else comes under its names."""
+    drawn = draw_query_scenario(seed)
+    plan = replace(
+        drawn.query_plan,
+        second_drivers_per_min=0.0,
+        robberies_per_min=0.0,
+        brief_robbery=0.0,
+        restores_per_min=0.0,
+        copies_per_min=0.0,
+        strangers_per_min=0.0,
+        twins_per_min=0.0,
+        namesakes_per_min=0.0,
+    )
+    takes_apart = "deaggregate" not in plan.options
+    faults = replace(drawn.faults, aggregate=drawn.faults.aggregate if takes_apart else 0.0)
+    return replace(drawn, query_plan=plan, faults=faults)
 
 
 def _draw_migration(plan: Kcl3Plan, chance: random.Random) -> Kcl3Plan:

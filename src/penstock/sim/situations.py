@@ -78,6 +78,7 @@ _TO_KCL: Final = "situation: a Penstock worker hands a lease to a KCL 3 worker"
 _UPGRADED: Final = "situation: a fleet goes on from the KCL's 2.x mode to a leader"
 _ROLLED_BACK: Final = "situation: a fleet with a leader goes back to the KCL's 2.x mode"
 _TAKEN_AS_2X: Final = "situation: a KCL 3 worker in 2.x mode takes a lease from a Penstock worker"
+_LED_BATCH: Final = "situation: a query of a fleet with a leader runs a batch"
 _LEADERLESS_TAKE: Final = "situation: a Penstock worker takes a free lease while nobody leads"
 _SITUATIONS_OF_KCL3: Final = (
     _LEADS,
@@ -92,6 +93,7 @@ _SITUATIONS_OF_KCL3: Final = (
     _UPGRADED,
     _ROLLED_BACK,
     _TAKEN_AS_2X,
+    _LED_BATCH,
 )
 _BY_LEADER: Final = {"leader assigns": _ASSIGNED, "leader asks": _ASKED, "leader forces": _FORCED}
 _NOT_OF_KCL3: Final = frozenset({"fault: table_drops_per_min", "fault: rows_of_others"})
@@ -264,6 +266,7 @@ class Situations:
 
     def _on_batch(self, _now: float, who: str, batch: int, keys: tuple[str, ...]) -> None:
         self._running[who] = (batch, keys)
+        self._met[_LED_BATCH] += bool(keys and self._leaders)
         if self._ran.setdefault((name_of(who), batch), who) != who:
             self._met[_REPEATED] += 1
 
