@@ -33,7 +33,7 @@ from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasSt
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, Refusal, WorkerStats
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Release, Renew, RequestHandover, Take
-from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 
 NATIVE = "CLIENT_VERSION_3X"
 
@@ -141,6 +141,25 @@ def test_what_the_leader_assigns_is_found_by_the_index_and_read():
     fleet.at(fleet.now + 1.1 * fleet.options.interval_s)
     assert dict(fleet.machine.stats.takes) == {"assigned": 1}
     assert fleet.effects(FindOwnLeases)[-1].known <= {"free"}
+
+
+@pytest.mark.parametrize("has_row", [True, False])
+def test_an_assigned_child_waits_for_a_parent_that_no_look_at_the_table_has_shown(has_row):
+    fleet = Fleet(FREE, JAVAS)
+    fleet.start()
+    fleet.at(20.0)
+    looks = len(fleet.effects(ScanTable))
+    parent = Lease("parent", counter=3, owner="java", checkpoint=at_record("5"))
+    if has_row:
+        fleet.table.rows["parent"] = parent
+    fleet.table.rows["child"] = Lease("child", counter=1, owner="me", parents=("parent",))
+    fleet.at(20.0 + 3 * fleet.options.interval_s)
+    assert fleet.holding() == ["child"]
+    assert [start.key for start in fleet.effects(StartReader)] == ([] if has_row else ["child"])
+    fleet.table.rows["parent"] = replace(parent, owner=None, checkpoint=SHARD_END)
+    fleet.at(20.0 + 5.5 * fleet.options.interval_s)
+    assert [start.key for start in fleet.effects(StartReader)] == ["child"]
+    assert len(fleet.effects(ScanTable)) == looks
 
 
 def test_where_the_index_may_not_be_asked_the_table_is_read_in_every_round():

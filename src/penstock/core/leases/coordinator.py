@@ -299,7 +299,9 @@ class Coordinator:
     def _see_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
         leases = self._stream_check.keep_own(assigned)
         for lease in leases:
-            self.view.observe(lease, now_s)
+            self.view.observe_found(lease, now_s)
+            for parent in self.view.unknown_parents(lease):
+                self._row_looks.want(parent, now_s)
         self._begin_comparing(self._stream_check.look(leases, is_whole=False))
         self._refuse_foreign(now_s)
         self._own_rows.see(leases, now_s)

@@ -67,7 +67,8 @@ class LeaseView:
         self.watched: frozenset[str] | None = None
         """The rows of the part that is looked at in every round; None where that is the whole table."""
         self._part: TablePart | None = None
-        self._absent: set[str] = set()  # where a part is watched: parents that are known to have no row
+        self._absent: set[str] = set()  # where not every row is seen: parents that are known to have no row
+        self._found: set[str] = set()  # by the index, and in no look at the whole table yet
         self._rows: dict[str, _Sighting] = {}
 
     def __len__(self) -> int:
@@ -144,6 +145,7 @@ class LeaseView:
                 self.forget(key)
             missing.append(key)
         if is_whole:
+            self._found &= gone.keys()
             self._see_whole()
         else:
             self._part, self.watched = part, frozenset(lease.key for lease in leases if lease.key in rows)
@@ -176,9 +178,10 @@ class LeaseView:
     def unknown_parents(self, lease: Lease) -> list[str]:
         """Return the parents of which nothing is known: neither a row, nor that there is none.
 
-        Only who watches a part of the table sees a row of a shard whose parents' rows it has not looked for.
+        Only who watches a part of the table, or finds leases by the index, sees a row of a shard whose parents' rows it has
+        not looked for.
         """
-        if self.watched is None:
+        if self.watched is None and lease.key not in self._found:
             return []
         return [
             parent
@@ -207,6 +210,11 @@ class LeaseView:
         """Observe one row, from a write's answer or a read."""
         self._note(lease, now_s)
 
+    def observe_found(self, lease: Lease, now_s: float) -> None:
+        """Observe one row that was found by the index: its parents' rows may be newer than the last look at the table."""
+        self._found.add(lease.key)
+        self._note(lease, now_s)
+
     def is_usable(self, key: str) -> bool:
         """Whether a row may be taken, asked for or renewed, as far as it can be read and belongs to this stream."""
         return key not in self.damaged and key not in self.set_aside
@@ -222,6 +230,7 @@ class LeaseView:
     def forget(self, key: str) -> None:
         """Observe that a row does not exist."""
         self._rows.pop(key, None)
+        self._found.discard(key)
         self.handovers.forget(key)
 
     def owner_state(self, key: str, now_s: float) -> OwnerState:
