@@ -71,9 +71,20 @@ def test_the_lock_is_free_when_it_has_not_changed_for_its_lease():
     beat = replace(NATIVE, leader=replace(LOCK, record_version="r2"))
     assert judge.judge(beat, 30.0, WALL_S + 30) is FleetMode.LED
     assert judge.leader_due_s == 150.0
-    assert judge.judge(beat, 149.9, WALL_S + 30) is FleetMode.LED
-    assert judge.judge(beat, 150.0, WALL_S + 30) is FleetMode.LEADERLESS  # its metrics are still young
+    reporting = replace(beat, workers=(replace(FRESH, reported_s=int(WALL_S) + 20), OURS))
+    assert judge.judge(reporting, 149.9, WALL_S + 30) is FleetMode.LED
+    assert judge.judge(reporting, 150.0, WALL_S + 30) is FleetMode.LEADERLESS  # its metrics are still young
     assert judge.judge(beat, 150.0, WALL_S + 150) is FleetMode.OWN
+
+
+def test_a_report_of_the_future_does_not_keep_its_worker_alive():
+    judge = FleetJudge("py")
+    ahead = replace(NATIVE, leader=None, workers=(replace(FRESH, reported_s=int(WALL_S) + 3600), OURS))
+    assert judge.judge(ahead, 0.0, WALL_S) is FleetMode.LEADERLESS
+    assert judge.judge(ahead, 60.0, WALL_S + 60) is FleetMode.LEADERLESS
+    assert judge.judge(ahead, 61.0, WALL_S + 61) is FleetMode.OWN
+    again = replace(ahead, workers=(replace(FRESH, reported_s=int(WALL_S) + 3630), OURS))
+    assert judge.judge(again, 62.0, WALL_S + 62) is FleetMode.LEADERLESS
 
 
 def test_the_next_leader_is_followed():

@@ -163,6 +163,7 @@ class FleetJudge:
         self._lock: LeaderLock | None = None
         self._changed_s = 0.0
         self._has_changed = False
+        self._reports: dict[str, tuple[int, float]] = {}  # by worker: its report, and when it was first seen
 
     def judge(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> FleetMode:
         """Return who decides, as these rows show it.
@@ -173,13 +174,16 @@ class FleetJudge:
             wall_s: Seconds since the epoch, for the metrics.
         """
         self._see_lock(rows.leader, now_s)
+        self._see_reports(rows.workers, now_s)
         if rows.version == _UPGRADING:
             return FleetMode.UPGRADING
         if rows.version not in _NATIVE:
             return FleetMode.OWN
         if self._is_led(rows, now_s, wall_s):
             return FleetMode.LED
-        is_java_here = any(stats.is_fresh(wall_s) and not stats.is_penstock for stats in rows.workers)
+        is_java_here = any(
+            self._is_alive(stats, now_s, wall_s) for stats in rows.workers if not stats.is_penstock
+        )
         return FleetMode.LEADERLESS if is_java_here else FleetMode.OWN
 
     @property
@@ -192,6 +196,20 @@ class FleetJudge:
         if lock is None or before is None or before.record_version != lock.record_version:
             self._changed_s = now_s
             self._has_changed = lock is not None and before is not None
+
+    def _see_reports(self, workers: Sequence[WorkerStats], now_s: float) -> None:
+        before, self._reports = self._reports, {}
+        for stats in workers:
+            reported_s, since_s = before.get(stats.worker, (None, now_s))
+            self._reports[stats.worker] = (
+                stats.reported_s,
+                since_s if reported_s == stats.reported_s else now_s,
+            )
+
+    def _is_alive(self, stats: WorkerStats, now_s: float, wall_s: float) -> bool:
+        # A report of a clock that was fast stays fresh for as long as it was ahead, but it does not change any more.
+        _, since_s = self._reports[stats.worker]
+        return stats.is_fresh(wall_s) and now_s - since_s <= FRESH_S
 
     def _is_led(self, rows: Kcl3Rows, now_s: float, wall_s: float) -> bool:
         lock = self._lock
