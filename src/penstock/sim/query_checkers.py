@@ -189,14 +189,22 @@ class ParentsInEarlierBatches(Checker):
         super().__init__(history, options)
         self._last: dict[tuple[str, str], int] = {}
         self._first: dict[tuple[str, str], int] = {}
+        self._copied: set[str] = set()
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """From now on there may be two batches of a number, which say nothing about each other."""
+        self._copied.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Begin anew where a driver sets leases back to its checkpoint location."""
         del who, before, after
         if isinstance(write, Reset) and write.forget is not None:
-            for known in (self._last, self._first):
-                for place in [place for place in known if place[0] == write.forget]:
-                    del known[place]
+            self._forget(write.forget)
+
+    def _forget(self, name: str) -> None:
+        for known in (self._last, self._first):
+            for place in [place for place in known if place[0] == name]:
+                del known[place]
 
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
@@ -212,6 +220,8 @@ class ParentsInEarlierBatches(Checker):
     def on_committed(self, name: str, batch: int, results: Results) -> None:
         """Look at the families of what a batch held."""
         held = [key for key, rows in results if rows and not self.history.is_forgiven(key)]
+        if name in self._copied:
+            self._forget(name)
         for key in held:
             self._last[name, key] = max(batch, self._last.get((name, key), batch))
             self._first.setdefault((name, key), batch)
