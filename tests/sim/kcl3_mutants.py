@@ -57,7 +57,7 @@ KCL3_MUTANTS = (
     ),
     Mutant("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports", reports_nothing),
     Mutant("a lock of the dead is believed", KCL3, 6, FleetJudge, "_is_led", believes_every_lock),
-    Mutant("no leader is seen", KCL3, 4, FleetJudge, "_is_led", sees_no_lock),
+    Mutant("no leader is seen", KCL3, 1, FleetJudge, "_is_led", sees_no_lock),
     Mutant(
         "an upgrade is taken for a native fleet", KCL3, 29, FleetJudge, "judge", takes_an_upgrade_for_native
     ),
