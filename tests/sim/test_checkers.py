@@ -568,6 +568,8 @@ def test_what_an_earlier_reader_of_the_worker_left_undone_is_not_released():
     again = [*RELEASED_BEHIND, reading(epoch=2), ("gone", A, "s", 2), RELEASE]
     assert judge(again, taken(B, counter=3), reading(B), only="S7") is None
     assert judge(RELEASED_BEHIND, RELEASE, taken(B, counter=3), reading(B), only="S7") == "S7"
+    lost = ("report", A, "LOST", "expired", None)
+    assert judge(RELEASED_BEHIND, lost, RELEASE, taken(B, counter=3), reading(B), only="S7") is None
 
 
 def test_a_world_that_does_not_rest_is_found():

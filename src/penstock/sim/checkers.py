@@ -312,7 +312,7 @@ class FewDuplicates(Checker):
         del reason
         if topic == "LOST" and key is not None:
             self._last.pop((who, key), None)
-        elif topic == "SHUTDOWN":
+        elif topic in ("LOST", "SHUTDOWN"):  # all that it held
             self._last = {place: reached for place, reached in self._last.items() if place[0] != who}
 
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
