@@ -41,7 +41,7 @@ class LossesTold(Checker):
         self._tips: dict[tuple[str, str], deque[_Tip]] = {}
         self._noted: dict[str, tuple[Position, int]] = {}
         self._told: dict[str, dict[tuple[str, int], set[int]]] = {}
-        """What is gone unread, by shard and reader."""
+        """What is gone unread, by shard and reader that told it, or passed it in doubt."""
         self._doubtful: set[tuple[str, str, int]] = set()
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
@@ -57,6 +57,10 @@ class LossesTold(Checker):
         reader = self.history.readers.get((who, key, epoch))
         shard = self.history.shards[key]
         count = len(shard.sequences)
+        if reader is not None and (who, key, epoch) in self._doubtful:
+            # It has passed in doubt what is gone, and notes the tip behind it.
+            gone = shard.sequences[reader.next_index : shard.trimmed]
+            self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
         # A reader that finds its place empty at the very beginning still asks itself whether that is a loss.
