@@ -353,8 +353,7 @@ class AsyncProducer:
     ) -> asyncio.Future[Acknowledgement]:
         """Put one record, waiting for room without blocking the loop; return a future to await.
 
-        Raises:
-            As `Producer.put`.
+        It raises what `Producer.put` raises.
         """
         try:
             future = self._producer.put(data, partition_key, explicit_hash_key, timeout_s=0)
@@ -367,8 +366,7 @@ class AsyncProducer:
     ) -> Acknowledgement:
         """Put one record and wait for its acknowledgement.
 
-        Raises:
-            As `Producer.put`; DeliveryFailed when it was not acknowledged.
+        It raises what `Producer.put` raises, and `DeliveryFailed` when the record was not acknowledged.
         """
         return await (await self.submit(data, partition_key, explicit_hash_key))
 
