@@ -8,9 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import fastavro
+from fastavro._read_py import schemaless_reader as read_in_python
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.errors import SchemaMismatch, UnsupportedSchema
+
+NESTING_MAX: Final = 100
+"""How deep a value of a schema that contains itself may be nested when it is written."""
 
 
 def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Any:
@@ -37,6 +41,23 @@ def load_avro(definition: str | Mapping[str, Any] | Sequence[Any]) -> Any:
     return json.loads(text) if text[:1] in ("{", "[", '"') else text
 
 
+def contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
+    """Return whether a datum of a schema may be nested without a bound.
+
+    Args:
+        schema: As `parse_avro` returns it: references are full names, and stand behind or inside the definition.
+        within: Full names of the definitions around it.
+    """
+    if isinstance(schema, str):
+        return schema in within
+    if isinstance(schema, list):
+        return any(contains_itself(branch, within) for branch in schema)
+    if "fields" in schema:
+        around = within | {schema["name"]}
+        return any(contains_itself(field["type"], around) for field in schema["fields"])
+    return contains_itself(schema.get("items") or schema.get("values") or schema["type"], within)
+
+
 class AvroCodec:
     """Reads and writes payloads of one schema.
 
@@ -54,6 +75,9 @@ class AvroCodec:
         self._what: Final = what
         self._reader_schema: Final = reader_schema
         self._names_branches: Final = names_branches
+        self._is_bounded: Final = not (contains_itself(schema) or contains_itself(reader_schema or "null"))
+        # The compiled reader overflows the C stack on a deep datum and ends the process; this one raises RecursionError.
+        self._read: Final = fastavro.schemaless_reader if self._is_bounded else read_in_python
 
     def decode(self, payload: bytes) -> Any:
         """Return the datum of a payload.
@@ -63,7 +87,7 @@ class AvroCodec:
         """
         source = io.BytesIO(payload)
         try:
-            value = fastavro.schemaless_reader(
+            value = self._read(
                 source, self._schema, self._reader_schema, return_named_type=self._names_branches
             )
         except Exception as error:
@@ -83,6 +107,10 @@ class AvroCodec:
             SchemaMismatch: The value does not fit the schema. A field that the schema does not have counts, and so does a
                 missing one without a default.
         """
+        if not self._is_bounded and _is_nested_deeper(value, NESTING_MAX):
+            raise SchemaMismatch(
+                f"the value does not fit {self._what}: it is nested more than {NESTING_MAX} levels deep"
+            )
         target = io.BytesIO()
         try:
             fastavro.schemaless_writer(target, self._schema, value, strict_allow_default=True)
@@ -91,3 +119,11 @@ class AvroCodec:
                 f"the value does not fit {self._what}: {type(error).__name__}: {error}"
             ) from error
         return target.getvalue()
+
+
+def _is_nested_deeper(value: Any, depth: int) -> bool:
+    if isinstance(value, Mapping):
+        value = value.values()
+    elif not isinstance(value, list | tuple):
+        return False
+    return depth == 0 or any(_is_nested_deeper(each, depth - 1) for each in value)
