@@ -11,6 +11,7 @@ import botocore.session
 import pytest
 from botocore.awsrequest import AWSResponse
 from botocore.exceptions import ClientError
+from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -138,6 +139,23 @@ def test_a_refused_repetition_is_the_clients_error(client):
     assert caught.value.response["Error"]["Code"] == "InvalidArgumentException"
     assert caught.value.response["Error"]["Message"]
     assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 400
+
+
+@pytest.mark.parametrize("body", [b"<h1>Zur\xfcck</h1>", b"[]", b"null", b'"x"', b'{"__type":5}'])
+def test_an_unreadable_refusal_of_a_repetition_is_an_answer_that_cannot_be_parsed(client, body):
+    at = iterator(client, ShardIteratorType="LATEST")
+    client.get_records(ShardIterator=at)
+    answer = AWSResponse("http://nowhere", 502, {"content-length": str(len(body))}, io.BytesIO(body))
+    answer._content = body
+    event = "before-send.kinesis.GetRecords"
+    client.meta.events.register(event, lambda **_: answer, unique_id="gateway")
+    try:
+        with pytest.raises((ResponseParserError, ClientError)) as caught:
+            client.get_records(ShardIterator=at)
+    finally:
+        client.meta.events.unregister(event, unique_id="gateway")
+    if isinstance(caught.value, ClientError):
+        assert caught.value.response["ResponseMetadata"]["HTTPStatusCode"] == 502
 
 
 def test_a_call_that_names_the_stream_by_its_arn_is_built_by_botocore(client):

@@ -117,6 +117,20 @@ def test_a_batch_does_not_wait_for_the_answers_of_all_shards_when_there_is_news(
     assert sum(state.is_answered for state in states.values()) == 10
 
 
+def test_a_batch_of_a_shard_that_is_behind_does_not_wait_for_idle_shards():
+    clock = MovedClock(0.0)
+    kinesis = OneShard(0)
+    kinesis.fetch_records = lambda *_: RecordPage((), "next", 0, (), 0)
+    poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=10))
+    states = {
+        f"shardId-{number:012}": ShardState(at_record("5"), is_whole=True, tip_seen_ms=0)
+        for number in range(100)
+    }
+    states["shardId-000000000099"].has_news = True
+    poller.poll_due(states.items())
+    assert clock.now_s == pytest.approx(0.2)
+
+
 HOUR_MS = 3_600_000
 
 

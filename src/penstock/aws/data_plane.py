@@ -105,7 +105,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
             ) from error
 
 
-class _PageParser:
+class PageParser:
     """Reads GetRecords answers; checks that others are whole and leaves them to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
@@ -158,7 +158,7 @@ class _ParserFactory:
     def create_parser(self, protocol_name: str) -> Any:
         """Return a parser for a protocol."""
         parser = self._factory.create_parser(protocol_name)
-        return _PageParser(parser) if protocol_name == "json" else parser
+        return PageParser(parser) if protocol_name == "json" else parser
 
 
 def install_parser(session: Any) -> bool:

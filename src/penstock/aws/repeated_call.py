@@ -16,12 +16,13 @@ from botocore.awsrequest import AWSRequest
 from botocore.exceptions import ClientError
 from botocore.parsers import create_parser
 
-from penstock.aws.data_plane import decode_page
+from penstock.aws.data_plane import PageParser
 
 _log: Final = logging.getLogger("penstock.aws")
 _OPERATION: Final = "GetRecords"
-_OF_ONE_CALL: Final = frozenset({"content-length", "amz-sdk-invocation-id", "amz-sdk-request"})
-_errors: Final[Any] = create_parser("json")
+_OF_ONE_CALL: Final = frozenset(
+    {"content-length", "amz-sdk-invocation-id", "amz-sdk-request", "x-amzn-trace-id"}
+)
 _encode: Final = msgspec.json.Encoder().encode
 
 
@@ -53,6 +54,8 @@ class _RepeatedCall:
         self._build = client.get_records
         self._sign = client._request_signer.sign  # noqa: SLF001 - docs/internals-used.md
         self._send = client._endpoint.http_session.send  # noqa: SLF001 - docs/internals-used.md
+        self._parser = PageParser(create_parser("json"))
+        self._shape = client.meta.service_model.operation_model(_OPERATION).output_shape
         self._first: tuple[str, dict[str, str], dict[str, Any]] | None = None
 
     def note(self, request: Any, **_: Any) -> None:
@@ -78,20 +81,16 @@ class _RepeatedCall:
         prepared = request.prepare()
         asked = self._client.meta.events.emit(f"before-send.kinesis.{_OPERATION}", request=prepared)
         answers = [answer for _, answer in asked if answer is not None]
-        return _read(answers[0] if answers else self._send(prepared))
+        return self._read(answers[0] if answers else self._send(prepared))
 
-
-def _read(answer: Any) -> dict[str, Any]:
-    body, status = answer.content, answer.status_code
-    if status != 200:
-        response = {"headers": answer.headers, "status_code": status, "body": body, "context": {}}
-        raise ClientError(_errors.parse(response, None), _OPERATION)
-    headers = {str(key).lower(): value for key, value in answer.headers.items()}
-    return {
-        "Page": decode_page(body),
-        "ResponseMetadata": {
-            "HTTPStatusCode": status,
-            "HTTPHeaders": headers,
-            "RequestId": headers.get("x-amzn-requestid", ""),
-        },
-    }
+    def _read(self, answer: Any) -> Any:
+        response = {
+            "headers": answer.headers,
+            "status_code": answer.status_code,
+            "body": answer.content,
+            "context": {},
+        }
+        parsed: Any = self._parser.parse(response, self._shape)
+        if answer.status_code >= 300:
+            raise ClientError(parsed, _OPERATION)
+        return parsed

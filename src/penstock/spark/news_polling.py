@@ -114,7 +114,7 @@ class NewsPoller:
     ) -> None:
         """Probe every shard that is not known to have news and whose time has come.
 
-        Returns when all have answered; or after a fifth of a second when one of them has news, or after an interval (a second at
+        Returns when all have answered; or after a fifth of a second when any shard has news, or after an interval (a second at
         most): an answer that takes longer counts at the next call.
 
         Args:
@@ -200,6 +200,8 @@ class NewsPoller:
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
         began_s = self._clock.monotonic_s()
         give_up_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
+        if any(state.has_news for state in current.values()):
+            give_up_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
         while True:
             left_s = give_up_s - self._clock.monotonic_s() if awaited & self._asked.keys() else 0.0
             answer = self._next_answer(left_s)
