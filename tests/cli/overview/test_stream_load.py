@@ -23,7 +23,7 @@ from penstock.core.shard import Shard
 
 MIB = 1024 * 1024
 NOW_MS = 100 * MINUTE_MS + 20_000
-WRITTEN, RECORDS, READ, READS = (quota.name for quota in QUOTAS)
+WRITTEN, RECORDS, _, READS = (quota.name for quota in QUOTAS)
 
 
 def minutes(**values):
@@ -35,7 +35,7 @@ def shard(number, *, share=0.0, refused=0, count=4, width=None):
     size = 2**128 // count
     start = number * size
     end = start + (size if width is None else width) - 1
-    load = Load({WRITTEN: share * MIB, RECORDS: 0.0, READ: 0.0}, refused, 0)
+    load = Load({WRITTEN: share * MIB, RECORDS: 0.0}, refused, 0)
     return ShardLoad(Shard(f"shardId-{number:012d}", HashRange(start, end)), load)
 
 
@@ -59,8 +59,9 @@ def test_the_busiest_of_the_last_minutes_is_held_against_the_quotas():
 
 
 def test_what_enhanced_monitoring_is_off_for_is_unknown_and_what_had_no_traffic_is_zero():
-    load = load_of({"OutgoingBytes": {}}, NOW_MS)
-    assert load.per_s == {READ: 0.0}
+    load = load_of({"IncomingBytes": {}, "OutgoingBytes": {}}, NOW_MS)
+    assert (load.per_s, load.sent_bytes_per_s) == ({WRITTEN: 0.0}, 0.0)
+    assert load_of({}, NOW_MS).sent_bytes_per_s is None
     assert (load.writes_refused, load.reads_refused, load.is_hot) == (None, None, False)
     assert load_of({}, NOW_MS).hottest is None
 
@@ -146,12 +147,14 @@ def test_what_to_do_about_a_hot_stream_is_said_with_the_command(load, shards, te
     assert (advice.text, advice.command) == (text, command)
 
 
-def test_a_shard_that_is_read_too_much_may_be_read_by_fan_out():
-    hot = ShardLoad(shard(0).shard, Load({WRITTEN: 0.0, READ: 1.9 * MIB}, 0, 40))
-    (advice,) = advise("orders", stream(0.1), [hot], on_demand=False)
-    assert advice.text.startswith(
-        "Shard 0 uses 95% of its quota of read bytes: split it, or let each application"
-    )
+def test_what_a_shard_sends_by_fan_out_makes_it_neither_hot_nor_one_to_split():
+    sums = {"IncomingBytes": minutes(m1=30 * MIB), "OutgoingBytes": minutes(m1=3 * 60 * 1.5 * MIB)}
+    load = load_of(sums, NOW_MS)
+    assert (load.sent_bytes_per_s, load.hottest, load.is_hot) == (4.5 * MIB, (0.5, QUOTAS[0]), False)
+    assert advise("orders", stream(0.1), [ShardLoad(shard(0).shard, load)], on_demand=False) == []
+    look = StreamLook("orders", 0, shards=(ShardLoad(shard(0).shard, load),))
+    (told,) = stream_document(look)["shards"]
+    assert (told["sent_bytes_per_s"], told["read_bytes_share"]) == (4.5 * MIB, None)
 
 
 def test_a_quiet_stream_needs_nothing():

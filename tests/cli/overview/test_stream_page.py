@@ -24,7 +24,8 @@ def shard(number, start, count):
 
 SHARDS = (
     ShardLoad(
-        shard(0, 0, 2), Load({"written bytes": 0.1 * MIB, "written records": 900.0, "read bytes": 0.0}, 0, 3)
+        shard(0, 0, 2),
+        Load({"written bytes": 0.1 * MIB, "written records": 900.0}, 0, 3, 1, sent_bytes_per_s=0.0),
     ),
     ShardLoad(shard(3, 2, 1), Load({"written bytes": 0.2 * MIB, "written records": 20.0}, 1234, None)),
     ShardLoad(shard(4, 3, 1), Load({})),

@@ -16,7 +16,7 @@ APPLICATION_COLUMNS: Final = ("application", "stream", "trouble", "shards", "wor
 SHARD_COLUMNS: Final = ("shard", "state", "owner", "lag", "rate", "checkpoint", "why")
 RIGHT: Final = frozenset(
     {"shards", "workers", "lag", "rate", "used"}
-    | {"written bytes", "written records", "read bytes", "refused records", "refused reads"}
+    | {"written bytes", "written records", "sent bytes", "refused records", "refused reads"}
 )
 
 

@@ -18,7 +18,7 @@ _STYLE: Final = Path(__file__).with_name("dashboard.css").read_text(encoding="ut
 _SCRIPT: Final = Path(__file__).with_name("dashboard.js").read_text(encoding="utf-8")
 _NUMBERS: Final = (
     *("lag", "rate", "leases", "in trouble", "bytes", "figure", "quota", "used"),
-    *("written bytes", "written records", "read bytes", "refused records", "refused reads"),
+    *("written bytes", "written records", "sent bytes", "refused records", "refused reads"),
 )
 _KINDS: Final = dict.fromkeys(_NUMBERS, " number") | {
     "why": " long",

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
     from penstock.core.shard import Shard
 
 _HASH_KEYS: Final = 2**128
-_SHARD_QUOTAS: Final = tuple(quota for quota in QUOTAS if quota.shard_metric is not None)
+SHARD_QUOTAS: Final = tuple(quota for quota in QUOTAS if quota.shard_metric is not None)
+"""Those that a single shard is held against."""
 STREAM_SHARD_COLUMNS: Final = (
     *("shard", "hash keys"),
-    *(quota.name for quota in _SHARD_QUOTAS),
-    *("refused records", "refused reads", "used"),
+    *(quota.name for quota in SHARD_QUOTAS),
+    *("sent bytes", "refused records", "refused reads", "used"),
 )
 
 
@@ -48,6 +49,11 @@ def bytes_text(per_s: float) -> str:
     return f"{per_s / MIB:,.2f} MiB/s" if per_s >= MIB else f"{per_s / KIB:.1f} KiB/s"
 
 
+def sent_text(load: Load) -> str:
+    """Return the bytes that a shard sends to all who read it."""
+    return "-" if load.sent_bytes_per_s is None else bytes_text(load.sent_bytes_per_s)
+
+
 def share_text(share: float | None) -> str:
     """Return a part of a quota."""
     return "-" if share is None else f"{share:.0%}"
@@ -70,7 +76,8 @@ def stream_shard_cells(each: ShardLoad) -> tuple[str, ...]:
     return (
         escape_text(short_shard(each.shard.shard_id)),
         range_text(each.shard),
-        *(rate_text(quota, load) for quota in _SHARD_QUOTAS),
+        *(rate_text(quota, load) for quota in SHARD_QUOTAS),
+        sent_text(load),
         count_text(load.writes_refused),
         count_text(load.reads_refused),
         share_text(None if load.hottest is None else load.hottest[0]),

@@ -42,7 +42,7 @@ class Quota:
     Args:
         name: What is counted.
         stream_metric: CloudWatch's metric of the whole stream.
-        shard_metric: CloudWatch's metric of a shard; None where there is none.
+        shard_metric: CloudWatch's metric of a shard; None where there is none that counts this alone.
         per_s_max: Of one shard.
         is_bytes: Whether it counts bytes.
     """
@@ -57,12 +57,19 @@ class Quota:
 QUOTAS: Final = (
     Quota("written bytes", "IncomingBytes", "IncomingBytes", SHARD_WRITE_BYTES_PER_S_MAX, is_bytes=True),
     Quota("written records", "IncomingRecords", "IncomingRecords", SHARD_WRITE_RECORDS_PER_S_MAX),
-    Quota("read bytes", "GetRecords.Bytes", "OutgoingBytes", SHARD_READ_BYTES_PER_S_MAX, is_bytes=True),
+    Quota("read bytes", "GetRecords.Bytes", None, SHARD_READ_BYTES_PER_S_MAX, is_bytes=True),
     Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX),
 )
+SENT_BYTES: Final = "OutgoingBytes"
+"""What a shard sends to all who read it. Fan-out, which has 2 MiB/s for each consumer, is in it, so no quota bounds it.
+
+Source:
+    The developer guide's page on monitoring with CloudWatch: it includes GetRecords and SubscribeToShard.
+"""
 STREAM_METRICS: Final = (*(quota.stream_metric for quota in QUOTAS), WRITES_REFUSED, READS_REFUSED)
 SHARD_METRICS: Final = (
     *(quota.shard_metric for quota in QUOTAS if quota.shard_metric is not None),
+    SENT_BYTES,
     WRITES_REFUSED,
     READS_REFUSED,
 )
@@ -78,12 +85,14 @@ class Load:
         writes_refused: Records in all minutes; None when unknown.
         reads_refused: Calls in all minutes; None when unknown.
         shard_count: How many shards' quotas it has.
+        sent_bytes_per_s: Of a shard: what it sends by polling and fan-out together; None when unknown.
     """
 
     per_s: Mapping[str, float]
     writes_refused: int | None = None
     reads_refused: int | None = None
     shard_count: int = 1
+    sent_bytes_per_s: float | None = None
 
     def share(self, quota: Quota) -> float | None:
         """Return which part of a quota is used; None when unknown, as that of a stream without known shards is."""
@@ -187,13 +196,18 @@ def load_of(sums: Mapping[str, Mapping[int, float]], now_ms: int, shard_count: i
     for quota in QUOTAS:
         metric = quota.shard_metric if shard_count is None else quota.stream_metric
         if metric in late:
-            per_s[quota.name] = max(late[metric], default=0.0) / 60
+            per_s[quota.name] = _busiest_per_s(late[metric])
     return Load(
         per_s,
         writes_refused=_total(late.get(WRITES_REFUSED)),
         reads_refused=_total(late.get(READS_REFUSED)),
         shard_count=1 if shard_count is None else shard_count,
+        sent_bytes_per_s=_busiest_per_s(late[SENT_BYTES]) if SENT_BYTES in late else None,
     )
+
+
+def _busiest_per_s(sums: Sequence[float]) -> float:
+    return max(sums, default=0.0) / 60
 
 
 def _total(values: Sequence[float] | None) -> int | None:
@@ -276,8 +290,6 @@ def _about_hot(name: str, each: ShardLoad) -> Advice:
 def _way_out(load: Load) -> str:
     if load.hottest is None or load.hottest[0] < HOT:
         return "single seconds were too much, so let the writers spread them, or split it"
-    if load.hottest[1].name == "read bytes" and not load.writes_refused:
-        return "split it, or let each application read by fan-out with 2 MiB/s of its own"
     return "split it, unless a single partition key makes it hot: no split divides that one"
 
 
@@ -320,4 +332,10 @@ def _load_document(load: Load) -> dict[str, Any]:
         per_s, share = load.per_s.get(quota.name), load.share(quota)
         rates[f"{name}_per_s"] = None if per_s is None else round(per_s, 2)
         rates[f"{name}_share"] = None if share is None else round(share, 4)
-    return {**rates, "writes_refused": load.writes_refused, "reads_refused": load.reads_refused}
+    sent = load.sent_bytes_per_s
+    return {
+        **rates,
+        "sent_bytes_per_s": None if sent is None else round(sent, 2),
+        "writes_refused": load.writes_refused,
+        "reads_refused": load.reads_refused,
+    }

@@ -12,11 +12,13 @@ from penstock.cli.overview.cells import counted, stream_name
 from penstock.cli.overview.drawings import draw_bar, draw_rates, html_text
 from penstock.cli.overview.page_frame import address_of, frame, problem_list, table
 from penstock.cli.overview.stream_cells import (
+    SHARD_QUOTAS,
     STREAM_SHARD_COLUMNS,
     count_text,
     mode_text,
     range_text,
     rate_text,
+    sent_text,
     share_text,
     stream_shard_cells,
 )
@@ -137,8 +139,9 @@ def _draw_shard(each: ShardLoad) -> str:
     height = max(3.0, share * _HEIGHT)
     told = [each.shard.shard_id, range_text(each.shard)]
     told += [
-        f"{rate_text(quota, load)} ({share_text(load.share(quota))}) {quota.name}" for quota in QUOTAS[:3]
+        f"{rate_text(quota, load)} ({share_text(load.share(quota))}) {quota.name}" for quota in SHARD_QUOTAS
     ]
+    told.append(f"{sent_text(load)} sent bytes")
     told.append(f"{count_text(load.writes_refused)} records refused")
     return (
         f'<g class="{_colour_of(load)}"><title>{html_text(", ".join(told))}</title>'
