@@ -268,9 +268,9 @@ SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
     Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 466, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 2, SimTable, "decide", claims_without_the_lease),
+    Mutant("a take clears the claims", CLAIMS, 51, SimTable, "decide", take_clears_claims),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 28, SimTable, "decide", promotes_any_batch),
+    Mutant("a claim without being the reader", CLAIMS, 20, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -322,7 +322,7 @@ QUERY_MUTANTS = (
         leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 182, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
@@ -341,7 +341,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 46, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 8, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",
@@ -422,7 +422,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a gone record is never a loss",
         "several: trimmed records are passed over",
-        22,
+        21,
         shard_reader,
         "judge_missing_record",
         is_never_a_loss,
