@@ -3,13 +3,21 @@
 from dataclasses import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
-from penstock.core.leases.coordinator_effects import ListShards, StartReader, Stopped, TableRefused, Topic
+from penstock.core.leases.coordinator_effects import (
+    ListShards,
+    ScanTable,
+    StartReader,
+    Stopped,
+    TableRefused,
+    Topic,
+)
 from penstock.core.leases.coordinator_events import (
     ListingDone,
     ListingFailed,
     ListingPurpose,
     Problem,
     ShardDrained,
+    StopRequested,
 )
 from penstock.core.leases.coordinator_options import SharedStream
 from penstock.core.leases.lease import Lease
@@ -98,6 +106,37 @@ def test_a_stream_whose_shards_cannot_be_listed_holds_up_no_other():
     assert {effect.key for effect in bench.of(StartReader)} == {f"{OF_RETURNS}:a"}
     (report, *_) = bench.reports(Topic.CALL_FAILED)
     assert OF_ORDERS in report.message
+
+
+def test_a_stream_without_leases_lets_a_worker_of_a_large_fleet_look_no_more_often_at_its_part():
+    others = [row(OF_ORDERS, f"s{number}", owner=f"w{number % 30}", counter=1) for number in range(60)]
+    bench = StreamsBench(*others, scanned_rows_per_s_max=150.0, cold_start_jitter_s=5.0)
+    bench.listings[OF_RETURNS] = None
+    bench.start()
+    while bench.now < 120.0:
+        bench.table.rows = {
+            key: replace(lease, counter=lease.counter + 1) for key, lease in bench.table.rows.items()
+        }
+        bench.at(bench.now + 1.0)
+    at_part = [look for look in bench.of(ScanTable) if look.part is not None and not look.part.is_whole]
+    listings = [effect for effect in bench.of(ListShards) if effect.stream_id == OF_RETURNS]
+    assert 10 <= len(at_part) <= 60
+    assert listings
+    bench.listings[OF_RETURNS] = (Shard("a", WHOLE),)
+    bench.at(240.0)
+    assert f"{OF_RETURNS}:a" in bench.table.rows
+
+
+def test_a_worker_that_stops_does_not_wait_for_the_first_leases_of_a_stream():
+    bench = StreamsBench(row(OF_ORDERS, "a", owner="me"), cold_start_jitter_s=5.0)
+    bench.listings[OF_RETURNS] = None
+    bench.start()
+    assert bench.machine.held()
+    bench.run(StopRequested())
+    before = len(bench.of(ScanTable))
+    bench.at(25.0)
+    assert not bench.of(Stopped)
+    assert len(bench.of(ScanTable)) - before <= 10
 
 
 def test_named_shards_start_where_their_stream_says():

@@ -459,8 +459,9 @@ class Coordinator:
             self._scans.schedule(now_s + LED_LOOK_ROUNDS * self.round_s)
         waits_s = [stream.syncer.cold_until_s for stream in self._streams.values()]
         cold_until_s = min((wait_s for wait_s in waits_s if wait_s is not None), default=None)
-        if cold_until_s is not None:
-            self._scans.schedule(max(cold_until_s, now_s + 0.01 * self.round_s))
+        if cold_until_s is not None and not self._stop.is_begun:
+            # Only a look at the whole table tells that a stream still has no leases.
+            self._scans.request_by(max(cold_until_s, now_s + 0.01 * self.round_s))
 
     def _balance(self, fleet: list[FleetLease], now_s: float) -> RoundPlan:
         plan = self._planner.plan(
