@@ -10,6 +10,7 @@ pytest.importorskip("httptools")
 from penstock.consumer import Consumer
 from penstock.consumer.stream_argument import parse_streams
 from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition
 from penstock.errors import NotFound, OptionError, PositionError, UsageError
 from penstock.local import LocalKinesis
@@ -217,6 +218,16 @@ def test_a_stream_that_is_named_twice_by_name_and_arn_is_refused(server):
     ]
     with pytest.raises(UsageError, match="are the same"):
         worker(server, ["orders", arn], "twice", lambda _: None).start()
+
+
+@pytest.mark.parametrize(
+    "names", [["orders", "{}:orders:5"], ["{}:orders:5", "orders"], ["{0}:orders:5", "{0}:orders:6"]]
+)
+def test_a_stream_that_is_named_twice_by_ids_of_other_epochs_is_refused(names):
+    arn = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+    streams = parse_streams([name.format("123456789012") for name in names], "LATEST")
+    with pytest.raises(UsageError, match=r"orders:5\b.* are the same"):
+        streams.describe(lambda _: StreamSummary("orders", arn, "ACTIVE", 1_700_000_000_999), lambda _: None)
 
 
 def test_an_id_of_another_account_is_refused(server):

@@ -85,9 +85,12 @@ class ConsumedStreams:
             summary = fetch_summary(stream.name)
             identity = StreamIdentity(summary.arn, summary.created_ms)
             stream_id = _id_of(stream, identity) if self.are_several else ""
-            twin = found.get(stream_id)
-            if twin is not None:
-                raise UsageError(f"stream {twin.name} and stream {stream.name} are the same: name it once")
+            for twin_id, twin in found.items():
+                # An id may have another epoch than the stream's own, and means the same stream all the same.
+                if stream_id == twin_id or (twin.identity is not None and twin.identity.arn == identity.arn):
+                    raise UsageError(
+                        f"stream {twin.name} ({twin_id}) and stream {stream.name} ({stream_id}) are the same: name it once"
+                    )
             found[stream_id] = ConsumedStream(
                 name=stream.name,
                 start=keyed_start(stream_id, stream.start),
