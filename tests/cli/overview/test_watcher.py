@@ -61,10 +61,13 @@ class Kinesis:
         self.asked = []
         self.listings = 0
         self.error = None
+        self.listing_error = None
 
     def fetch_shards(self, stream, shard_filter=None):
         self.listings += 1
         assert stream == ARN
+        if self.listing_error is not None:
+            raise self.listing_error
         return ShardListing(tuple(Shard(f"s{n}", HashRange(n, n)) for n in range(2)))
 
     def fetch_iterator(self, stream, shard_id, start):
@@ -127,6 +130,20 @@ def test_a_lease_of_a_new_shard_lets_the_shards_be_listed_at_once_and_only_once(
         clock.sleep(1)
         watcher.look()
     assert kinesis.listings == 2
+
+
+def test_shards_that_cannot_be_listed_are_asked_for_no_more_often_and_every_look_says_why(kinesis, clock):
+    kinesis.listing_error = NotFound("ListShards on stream orders: no such stream")
+    watcher = watcher_of(Table(lease("s0"), lease("s1")), kinesis, clock)
+    for _ in range(3):
+        assert watcher.look().problems == ("ListShards on stream orders: no such stream",)
+        clock.sleep(1)
+    assert kinesis.listings == 1
+    kinesis.listing_error = None
+    clock.sleep(30)
+    look = watcher.look()
+    assert (kinesis.listings, look.problems) == (2, ())
+    assert [shard.shard_id for shard in look.lineage] == ["s0", "s1"]
 
 
 def test_a_lag_that_grows_and_one_that_shrinks(kinesis, clock):

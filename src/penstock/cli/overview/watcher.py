@@ -92,6 +92,7 @@ class ApplicationWatcher:
         self._shards: dict[str, tuple[Shard, ...]] = {}  # by what the keys of their stream begin with
         self._listed_s: float | None = None
         self._unlisted: frozenset[str] = frozenset()  # leases that the last listing knew no shard of
+        self._listing_problems: tuple[str, ...] = ()  # of the last listing
         self._events: deque[Event] = deque(maxlen=EVENTS_MAX)
         self._before: ApplicationLook | None = None
 
@@ -169,13 +170,13 @@ class ApplicationWatcher:
             streams=streams,
         )
 
-    def _list_shards(self, streams: Mapping[str, str], leases: Sequence[Lease]) -> list[str]:
-        """List the shards twice a minute, and at once when there are leases of new ones."""
+    def _list_shards(self, streams: Mapping[str, str], leases: Sequence[Lease]) -> tuple[str, ...]:
+        """List the shards twice a minute, and at once when there are leases of new ones; return what went wrong."""
         now_s = self._clock.monotonic_s()
         unlisted = frozenset(lease.key for lease in leases if lease.key not in self._graph)
         is_recent = self._listed_s is not None and now_s - self._listed_s < _LIST_SHARDS_EVERY_S
         if is_recent and unlisted <= self._unlisted:
-            return []
+            return self._listing_problems
         problems = []
         for stream_id, stream in streams.items():
             try:
@@ -190,11 +191,10 @@ class ApplicationWatcher:
             )
         except ValueError as error:
             problems.append(str(error))
-        if problems:
-            return problems
         self._listed_s = now_s
         self._unlisted = frozenset(key for key in unlisted if key not in self._graph)
-        return []
+        self._listing_problems = tuple(problems)
+        return self._listing_problems
 
     def _measure(
         self, streams: Mapping[str, str], leases: Sequence[Lease], effort: ReadEffort, count_max: int
