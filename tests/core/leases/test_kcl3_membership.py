@@ -10,6 +10,7 @@ from penstock.core.leases.coordinator_effects import (
     FindOwnLeases,
     FleetRefused,
     LeaveFleet,
+    Level,
     LookAtFleet,
     ReportWorker,
     ScanTable,
@@ -30,10 +31,13 @@ from penstock.core.leases.coordinator_events import (
     WorkerReported,
 )
 from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasStopped
+from penstock.core.leases.coordinator_options import SharedStream
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, Refusal, WorkerStats
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Release, Renew, RequestHandover, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.starting import StartingPosition
+from penstock.core.stream_identity import StreamIdentity
 
 NATIVE = "CLIENT_VERSION_3X"
 
@@ -413,3 +417,42 @@ def test_a_lease_of_this_worker_is_kept_over_a_restart_in_a_led_fleet():
     assert len(fleet.writes(Renew)) == 1
     assert fleet.holding() == ["free"]
     assert fleet.writes(Release) == []
+
+
+# --- several streams --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_index_denied", [False, True])
+def test_assigned_leases_of_a_stream_that_is_not_read_here_are_reported_once(is_index_denied):
+    read = StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1_700_000_000_999)
+    unread = "123456789012:returns:1700000001"
+    ended, foreign = (
+        Lease("1:ended:1:a", owner="me", checkpoint=SHARD_END),
+        Lease("1:javas:1:a", owner="java"),
+    )
+    own = Lease(f"{read.stream_id}:a", hash_range=WHOLE, owner="java", stream=read)
+    start = StartingPosition(default=TRIM_HORIZON)
+    fleet = Fleet(own, ended, foreign, streams={read.stream_id: SharedStream(read, start)})
+    fleet.is_index_denied = is_index_denied
+    fleet.start()
+    fleet.at(20.0)
+    assert not [report for report in fleet.reports(Topic.FLEET) if report.level is Level.ERROR]
+    for shard in "ab":
+        fleet.table.rows[f"{unread}:{shard}"] = Lease(f"{unread}:{shard}", owner="me", counter=1)
+    fleet.at(100.0)
+    (report,) = [report for report in fleet.reports(Topic.FLEET) if report.level is Level.ERROR]
+    assert f"stream {unread} " in report.message
+    assert "all workers must read the same streams" in report.message
+    assert fleet.holding() == []
+
+
+def test_without_a_leader_leases_of_streams_that_are_not_read_here_are_nothing_to_report():
+    read = StreamIdentity("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", 1_700_000_000_999)
+    start = StartingPosition(default=TRIM_HORIZON)
+    own = Lease(f"{read.stream_id}:a", hash_range=WHOLE, stream=read)
+    left = Lease("123456789012:returns:1700000001:a", owner="me", counter=1)
+    fleet = Fleet(own, left, version=None, streams={read.stream_id: SharedStream(read, start)})
+    fleet.start()
+    fleet.at(60.0)
+    assert fleet.holding() == [own.key]
+    assert fleet.told() == []

@@ -297,7 +297,7 @@ class Coordinator:
             self._see_assigned(event.leases, now_s)
 
     def _see_assigned(self, assigned: tuple[Lease, ...], now_s: float) -> None:
-        leases = self._stream_check.keep_own(assigned)
+        leases = self._keep_own(assigned)
         for lease in leases:
             self.view.observe_found(lease, now_s)
             for parent in self.view.unknown_parents(lease):
@@ -311,6 +311,12 @@ class Coordinator:
         self.held_leases.watch_progress(now_s)
         self._turn.emit(AuditReaders())
         self._count_held()
+
+    def _keep_own(self, rows: tuple[Lease, ...]) -> tuple[Lease, ...]:
+        kept = self._stream_check.keep_own(rows)
+        if len(kept) < len(rows) and self._stream_check.foreign is None:
+            self._membership.see_unread(row for row in rows if self.options.stream_of(row.key) is None)
+        return kept
 
     def _own_keys(self) -> frozenset[str]:
         return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())
@@ -344,7 +350,7 @@ class Coordinator:
 
     def _on_scan(self, scan: ScanDone, now_s: float) -> None:
         self._scans.on_scan_done()
-        event = replace(scan, leases=self._stream_check.keep_own(scan.leases))
+        event = replace(scan, leases=self._keep_own(scan.leases))
         missing = self.view.observe_scan(
             event.leases, now_s, event.began_s, self.held_leases, event.skipped, event.part
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from typing import Final, assert_never
 
@@ -40,6 +40,8 @@ from penstock.core.leases.kcl3_fleet import (
     unseen_by_leader,
     wants_reports,
 )
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_keys import stream_id_of
 from penstock.core.leases.move_planner import RoundPlan
 from penstock.core.leases.turn import Turn
 
@@ -86,6 +88,7 @@ class Kcl3Membership:
         self._asked: frozenset[str] = frozenset()
         self._unseen: frozenset[str] = frozenset()
         self._told_unseen: set[str] = set()
+        self._told_unread: set[str] = set()
 
     @property
     def next_wake_s(self) -> float:
@@ -237,6 +240,26 @@ class Kcl3Membership:
     def _on_found(self, now_s: float) -> None:
         self._is_finding = False
         self._find_s = now_s + self._jittered(self.options.interval_s) if self.finds_by_index else math.inf
+
+    def see_unread(self, rows: Iterable[Lease]) -> None:
+        """Report streams whose leases the leader has assigned to this worker, which does not read them.
+
+        Args:
+            rows: Leases of streams that are not read here.
+        """
+        if not self.is_led:
+            return
+        assigned = {stream_id_of(row.key) for row in rows if row.owner == self.me and not row.is_ended}
+        for stream_id in sorted(assigned - self._told_unread):
+            self._told_unread.add(stream_id)
+            self._turn.report(
+                Topic.FLEET,
+                Level.ERROR,
+                f"the leader of the native KCL 3 fleet assigns leases of stream {stream_id} to this worker, which does not "
+                "read that stream, so nobody reads those shards: in a fleet with a leader all workers must read the same "
+                f"streams. Add {stream_id} to the streams of this worker, or stop it",
+                reason="unread",
+            )
 
     def restrain(self, plan: RoundPlan) -> RoundPlan:
         """Return what a worker may move of its own accord."""
