@@ -7,6 +7,7 @@ from tiny_fan_out import TinyFanOut
 from virtual_world import HeldPool, TinyKinesis, World
 
 from penstock.consumer import Consumer, ConsumerPorts
+from penstock.core.shard import StreamSummary
 from penstock.errors import UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 
@@ -178,6 +179,33 @@ def test_a_consumer_is_paused_only_while_it_runs(world):
     for call in (consumer.pause, consumer.resume):
         with pytest.raises(UsageError, match="was not started"):
             call()
+
+
+ARN = "arn:aws:kinesis:us-east-1:123456789012:stream/orders"
+KEY = f"123456789012:orders:1700000000:{FIRST}"
+
+
+@pytest.mark.parametrize(
+    ("stream", "right", "wrong"),
+    [
+        ("orders", FIRST, ["shardId-3", "shard-000000000000", f"{FIRST}0", KEY, ""]),
+        (["orders"], KEY, [FIRST, KEY.replace("orders", "order"), KEY[:-1], ""]),
+    ],
+)
+def test_a_name_that_can_be_no_shards_is_refused(world, stream, right, wrong):
+    kinesis = TinyKinesis(world.clock, 1)
+    kinesis.fetch_summary = lambda name: StreamSummary(
+        name, ARN, "ACTIVE", 1_700_000_000_000, open_shard_count=1
+    )
+    consumer = Consumer(stream, "app", print, ports=ConsumerPorts(kinesis, MemoryLeaseTable("app")))
+    with consumer:
+        consumer.pause(right)
+        for name in wrong:
+            for call in (consumer.pause, consumer.resume):
+                with pytest.raises(
+                    UsageError, match=r"names no shard of stream orders: expected .*shardId-<"
+                ):
+                    call(right, name)
 
 
 def test_a_consumer_is_paused_and_resumed_from_any_thread(world):

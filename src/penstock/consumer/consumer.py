@@ -267,7 +267,7 @@ class Consumer:
             shard_ids: Of this stream, whether held or not. Of several streams, the keys of their leases, as in `health()`.
 
         Raises:
-            UsageError: The consumer was not started.
+            UsageError: The consumer was not started, or a name cannot be that of a shard of these streams.
         """
         self._set_paused(shard_ids, is_paused=True)
 
@@ -278,7 +278,7 @@ class Consumer:
             shard_ids: As for `pause`.
 
         Raises:
-            UsageError: The consumer was not started.
+            UsageError: As for `pause`.
         """
         self._set_paused(shard_ids, is_paused=False)
 
@@ -286,7 +286,7 @@ class Consumer:
         self._home.check()
         if self._worker is None:
             raise UsageError("this consumer was not started: start it, then pause it")
-        self._worker.delivery.set_paused(shard_ids, is_paused=is_paused)
+        self._worker.set_paused(shard_ids, is_paused=is_paused)
         named = ", ".join(shard_ids) or "all shards"
         log.info("worker %s: %s %s", self.worker_id, named, "paused" if is_paused else "resumed")
 

@@ -6,8 +6,9 @@ Apart from `Consumer` so that tests can drive the same parts by hand, with inlin
 from __future__ import annotations
 
 import logging
+import re
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -22,7 +23,8 @@ from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream
 from penstock.core.leases.held_lease import LeasePhase
-from penstock.errors import PenstockError
+from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
+from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
@@ -39,6 +41,7 @@ _STANDSTILL_ROUNDS: Final = 1.5
 _HEARTBEAT_THREADS: Final = 4
 _CALL_THREADS: Final = 6
 _JOIN_S: Final = 5.0
+_SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +234,21 @@ class Worker:
         if self.failure is None:
             self.failure = failure
         self.request_stop()
+
+    def set_paused(self, keys: Collection[str], *, is_paused: bool) -> None:
+        """Pause or resume the shards of these leases, or all if none is named.
+
+        Raises:
+            UsageError: A key cannot be that of a shard of these streams.
+        """
+        stream_ids = [stream.stream_id for stream in self._consumed]
+        for key in keys:
+            if stream_id_of(key) not in stream_ids or not _SHARD_ID.fullmatch(shard_id_of(key)):
+                forms = " or ".join(lease_key(stream_id, "shardId-<12 digits>") for stream_id in stream_ids)
+                raise UsageError(
+                    f"{key!r} names no shard of stream {self._stream}: expected {forms}, as health() shows it"
+                )
+        self.delivery.set_paused(keys, is_paused=is_paused)
 
     # --- looking ---
 
