@@ -309,6 +309,26 @@ def test_stopping_what_was_never_started_does_nothing(stream, table):
     consumer(stream, table, lambda batch: None).stop()
 
 
+@pytest.mark.parametrize("call", ["request_stop", "stop"])
+def test_a_stop_that_is_asked_for_while_the_consumer_starts_is_not_lost(stream, table, call):
+    running, fetch = consumer(stream, table, lambda batch: None), stream.fetch_summary
+
+    def stop_and_fetch(name):
+        getattr(running, call)()
+        return fetch(name)
+
+    stream.fetch_summary = stop_and_fetch
+    running.start()
+    wait_until(lambda: not running.is_running)
+
+
+def test_a_consumer_that_was_asked_to_stop_before_it_starts_stops_at_once(stream, table):
+    running = consumer(stream, table, lambda batch: None)
+    running.request_stop()
+    running.start()
+    wait_until(lambda: not running.is_running)
+
+
 def test_a_consumer_starts_once(stream, table):
     running = consumer(stream, table, lambda batch: None)
     with running, pytest.raises(UsageError, match="started before"):

@@ -172,6 +172,7 @@ class Consumer:
         self._worker: Worker | None = None
         self._pull: PullQueue | None = None
         self._lock = threading.Lock()
+        self._is_stop_wanted = False  # no lock: a signal handler sets it while `start` holds that
 
     def __repr__(self) -> str:
         return (
@@ -214,13 +215,19 @@ class Consumer:
                 raise UsageError("this consumer was started before; make a new one")
             self._worker = self._open()
             self._worker.start_threads()
+            if self._is_stop_wanted:  # asked for before there was a worker
+                self._worker.request_stop()
         log.info(
             "worker %s consumes stream %s as application %s", self.worker_id, self.stream, self.application
         )
 
     def request_stop(self) -> None:
-        """Begin a graceful stop and return at once. Safe in a signal handler and from user code."""
+        """Begin a graceful stop and return at once. Safe in a signal handler and from user code.
+
+        A consumer that has not started yet, or whose `start` is under way, stops as soon as it has started.
+        """
         self._home.check()
+        self._is_stop_wanted = True
         worker = self._worker
         if worker is not None:
             worker.request_stop()
@@ -228,11 +235,14 @@ class Consumer:
     def stop(self) -> None:
         """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
 
+        A `start` that is under way in another thread is asked to stop, and not waited for.
+
         Raises:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
         """
         self._home.check()
-        if self._worker is None:
+        is_starting = self._lock.locked()
+        if self._worker is None and not is_starting:
             return
         self.request_stop()
         if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
