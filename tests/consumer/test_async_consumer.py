@@ -13,6 +13,7 @@ from virtual_world import TinyKinesis
 
 from penstock import AsyncConsumer
 from penstock.consumer import AsyncShardCheckpointer, Consumer, ConsumerPorts
+from penstock.consumer.async_calls import EventLoopCalls
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.core.position import at_record
 from penstock.core.shard import StreamSummary
@@ -746,6 +747,105 @@ def test_a_start_that_is_cancelled_leaves_no_worker_behind(stream, table):
 
     run(scenario())
     wait_until(lambda: not running.is_running)
+
+
+def test_a_stop_that_is_asked_for_during_the_start_is_not_lost(stream, table):
+    fetch = stream.fetch_summary
+
+    async def handle(_batch):
+        pass
+
+    async def scenario():
+        running = consumer(stream, table, handle)
+
+        def stop_and_fetch(name):
+            running.request_stop()
+            return fetch(name)
+
+        stream.fetch_summary = stop_and_fetch
+        await running.run()
+        assert not running.is_running
+
+    run(scenario())
+
+
+def test_after_a_failed_start_stop_does_nothing_and_the_consumer_may_be_started_again(stream, table):
+    sent, got, fetch = put(stream, 5), [], stream.fetch_summary
+
+    def denied(_stream):
+        raise AccessDenied("no", operation="DescribeStreamSummary")
+
+    async def handle(batch):
+        got.extend(record.data for record in batch)
+
+    async def scenario():
+        running = consumer(stream, table, handle)
+        stream.fetch_summary = denied
+        with pytest.raises(AccessDenied):
+            await running.start()
+        await running.stop()
+        stream.fetch_summary = fetch
+        async with running:
+            await until(lambda: len(got) == 5)
+
+    run(scenario())
+    assert sorted(got) == sorted(sent)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_after_a_cancelled_start_stop_waits_for_what_was_started(stream, table, fails):
+    asked, go_on, fetch = threading.Event(), threading.Event(), stream.fetch_summary
+
+    def slow(name):
+        asked.set()
+        assert go_on.wait(DEADLINE_S)
+        if fails:
+            raise AccessDenied("no", operation="DescribeStreamSummary")
+        return fetch(name)
+
+    async def handle(_batch):
+        pass
+
+    async def scenario():
+        running = consumer(stream, table, handle)
+        stream.fetch_summary = slow
+        task = asyncio.create_task(running.start())
+        await until(asked.is_set)
+        task.cancel()
+        await asyncio.sleep(0)
+        go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await running.stop()
+        assert not running.is_running
+        stream.fetch_summary = fetch
+        if fails:
+            async with running:
+                assert running.is_running
+        else:
+            with pytest.raises(UsageError, match="started before"):
+                await running.start()
+
+    run(scenario())
+
+
+@pytest.mark.skipif(not hasattr(asyncio, "eager_task_factory"), reason="tasks are never eager here")
+def test_an_eager_call_knows_that_it_is_inside():
+    calls, inside = EventLoopCalls(), []
+
+    async def call():
+        inside.append(calls.is_inside)
+        await asyncio.sleep(0)
+        inside.append(calls.is_inside)
+
+    async def scenario():
+        asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
+        calls.open()
+        await asyncio.wrap_future(calls.begin(call))
+        assert not calls.is_inside
+
+    run(scenario())
+    assert inside == [True, True]
 
 
 def test_it_shows_what_it_reads_and_can_be_paused(stream, table):

@@ -114,9 +114,20 @@ class EventLoopCalls:
         return asyncio.current_task() in self._tasks
 
     def _start(self, call: Callable[[], Awaitable[object]], ended: Future[None]) -> None:
-        task = asyncio.get_running_loop().create_task(_run(call))
+        task = asyncio.get_running_loop().create_task(self._run(call))
         self._tasks.add(task)
         task.add_done_callback(partial(self._end, ended))
+
+    async def _run(self, call: Callable[[], Awaitable[object]]) -> BaseException | None:
+        """Run a call; return what it has failed with."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)  # an eager task runs before the loop has returned it
+        try:
+            await call()
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
+            return error
+        return None
 
     def _end(self, ended: Future[None], task: asyncio.Task[BaseException | None]) -> None:
         self._tasks.discard(task)
@@ -202,12 +213,3 @@ def awaitable(result: object, user_code: object) -> Awaitable[object]:
         f"{name} returned {type(result).__name__}, which cannot be awaited: write it with `async def`, or use "
         "penstock.Consumer, which calls plain functions on threads"
     )
-
-
-async def _run(call: Callable[[], Awaitable[object]]) -> BaseException | None:
-    """Run a call; return what it has failed with."""
-    try:
-        await call()
-    except (Exception, SystemExit) as error:  # noqa: BLE001 - of a task, SystemExit would end the loop
-        return error
-    return None

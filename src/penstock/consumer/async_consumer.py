@@ -176,22 +176,32 @@ class AsyncConsumer:
         if self._loop is not None:
             raise UsageError("this consumer was started before; make a new one")
         loop = self._loop = asyncio.get_running_loop()
+        self._ended = asyncio.Event()
+        self._is_finishing = False
         self._calls.open()
         if self._tracer_provider is not None:
             from penstock.runtime.open_telemetry import BatchTraces
 
             self._calls.span = BatchTraces(self._tracer_provider, self.application, self.worker_id).span
-        starting = loop.run_in_executor(None, self._consumer.start)
+        starting = loop.run_in_executor(None, self._start_worker, loop)
         try:
             await asyncio.shield(starting)
         except asyncio.CancelledError:
             # The thread goes on: what it has started must not be left alone.
             starting.add_done_callback(self._stop_what_started)
             await asyncio.wait([starting])
-            await asyncio.shield(loop.run_in_executor(None, self._consumer.wait, STOP_SLACK_S))
+            await self._wait_for_end(STOP_SLACK_S)
+            raise
+        self._keeper = loop.create_task(self._keep())
+
+    def _start_worker(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Start on a thread, and see to it that the loop is told of the end, also that of a start that fails."""
+        try:
+            self._consumer.start()
+        except BaseException:
+            self._tell(loop, self._on_not_started)
             raise
         threading.Thread(target=self._tell_end, args=(loop,), name="penstock-async-end", daemon=True).start()
-        self._keeper = loop.create_task(self._keep())
 
     def _stop_what_started(self, starting: asyncio.Future[None]) -> None:
         if starting.exception() is None:
@@ -224,12 +234,15 @@ class AsyncConsumer:
         self.request_stop()
         if self._pull is not None:
             self._pull.close()
+        await self._wait_for_end(self.options.shutdown_timeout_s + STOP_SLACK_S)
+        await self._calls.cancel()
+
+    async def _wait_for_end(self, timeout_s: float) -> None:
         try:
-            async with asyncio.timeout(self.options.shutdown_timeout_s + STOP_SLACK_S):
+            async with asyncio.timeout(timeout_s):
                 await self._ended.wait()
         except TimeoutError:
             log.debug("worker %s has not ended in time", self.worker_id)  # whoever asked is told
-        await self._calls.cancel()
 
     def _raise_failure(self) -> None:
         if not self._ended.is_set():
@@ -242,10 +255,17 @@ class AsyncConsumer:
     def _tell_end(self, loop: asyncio.AbstractEventLoop) -> None:
         """Wait for the worker's end on a thread, and tell the loop."""
         self._consumer.wait()
+        self._tell(loop, self._on_ended)
+
+    def _tell(self, loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
         try:
-            loop.call_soon_threadsafe(self._on_ended)
+            loop.call_soon_threadsafe(callback)
         except RuntimeError:
             log.debug("worker %s ended after its event loop", self.worker_id)
+
+    def _on_not_started(self) -> None:
+        self._ended.set()
+        self._loop = None  # it may be started again
 
     def _on_ended(self) -> None:
         self._ended.set()
