@@ -123,13 +123,14 @@ class Streams:
         self.journal = FileJournal(self.folder)
         self.store = Store(StoreOptions(settle_ms=500), self.journal)
         self.now_ms = now_ms
+        metrics = StreamMetrics()
         self.service = Service(
             self.store,
             Quotas(enforced=False),
             Tokens(b"key"),
             FaultBook(),
-            Subscriptions(self.store, VirtualClock(0), limits=False),
-            StreamMetrics(),
+            Subscriptions(self.store, VirtualClock(0), metrics, limits=False),
+            metrics,
         )
         try:
             self.journal.load(self.store)

@@ -33,13 +33,14 @@ class Direct:
 
     def __init__(self, settle_ms: int = 0) -> None:
         store = Store(StoreOptions(settle_ms=settle_ms))
+        metrics = StreamMetrics()
         self.service = Service(
             store,
             Quotas(enforced=False),
             Tokens(b"key"),
             FaultBook(),
-            Subscriptions(store, VirtualClock(0), limits=False),
-            StreamMetrics(),
+            Subscriptions(store, VirtualClock(0), metrics, limits=False),
+            metrics,
         )
         self.now_ms = 1_700_000_000_000
 

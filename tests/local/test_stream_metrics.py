@@ -80,6 +80,20 @@ def test_shards_publish_what_enhanced_monitoring_is_on_for_from_then_on(rig):
     assert [figures.sums(*metrics, shard=shard) for shard in shards] == [[None, None, 4], [6, None, None]]
 
 
+def test_what_a_shard_sends_counts_polling_and_fan_out(rig):
+    rig.server.create_stream("s")
+    rig.kinesis.enable_enhanced_monitoring(StreamName="s", ShardLevelMetrics=["ALL"])
+    rig.settle()
+    consumer = rig.register(rig.summary("s")["StreamARN"])
+    figures = Figures(rig)
+    rig.put_at("s", 0, b"abc")
+    rig.read("s")
+    sent = next(event for event in rig.subscribe(consumer) if event["Records"])
+    assert len(sent["Records"]) == 1
+    assert figures.sums("OutgoingBytes", "OutgoingRecords", shard="shardId-000000000000") == [8, 2]
+    assert figures.sums("GetRecords.Bytes", "GetRecords.Success") == [4, 1]
+
+
 def test_what_the_rates_of_a_shard_refuse_is_published(limited):
     limited.server.create_stream("s", 2)
     limited.kinesis.enable_enhanced_monitoring(StreamName="s", ShardLevelMetrics=["ALL"])

@@ -10,6 +10,7 @@ from fan_out import messages_of
 from penstock.local.sequence import ORDINAL_STEP
 from penstock.local.store import Store, StoreOptions
 from penstock.local.stream import Consumer
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.subscriptions import Subscription, Subscriptions
 from penstock.local.virtual_clock import VirtualClock
 from penstock.local.wire import CBOR, JSON, Wire, arrival_text, record_text
@@ -24,7 +25,7 @@ class World:
     def __init__(self, *, limits: bool = True) -> None:
         self.store = Store(StoreOptions(settle_ms=0))
         self.clock = VirtualClock(0, START_MS)
-        self.subscriptions = Subscriptions(self.store, self.clock, limits=limits)
+        self.subscriptions = Subscriptions(self.store, self.clock, StreamMetrics(), limits=limits)
         self.stream = self.store.create_active("s", 1, START_MS)
         self.shard = next(iter(self.stream.shards.values()))
         self.consumer = Consumer("c", START_MS // 1000, "ACTIVE", START_MS)

@@ -125,8 +125,8 @@ class Server:
         self._store = Store(settings, self._journal)
         tokens = Tokens(secrets.token_bytes(32))
         quotas = Quotas(enforced=options.limits)
-        subscriptions = Subscriptions(self._store, self.clock, limits=options.limits)
         metrics = StreamMetrics()
+        subscriptions = Subscriptions(self._store, self.clock, metrics, limits=options.limits)
         self._service = Service(self._store, quotas, tokens, FaultBook(), subscriptions, metrics)
         self._bridge = MotoBridge(options.region, metrics, self._folder, self.clock.now_ms)
         self._application = KinesisApplication(

@@ -92,8 +92,13 @@ class StreamMetrics:
             "GetRecords.Records": record_count,
             "GetRecords.Success": 1,
         }
-        of_shard = {"OutgoingBytes": size_bytes, "OutgoingRecords": record_count}
-        self._add(stream, of_stream, {shard_id: of_shard}, now_ms)
+        self._add(stream, of_stream, {shard_id: _sent(record_count, size_bytes)}, now_ms)
+
+    def add_event(
+        self, stream: Stream, shard_id: str, record_count: int, size_bytes: int, now_ms: int
+    ) -> None:
+        """Count an event of SubscribeToShard: a shard's metrics of what it sends are of fan-out, too."""
+        self._add(stream, {}, {shard_id: _sent(record_count, size_bytes)}, now_ms)
 
     def add_refused(self, stream: Stream, metric: str, shard_ids: Sequence[str], now_ms: int) -> None:
         """Count what the rates of shards did not let in, each by its shard."""
@@ -195,6 +200,10 @@ class StreamMetrics:
                 if series in measured and start_s // _MINUTE_S <= minute and at_s < end_s:
                     found.setdefault(at_s - at_s % period_s, Distribution()).merge(measured[series])
         return found
+
+
+def _sent(record_count: int, size_bytes: int) -> dict[str, int]:
+    return {"OutgoingBytes": size_bytes, "OutgoingRecords": record_count}
 
 
 def _refused(message: str) -> RequestRefused:

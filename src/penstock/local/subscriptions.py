@@ -19,6 +19,7 @@ from penstock.local.service_errors import RequestRefused, in_use, not_found
 from penstock.local.shard import Shard
 from penstock.local.store import ACCOUNT, Store
 from penstock.local.stream import ACTIVE, Consumer, Stream
+from penstock.local.stream_metrics import StreamMetrics
 from penstock.local.virtual_clock import VirtualClock
 from penstock.local.wire import Wire, number_of
 
@@ -78,12 +79,14 @@ class Subscriptions:
     Args:
         store: Where the records are; this object becomes the one that it tells of changes.
         clock: The server's clock.
+        metrics: Count what is sent.
         limits: Whether rates are enforced, and the pause before a take-over.
     """
 
-    def __init__(self, store: Store, clock: VirtualClock, *, limits: bool) -> None:
+    def __init__(self, store: Store, clock: VirtualClock, metrics: StreamMetrics, *, limits: bool) -> None:
         self.store = store
         self.clock = clock
+        self.metrics = metrics
         self.limits = limits
         self._seats: dict[tuple[int, str, str], Seat] = {}
         self._by_stream: dict[int, dict[str, set[Subscription]]] = {}
@@ -251,6 +254,7 @@ class Subscription:
             due_ms = self._seat.read_bytes.due_ms(size_bytes, now_ms) if self._registry.limits else now_ms
             if due_ms <= now_ms:
                 self._seat.read_bytes.take(size_bytes)
+                self._registry.metrics.add_event(stream, self.shard.id, len(texts), size_bytes, now_ms)
                 return Step(self._event(following, texts, now_ms))
         elif self.shard.closed_ms is not None:
             return Step(self._last_event(stream, now_ms), is_last=True)
