@@ -1,9 +1,11 @@
 """What streams publish to CloudWatch: by the minute, by shard where enhanced monitoring is on, and beside other metrics."""
 
+from types import SimpleNamespace
+
 import pytest
 from botocore.exceptions import ClientError
 
-from penstock.local.stream_metrics import MINUTES_KEPT
+from penstock.local.stream_metrics import MINUTES_KEPT, NAMESPACE, StreamMetrics
 
 MINUTE_MS = 60_000
 
@@ -146,6 +148,37 @@ def test_minutes_are_apart_and_a_period_joins_them(rig):
     rig.put_at("s", 0)
     (kept,) = figures.fetch(asked, end=MINUTES_KEPT + 1)
     assert [minute for minute, _ in kept] == [MINUTES_KEPT, 2, 1]
+
+
+def test_the_oldest_minutes_make_room_where_figures_are_too_many():
+    metrics = StreamMetrics(points_max=5)
+    streams = [
+        SimpleNamespace(region="r", name=f"s{number}", settings=SimpleNamespace(shard_metrics=()))
+        for number in range(6)
+    ]
+
+    def refuse(number, minute):
+        metrics.add_refused(streams[number], "refused", ["shard"], minute * MINUTE_MS)
+
+    def minutes(number):
+        dimensions = [{"Name": "StreamName", "Value": f"s{number}"}]
+        metric = {"Namespace": NAMESPACE, "MetricName": "refused", "Dimensions": dimensions}
+        query = {"Id": "q", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Sum"}}
+        asked = {"MetricDataQueries": [query], "StartTime": 0, "EndTime": 600, "ScanBy": "TimestampAscending"}
+        found, _ = metrics.answer("r", asked)
+        return [at_s // 60 for at_s in found["q"]["Timestamps"]]
+
+    for minute in (1, 2):
+        for number in (0, 1):
+            refuse(number, minute)
+    refuse(0, 3)
+    assert [minutes(0), minutes(1)] == [[1, 2, 3], [1, 2]]
+    refuse(1, 3)
+    assert [minutes(0), minutes(1)] == [[2, 3], [2, 3]]
+    for number in range(6):
+        refuse(number, 4)
+    refuse(0, 4)
+    assert [minutes(number) for number in range(6)] == [[4]] * 5 + [[]]
 
 
 def test_metrics_of_others_are_answered_beside_them(rig):

@@ -18,6 +18,8 @@ from penstock.local.stream import Stream
 
 NAMESPACE = "AWS/Kinesis"
 MINUTES_KEPT = 180
+POINTS_MAX = 200_000
+"""Of all series in all minutes: about 40 MB."""
 QUERIES_MAX = 500
 _MINUTE_S = 60
 _STATISTICS = ("Sum", "SampleCount", "Average", "Minimum", "Maximum")
@@ -62,12 +64,17 @@ class Distribution:
 
 
 class StreamMetrics:
-    """Counts by the minute of virtual time, and keeps the last `MINUTES_KEPT`. Thread-safe.
+    """Counts by the minute of virtual time, and keeps the last `MINUTES_KEPT`, or fewer where these are too many. Thread-safe.
 
     Streams are known by their names, as CloudWatch knows them: one that is made anew goes on with the series of the old.
+
+    Args:
+        points_max: How many figures are kept, one for each series and minute. The oldest minutes make room; where the
+            running one fills it alone, a further series is not counted in it.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, points_max: int = POINTS_MAX) -> None:
+        self._points_max = points_max
         self._lock = threading.Lock()
         self._minutes: dict[int, dict[Series, Distribution]] = {}
 
@@ -121,7 +128,18 @@ class StreamMetrics:
         with self._lock:
             now = self._minute(now_ms // 1000 // _MINUTE_S)
             for (shard_id, name), value in named.items():
-                now.setdefault((stream.region, stream.name, shard_id, name), Distribution()).add(value)
+                series = (stream.region, stream.name, shard_id, name)
+                if series in now or self._make_room(now):
+                    now.setdefault(series, Distribution()).add(value)
+
+    def _make_room(self, now: Mapping[Series, Distribution]) -> bool:
+        """Forget the oldest minutes until one more point may come; return whether it may."""
+        while sum(map(len, self._minutes.values())) >= self._points_max:
+            oldest = min(self._minutes)
+            if self._minutes[oldest] is now:
+                return False
+            del self._minutes[oldest]
+        return True
 
     def _minute(self, number: int) -> dict[Series, Distribution]:
         found = self._minutes.get(number)
