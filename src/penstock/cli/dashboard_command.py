@@ -61,7 +61,7 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.looking import LookThread, open_fleet_watcher
     from penstock.cli.overview.next_records import NextRecordReader
     from penstock.cli.overview.stream_reader import StreamReader
-    from penstock.cli.service_options import open_cloudwatch_queries, open_kinesis
+    from penstock.cli.service_options import connection_arguments_of, open_cloudwatch_queries, open_kinesis
     from penstock.wiring import SystemClock
 
     check_look_arguments(args)
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
         LookThread(watcher, args.interval, history.add) as looks,
     ):
         kinesis, clock = open_kinesis(args), SystemClock()
-        streams = StreamReader(kinesis, open_cloudwatch_queries(args), clock)
+        streams = StreamReader(kinesis, open_cloudwatch_queries(args), clock, connection_arguments_of(args))
         contents = Contents(
             newest=looks.newest,
             history=history,

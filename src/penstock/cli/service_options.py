@@ -42,6 +42,18 @@ def connection_of(args: argparse.Namespace) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value is not None}
 
 
+def connection_arguments_of(args: argparse.Namespace) -> tuple[str, ...]:
+    """Return the options that were set as arguments for another command that acts on the same; no password is in them."""
+    from penstock.core.endpoint import without_user
+
+    fields = connection_of(args)
+    if "endpoint_url" in fields:
+        fields["endpoint_url"] = without_user(fields["endpoint_url"])
+    return tuple(
+        text for name, value in fields.items() for text in (f"--{name.replace('_', '-')}", str(value))
+    )
+
+
 def open_kinesis(args: argparse.Namespace) -> Kinesis:
     """Open the stream service, to look at it and to read."""
     from penstock import wiring

@@ -51,12 +51,14 @@ def run(args: argparse.Namespace) -> int:
     from penstock.cli.overview.live_view import run_live
     from penstock.cli.overview.screen import Page, Place
     from penstock.cli.overview.stream_reader import StreamReader
-    from penstock.cli.service_options import open_cloudwatch_queries, open_kinesis
+    from penstock.cli.service_options import connection_arguments_of, open_cloudwatch_queries, open_kinesis
     from penstock.wiring import SystemClock
 
     place = Place(Page.SHARDS, args.applications[0]) if len(args.applications) == 1 else Place()
     with LookThread(open_fleet_watcher(args, silent_after_s=30.0), args.interval) as looks:
-        streams = StreamReader(open_kinesis(args), open_cloudwatch_queries(args), SystemClock())
+        streams = StreamReader(
+            open_kinesis(args), open_cloudwatch_queries(args), SystemClock(), connection_arguments_of(args)
+        )
         run_live(looks, place, streams.look)
     return 0
 

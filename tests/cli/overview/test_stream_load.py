@@ -143,7 +143,7 @@ SPLIT_KEY = "split it, unless a single partition key makes it hot: no split divi
     ],
 )
 def test_what_to_do_about_a_hot_stream_is_said_with_the_command(load, shards, text, command):
-    (advice,) = advise("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", load, shards, on_demand=False)
+    (advice,) = advise("orders", load, shards, on_demand=False)
     assert (advice.text, advice.command) == (text, command)
 
 
@@ -181,8 +181,29 @@ def test_the_name_of_a_stream_does_not_leave_its_place_in_a_command():
     assert advice.command == "penstock streams split 'a; rm -rf b' 3 --wait"
 
 
+def test_the_commands_act_on_the_stream_that_is_shown():
+    arn = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
+    there = ("--region", "eu-west-1", "--endpoint-url", "http://127.0.0.1:4567/?a b", "--profile", "my own")
+    told = "--region eu-west-1 --endpoint-url 'http://127.0.0.1:4567/?a b' --profile 'my own'"
+    (split,) = advise(arn, stream(0.3), [shard(3, share=0.9)], on_demand=False, connection=there)
+    assert split.command == f"penstock streams split {arn} 3 --wait {told}"
+    (scale,) = advise(arn, stream(0.9), [], on_demand=False, connection=there)
+    assert scale.command == f"penstock streams scale {arn} 8 --wait {told}"
+    lacking = lacking_metrics(arn, ["OutgoingBytes"], there)
+    assert lacking.command == (
+        f"aws kinesis enable-enhanced-monitoring --stream-arn {arn} --shard-level-metrics OutgoingBytes {told}"
+    )
+
+
+def test_the_id_of_a_shard_does_not_leave_its_place_in_a_command():
+    hot = shard(3, share=0.9)
+    named = ShardLoad(Shard("$(reboot)", hot.shard.hash_range), hot.load)
+    (advice,) = advise("orders", stream(0.3), [named], on_demand=False)
+    assert advice.command == "penstock streams split orders '$(reboot)' --wait"
+
+
 def test_how_to_see_single_shards_is_said_with_the_command():
-    advice = lacking_metrics("arn:aws:kinesis:eu-west-1:123456789012:stream/orders", SHARD_METRICS)
+    advice = lacking_metrics("orders", SHARD_METRICS)
     assert advice.command.startswith(
         "aws kinesis enable-enhanced-monitoring --stream-name orders --shard-level-metrics IncomingBytes "
     )

@@ -60,6 +60,13 @@ def test_a_stream_and_its_shards_are_asked_for_what_there_is():
     assert "IncomingRecords OutgoingBytes" in advice.command
 
 
+def test_the_commands_have_the_options_of_the_view():
+    service = Service(replace(SUMMARY, shard_metrics=()))
+    reader = StreamReader(service, service, Clock(), ["--profile", "blue"])
+    (advice,) = reader.look("orders", SHARDS, wait_s=DEADLINE_S).advice
+    assert advice.command.endswith(" --profile blue")
+
+
 def test_without_enhanced_monitoring_the_streams_own_figures_are_shown():
     service = Service(replace(SUMMARY, shard_metrics=()), {("IncomingRecords", None): {NOW_MS: 600.0}})
     found = look(service)

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.overview.cells import counted, short_shard, stream_name
+from penstock.cli.overview.cells import counted, short_shard
 from penstock.cli.overview.look import moment_of
 from penstock.core.limits import (
     GET_RECORDS_PER_S_MAX,
@@ -16,9 +16,11 @@ from penstock.core.limits import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from penstock.core.shard import Shard
+
+    _Command = Callable[[str, str], str]
 
 MINUTE_MS: Final = 60_000
 PEAK_MINUTES: Final = 15
@@ -226,44 +228,65 @@ def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[Lo
     )
 
 
-def lacking_metrics(stream: str, lacking: Sequence[str]) -> Advice:
+def lacking_metrics(stream: str, lacking: Sequence[str], connection: Sequence[str] = ()) -> Advice:
     """Return how to learn of single shards what CloudWatch does not have."""
+    named = "--stream-arn" if stream.startswith("arn:") else "--stream-name"
     what = (
         "single shards" if len(lacking) == len(SHARD_METRICS) else f"single shards' {' and '.join(lacking)}"
     )
     return Advice(
         f"CloudWatch has no figures of {what}: enhanced monitoring is off for them. CloudWatch bills each of these metrics by the "
         "shard once it is on",
-        f"aws kinesis enable-enhanced-monitoring --stream-name {shlex.quote(stream_name(stream))} --shard-level-metrics "
-        f"{' '.join(lacking)}",
+        shlex.join(
+            (
+                *("aws", "kinesis", "enable-enhanced-monitoring", named, stream),
+                *("--shard-level-metrics", *lacking, *connection),
+            )
+        ),
     )
 
 
 def advise(
-    stream: str, load: Load | None, shards: Sequence[ShardLoad], *, on_demand: bool | None
+    stream: str,
+    load: Load | None,
+    shards: Sequence[ShardLoad],
+    *,
+    on_demand: bool | None,
+    connection: Sequence[str] = (),
 ) -> list[Advice]:
-    """Return what to do about hot shards; nothing where none is."""
-    name = shlex.quote(stream_name(stream))
+    """Return what to do about hot shards; nothing where none is.
+
+    Args:
+        stream: Name or ARN.
+        load: Of the whole stream.
+        shards: The open ones.
+        on_demand: Whether the service makes them.
+        connection: The options by which the command reaches the same service.
+    """
+
+    def command(action: str, argument: str) -> str:
+        return shlex.join(["penstock", "streams", action, stream, argument, "--wait", *connection])
+
     hot = sorted((each for each in shards if each.load.is_hot), key=_place_of)
     if on_demand:
         return [_about_on_demand(hot)] if hot or (load is not None and load.is_hot) else []
     hottest = None if load is None else load.hottest
     if load is not None and hottest is not None and hottest[0] >= _FULL:
-        return [_about_stream(name, load, *hottest)]
+        return [_about_stream(command, load, *hottest)]
     if load is not None and load.writes_refused and not hot:
         refused = counted(load.writes_refused, "record")
         return [
             Advice(f"{refused} refused, and the stream as a whole has room: a shard was full, or a second")
         ]
-    return [_about_hot(name, each) for each in hot[:_SPLITS_SHOWN_MAX]]
+    return [_about_hot(command, each) for each in hot[:_SPLITS_SHOWN_MAX]]
 
 
-def _about_stream(name: str, load: Load, share: float, quota: Quota) -> Advice:
+def _about_stream(command: _Command, load: Load, share: float, quota: Quota) -> Advice:
     text = f"The stream uses {share:.0%} of its quota of {quota.name}"
     if quota is QUOTAS[3]:  # whoever polls a shard polls its children just as often
         return Advice(f"{text}: let an application read by fan-out, which takes none of them")
     text += f": {counted(load.shard_count, 'shard')} {'is' if load.shard_count == 1 else 'are'} too few"
-    return Advice(text, f"penstock streams scale {name} {2 * load.shard_count} --wait")
+    return Advice(text, command("scale", str(2 * load.shard_count)))
 
 
 def _about_on_demand(hot: Sequence[ShardLoad]) -> Advice:
@@ -274,7 +297,7 @@ def _about_on_demand(hot: Sequence[ShardLoad]) -> Advice:
     )
 
 
-def _about_hot(name: str, each: ShardLoad) -> Advice:
+def _about_hot(command: _Command, each: ShardLoad) -> Advice:
     number, load = short_shard(each.shard.shard_id), each.load
     told = []
     if load.hottest is not None:
@@ -284,7 +307,7 @@ def _about_hot(name: str, each: ShardLoad) -> Advice:
     text = f"Shard {number} {' and '.join(told)}"
     if each.shard.hash_range.end - each.shard.hash_range.start + 1 < _RANGE_SPLIT_MIN:
         return Advice(f"{text}: it has too few hash keys to be split, so spread its partition keys")
-    return Advice(f"{text}: {_way_out(load)}", f"penstock streams split {name} {number} --wait")
+    return Advice(f"{text}: {_way_out(load)}", command("split", number))
 
 
 def _way_out(load: Load) -> str:

@@ -57,12 +57,20 @@ class StreamReader:
         kinesis: Tells the mode, and which metrics CloudWatch has by shard.
         cloudwatch: Knows the figures, and bills each question.
         clock: For the pauses and the minutes.
+        connection: The options by which a command that is advised reaches the same service.
     """
 
-    def __init__(self, kinesis: Kinesis, cloudwatch: CloudWatchQueries, clock: Clock) -> None:
+    def __init__(
+        self,
+        kinesis: Kinesis,
+        cloudwatch: CloudWatchQueries,
+        clock: Clock,
+        connection: Sequence[str] = (),
+    ) -> None:
         self._kinesis = kinesis
         self._cloudwatch = cloudwatch
         self._clock = clock
+        self._connection = tuple(connection)
         self._pool = ThreadPool("penstock-streams", _STREAMS_AT_ONCE)
         self._condition = threading.Condition()
         self._streams: OrderedDict[str, _Kept] = OrderedDict()
@@ -93,7 +101,14 @@ class StreamReader:
 
     def _read(self, kept: _Kept, stream: str, open_shards: Sequence[Shard]) -> None:
         try:
-            look = fetch_stream(self._kinesis, self._cloudwatch, stream, open_shards, self._clock.wall_ms())
+            look = fetch_stream(
+                self._kinesis,
+                self._cloudwatch,
+                stream,
+                open_shards,
+                self._clock.wall_ms(),
+                connection=self._connection,
+            )
         except Exception as error:  # noqa: BLE001 - it is shown, and the next one may be better
             _log.exception("the look at stream %s failed", stream)
             problem = f"{type(error).__name__}: {error}"
@@ -109,6 +124,8 @@ def fetch_stream(
     stream: str,
     open_shards: Sequence[Shard],
     now_ms: int,
+    *,
+    connection: Sequence[str] = (),
 ) -> StreamLook:
     """Look at a stream once: DescribeStreamSummary, and GetMetricData for 500 metrics each. What cannot be read is told.
 
@@ -118,6 +135,7 @@ def fetch_stream(
         stream: Name or ARN.
         open_shards: By hash key.
         now_ms: Milliseconds since the epoch.
+        connection: The options by which a command that is advised reaches the same service.
     """
     problems: list[str] = []
     summary: StreamSummary | None = None
@@ -153,10 +171,10 @@ def fetch_stream(
         ShardLoad(each, load_of(sums, now_ms)) for each, sums in zip(open_shards, of_shards, strict=True)
     )
     load = load_of(of_stream, now_ms, len(open_shards))
-    advice = advise(stream, load, loads, on_demand=look.on_demand)
+    advice = advise(stream, load, loads, on_demand=look.on_demand, connection=connection)
     lacking = [name for name in SHARD_METRICS if name not in asked]
     if lacking and open_shards:
-        advice.append(lacking_metrics(stream, lacking))
+        advice.append(lacking_metrics(stream, lacking, connection))
     return replace(
         look,
         load=load,
