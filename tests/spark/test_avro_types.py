@@ -240,3 +240,97 @@ def test_a_worker_keeps_a_reader_for_each_column():
     registry = MemorySchemaRegistry()
     assert reader_of(registry, None) is reader_of(registry, None)
     assert reader_of(registry, None) is not reader_of(registry, '"int"')
+
+
+def decimal(precision, scale, kind="bytes"):
+    return logical(kind, "decimal", precision=precision, scale=scale)
+
+
+def read_into(column, writer, value):
+    registry = MemorySchemaRegistry()
+    data = SchemaEncoder("r", writer, registry=registry, register=True).encode(value)
+    return ColumnReader(registry, json.dumps(column)).read(data)
+
+
+MILLIS, MICROS = logical("long", "timestamp-millis"), logical("long", "timestamp-micros")
+AT = MOMENT.replace(tzinfo=dt.UTC)
+
+
+@pytest.mark.parametrize(("written", "read"), [(MILLIS, MICROS), (MICROS, MILLIS)])
+@pytest.mark.parametrize(
+    ("wrap", "value", "expected"),
+    [
+        (lambda kind: kind, AT, AT),
+        (lambda kind: ["null", kind], AT, AT),
+        (lambda kind: [kind, "string"], AT, (AT, None)),
+        (lambda kind: {"type": "array", "items": kind}, [AT], [AT]),
+        (lambda kind: {"type": "map", "values": ["null", kind]}, {"x": AT}, {"x": AT}),
+        (lambda kind: {**record(at=kind), "name": "Inner"}, {"at": AT}, (AT,)),
+    ],
+    ids=["plain", "null", "union", "array", "map", "record"],
+)
+def test_a_writers_unit_of_time_becomes_the_columns(written, read, wrap, value, expected):
+    assert read_into(record(a=wrap(read)), record(a=wrap(written)), {"a": value}) == (expected,)
+
+
+def test_a_named_type_keeps_the_writers_unit_wherever_it_is_used():
+    def twice(kind):
+        return record(a={**record(at=kind), "name": "Inner"}, b=["null", "Inner"])
+
+    assert read_into(twice(MICROS), twice(MILLIS), {"a": {"at": AT}, "b": {"at": AT}}) == ((AT,), (AT,))
+
+
+def test_records_of_one_union_have_units_of_their_own():
+    union = [{**record(at=kind), "name": name} for name, kind in (("A", MILLIS), ("B", MICROS))]
+    assert read_into(record(a=union), record(a=union), {"a": ("B", {"at": AT})}) == ((None, (AT,)),)
+
+
+def test_a_writer_that_contains_itself_is_read_into_a_column_that_does_not():
+    writer = record(at=MILLIS, next=["null", "R"])
+    assert read_into(record(at=MICROS), writer, {"at": AT, "next": {"at": AT, "next": None}}) == (AT,)
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value", "message"),
+    [
+        (decimal(9, 2), decimal(9, 3), Decimal("1.25"), "decimal of scale 2, .* decimal of scale 3"),
+        (["null", decimal(9, 2)], ["null", decimal(9, 3)], Decimal("1.25"), "scale 2"),
+        (logical("int", "time-millis"), logical("long", "time-micros"), dt.time(1), "time-millis"),
+        (
+            logical("int", "date"),
+            MILLIS,
+            dt.date(2026, 1, 2),
+            "written as date, and the column has timestamp",
+        ),
+        (logical("long", "local-timestamp-millis"), MILLIS, MOMENT, "local-timestamp-millis"),
+        (logical("long", "timestamp-nanos"), MICROS, 5, "timestamp-nanos"),
+    ],
+)
+def test_a_writers_value_that_means_something_else_is_a_mismatch(written, read, value, message):
+    with pytest.raises(SchemaMismatch, match=f"field a was .*{message}"):
+        read_into(record(a=read), record(a=written), {"a": value})
+
+
+@pytest.mark.parametrize(
+    ("written", "read", "value", "expected"),
+    [
+        ("long", MILLIS, 1000, dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)),
+        (MILLIS, "long", dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC), 1000),
+        (decimal(5, 2), decimal(9, 2), Decimal("1.25"), Decimal("1.25")),
+        (logical("string", "uuid"), "string", "0" * 32, "0" * 32),
+    ],
+)
+def test_a_schema_without_a_meaning_takes_that_of_the_other(written, read, value, expected):
+    assert read_into(record(a=read), record(a=written), {"a": value}) == (expected,)
+
+
+@pytest.mark.parametrize("kind", ["int", ["null", "int"], {"type": "array", "items": "int"}])
+def test_an_int_of_more_than_32_bits_is_a_mismatch(kind):
+    registry = MemorySchemaRegistry()
+    version_id = registry.add("r", record(a=kind))
+    before, after = (b"" if kind == "int" else b"\x02"), (b"\x00" if isinstance(kind, dict) else b"")
+    payload = before + b"\x80\x80\x80\x80\x80\x40" + after  # 2**40 in zigzag
+    with pytest.raises(SchemaMismatch, match=r"field a.*: 1099511627776 is no int"):
+        ColumnReader(registry, json.dumps(record(a=kind))).read(
+            add_header(version_id.bytes, payload, compress=False)
+        )

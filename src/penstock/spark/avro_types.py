@@ -60,7 +60,12 @@ def spark_avro(schema: Any) -> SparkAvro:
     Raises:
         UnsupportedSchema: Spark has no such type; the message has the path of the field.
     """
-    return _of(expand_schema(schema), "")
+    return spark_avro_of_expanded(expand_schema(schema))
+
+
+def spark_avro_of_expanded(schema: Any) -> SparkAvro:
+    """Return what `spark_avro` does, of a schema that has each definition in the place of its name."""
+    return _of(schema, "")
 
 
 def _of(schema: Any, path: str) -> SparkAvro:
@@ -98,6 +103,8 @@ def _of_primitive(kind: str, path: str) -> SparkAvro:
     if kind not in _PRIMITIVE:
         why = "Spark has no type for null alone" if kind == "null" else f"{kind} contains itself"
         raise UnsupportedSchema(f"{_at(path)} cannot be a column of Spark: {why}")
+    if kind in _BITS:
+        return SparkAvro(_PRIMITIVE[kind], False, _integer(kind, path))
     return SparkAvro(_PRIMITIVE[kind], False, _bytes if kind in ("bytes", "fixed") else _same)
 
 
@@ -131,7 +138,7 @@ def _of_union(branches: list[Any], path: str) -> SparkAvro:
     if not others:
         return _of("null", path)
     if kinds == {"int", "long"} and not any(map(_logical, others)):
-        member = SparkAvro(t.LongType(), False, _same)
+        member = _of_primitive("long", path)
     elif kinds == {"float", "double"}:
         member = SparkAvro(t.DoubleType(), False, _same)
     elif len(others) == 1:
@@ -250,6 +257,18 @@ def _decimal(precision: int, scale: int, path: str) -> Convert:
     return convert
 
 
+def _integer(kind: str, path: str) -> Convert:
+    end = 1 << _BITS[kind] - 1
+
+    def convert(value: int) -> int:
+        # Avro writes int and long alike, so a careless writer's int may have more than 32 bits.
+        if not -end <= value < end:
+            raise SchemaMismatch(f"{_at(path)}: {value} is no {kind}")
+        return value
+
+    return convert
+
+
 def _bytes(value: bytes | str) -> bytes:
     # The default of a field of bytes is a text in the schema, of which each character is a byte.
     return value.encode("iso-8859-1") if isinstance(value, str) else value
@@ -274,6 +293,7 @@ _PRIMITIVE: Final[Mapping[str, t.DataType]] = {
     "string": t.StringType(),
     "enum": t.StringType(),
 }
+_BITS: Final[Mapping[str, int]] = {"int": 32, "long": 64}
 _PYTHON: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,

@@ -128,14 +128,12 @@ class ColumnReader:
 
     def __init__(self, registry: SchemaRegistry, definition: str | None) -> None:
         self._registry: Final = registry
+        self._column: Final = None if definition is None else json.loads(definition)
         self._reader_schema: Any = None
-        self._convert: Callable[[Any], Any] | None = None
         if definition is not None:
-            from penstock.spark.avro_types import spark_avro, without_logical_types
+            from penstock.spark.avro_types import without_logical_types
 
-            schema = json.loads(definition)
-            self._convert = spark_avro(schema).convert
-            self._reader_schema = parse_avro(without_logical_types(schema), "the schema of the column")
+            self._reader_schema = parse_avro(without_logical_types(self._column), "the schema of the column")
         self._versions: Final = VersionCache(
             self._fetch,
             count_max=_VERSIONS_MAX,
@@ -152,24 +150,26 @@ class ColumnReader:
             Throttled, Unavailable, AccessDenied: The registry cannot be asked; this says nothing of the record.
         """
         version_id, payload = split_header(bytes(data), PAYLOAD_BYTES_MAX)
-        codec = self._versions.get(version_id)
-        if codec is None or self._convert is None:
-            return _text(payload)
-        return self._convert(codec.decode(payload))
+        return self._versions.get(version_id)(payload)
 
-    def _fetch(self, version_id: bytes) -> AvroCodec | None:
+    def _fetch(self, version_id: bytes) -> Callable[[bytes], Any]:
         version = fetch_version(self._registry, UUID(bytes=version_id))
         what = f"version {version.version_id} of schema {version.schema_name}"
-        expected = DataFormat.JSON if self._convert is None else DataFormat.AVRO
+        expected = DataFormat.JSON if self._column is None else DataFormat.AVRO
         if version.data_format is not expected:
             other = "from_glue_avro" if expected is DataFormat.JSON else "from_glue_json"
             raise SchemaMismatch(f"{what} is {version.data_format.value}: {other} reads such records")
         if expected is DataFormat.JSON:
-            return None
-        from penstock.spark.avro_types import without_logical_types
+            return _text
+        from penstock.spark.avro_types import spark_avro_of_expanded, without_logical_types
+        from penstock.spark.written_units import column_as_written
 
-        schema = parse_avro(without_logical_types(load_avro(version.definition)), what)
-        return AvroCodec(schema, what, reader_schema=self._reader_schema, names_branches=True)
+        parse_avro(version.definition, what)
+        definition = load_avro(version.definition)
+        schema = parse_avro(without_logical_types(definition), what)
+        codec = AvroCodec(schema, what, reader_schema=self._reader_schema, names_branches=True)
+        convert = spark_avro_of_expanded(column_as_written(self._column, definition, what)).convert
+        return lambda payload: convert(codec.decode(payload))
 
 
 @functools.lru_cache(maxsize=16)

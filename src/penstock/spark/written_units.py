@@ -1,0 +1,133 @@
+"""What the logical types of a writer's schema mean for a column that has others.
+
+Values are read without logical types. A timestamp in milliseconds that a column takes for microseconds would be another
+moment, and a decimal of another scale another sum: the column's schema takes over the writer's unit, or refuses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
+
+from fastavro.schema import expand_schema, parse_schema
+
+from penstock.errors import SchemaMismatch
+
+_CONVERTED: Final = {
+    f"{kind}-{unit}" for kind in ("timestamp", "local-timestamp") for unit in ("millis", "micros")
+}
+_BASES: Final[Mapping[str, str]] = {
+    "date": "int",
+    "time-millis": "int",
+    "time-micros": "long",
+    **{
+        f"{kind}-{unit}": "long"
+        for kind in ("timestamp", "local-timestamp")
+        for unit in ("millis", "micros", "nanos")
+    },
+}
+_READABLE: Final[Mapping[str, tuple[str, ...]]] = {
+    "long": ("int", "long"),
+    "float": ("int", "long", "float"),
+    "double": ("int", "long", "float", "double"),
+    "string": ("string", "bytes"),
+    "bytes": ("string", "bytes"),
+}
+"""Types that a writer's value may have for a reader's type, where there are more than the type itself."""
+
+
+class _Meaning(NamedTuple):
+    logical: str
+    scale: int = 0
+
+    def __str__(self) -> str:
+        return f"decimal of scale {self.scale}" if self.logical == "decimal" else self.logical
+
+
+def column_as_written(column: Any, writer: Any, what: str) -> Any:
+    """Return the schema of a column, expanded, with the units in which a writer's values come.
+
+    Args:
+        column: Schema of the column as JSON values; it does not contain itself.
+        writer: Schema of the writer as JSON values.
+        what: Whose values they are, for the message.
+
+    Raises:
+        SchemaMismatch: A value of the writer means something else than the column says; the message has the field.
+    """
+    named: dict[str, Any] = {}
+    written = parse_schema(writer, named)
+    return _Match(named, what).of(expand_schema(column), [written], "")
+
+
+class _Match:
+    def __init__(self, named: Mapping[str, Any], what: str) -> None:
+        self._named: Final = named
+        self._what: Final = what
+
+    def of(self, column: Any, writers: list[Any], path: str) -> Any:
+        """Return a part of the column's schema, with the units of the writer's schemas that are read into it."""
+        if isinstance(column, list):
+            return [self.of(branch, writers, path) for branch in column]
+        if isinstance(column, str):
+            return column
+        kind = column["type"]
+        found = [each for each in self._branches(writers) if _kind(each) in _READABLE.get(kind, (kind,))]
+        if "name" in column:
+            names = {_short(each) for each in (column["name"], *column.get("aliases", ()))}
+            found = [each for each in found if _short(each["name"]) in names]
+        if kind == "record":
+            return {**column, "fields": [self._field(field, found, path) for field in column["fields"]]}
+        for inner in ("items", "values"):
+            if inner in column:
+                return {**column, inner: self.of(column[inner], [each[inner] for each in found], path)}
+        return self._leaf(column, found, path)
+
+    def _field(self, field: Mapping[str, Any], records: list[Any], path: str) -> Any:
+        names = {field["name"], *field.get("aliases", ())}
+        written = [each["type"] for record in records for each in record["fields"] if each["name"] in names]
+        return {**field, "type": self.of(field["type"], written, f"{path}.{field['name']}")}
+
+    def _leaf(self, column: Mapping[str, Any], writers: list[Any], path: str) -> Any:
+        expected = _meaning(column)
+        written = {meaning for each in writers if (meaning := _meaning(each)) is not None}
+        if expected is None or written <= {expected}:
+            return column
+        other = min(written - {expected})
+        if (
+            len(written) == 1
+            and {expected.logical, other.logical} <= _CONVERTED
+            and _is_same(expected, other)
+        ):
+            return {**column, "logicalType": other.logical}
+        raise SchemaMismatch(
+            f"{self._what} cannot be read: field {path.removeprefix('.')} was written as {other}, and the column has "
+            f"{expected}"
+        )
+
+    def _branches(self, schemas: list[Any]) -> list[Any]:
+        found: list[Any] = []
+        for schema in schemas:
+            each = self._named.get(schema, schema) if isinstance(schema, str) else schema
+            found += self._branches(each) if isinstance(each, list) else [each]
+        return found
+
+
+def _is_same(first: _Meaning, second: _Meaning) -> bool:
+    return first.logical.rpartition("-")[0] == second.logical.rpartition("-")[0]
+
+
+def _short(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _kind(schema: Any) -> Any:
+    return schema if isinstance(schema, str) else schema["type"]
+
+
+def _meaning(schema: Any) -> _Meaning | None:
+    """Return what the values of a schema mean; None where it says nothing beyond its type."""
+    logical = "" if isinstance(schema, str) else schema.get("logicalType", "")
+    if logical == "decimal" and schema["type"] in ("bytes", "fixed"):
+        return _Meaning(logical, schema.get("scale", 0))
+    return _Meaning(logical) if _BASES.get(str(logical)) == _kind(schema) else None
