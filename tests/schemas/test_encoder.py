@@ -1,5 +1,6 @@
 """What an encoder writes, and how it finds the id of its schema's version, or registers it."""
 
+import datetime as dt
 import threading
 from dataclasses import dataclass
 
@@ -154,6 +155,60 @@ def test_a_value_that_does_not_fit_is_named_before_the_registry_is_asked(registr
     with pytest.raises(SchemaMismatch, match=message):
         SchemaEncoder("orders", ORDER, registry=registry).encode(value)
     assert registry.calls == []
+
+
+def of_field(kind):
+    return {"type": "record", "name": "R", "fields": [{"name": "a", "type": kind}]}
+
+
+INNER = {**of_field("int"), "name": "Inner"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "message"),
+    [
+        ("int", 2**31, "a: 2147483648 is no int"),
+        ("int", -(2**31) - 1, "is no int"),
+        ("int", 1.5, "a: 1.5 is no int"),
+        ("int", True, "a: True is no int"),
+        ("long", 2**63, "is no long"),
+        ("long", 1.0, "a: 1.0 is no long"),
+        ({"type": "int", "logicalType": "date"}, 2**31, "is no int"),
+        ("boolean", "yes", "a: 'yes' is no boolean"),
+        ("double", True, "a: True is no double"),
+        ("float", 1e300, "float too large"),
+        (["null", "float"], -1e300, "float too large"),
+        ({"type": "array", "items": "int"}, [1, 2**40], r"a\[\]: 1099511627776 is no int"),
+        ({"type": "map", "values": "int"}, {"x": 2**40}, r"a\{\}: 1099511627776 is no int"),
+        (INNER, {"a": 2**40}, "a.a: 1099511627776 is no int"),
+        (["null", "int"], 2**40, "a"),
+        (["null", "int"], ("int", 2**40), "a: 1099511627776 is no int"),
+        ([INNER, "string"], ("Inner", {"a": 2**40}), "a.a: 1099511627776 is no int"),
+    ],
+)
+def test_a_number_that_avro_would_change_is_named_and_not_written(registry, kind, value, message):
+    encoder = SchemaEncoder("r", of_field(kind), registry=registry, register=True)
+    with pytest.raises(SchemaMismatch, match=f"does not fit schema r: .*{message}"):
+        encoder.encode({"a": value})
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("int", -(2**31)),
+        ("long", 2**63 - 1),
+        ("float", 7),
+        ("float", float("inf")),
+        ("double", 1e300),
+        ({"type": "array", "items": "double"}, [float("-inf"), 1e300]),
+        ([{"type": "enum", "name": "Letter", "symbols": ["A"]}, "string"], ("Letter", "A")),
+        ({"type": "int", "logicalType": "date"}, dt.date(2026, 1, 2)),
+    ],
+)
+def test_a_value_that_fits_is_written_as_it_is(registry, kind, value):
+    data = SchemaEncoder("r", of_field(kind), registry=registry, register=True).encode({"a": value})
+    plain = value[1] if isinstance(value, tuple) else value
+    assert SchemaDecoder(registry=registry).decode(data).data == {"a": plain}
 
 
 def test_json_is_checked_as_it_is_written(registry):

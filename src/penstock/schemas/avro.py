@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Mapping, Sequence
+import math
+import struct
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import fastavro
 from fastavro._read_py import schemaless_reader as read_in_python
+from fastavro._write_py import schemaless_writer as write_in_python
 from fastavro.schema import SchemaParseException, UnknownType
 
 from penstock.errors import SchemaMismatch, UnsupportedSchema
+from penstock.schemas.avro_check import Check, check_of
 
+_FLOAT_INFINITIES: Final = (struct.pack("<f", math.inf), struct.pack("<f", -math.inf))
 NESTING_MAX: Final = 100
 """How deep a value of a schema that contains itself may be nested when it is written."""
 
@@ -28,9 +33,11 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -
         UnsupportedSchema: It is not an Avro schema.
     """
     try:
-        return fastavro.parse_schema(load_avro(definition))
+        schema = fastavro.parse_schema(load_avro(definition))
+        contains_itself(schema)  # too deep for this, a schema is too deep for all else
     except (SchemaParseException, UnknownType, ValueError, TypeError, KeyError, RecursionError) as error:
         raise UnsupportedSchema(f"{what} is not an Avro schema: {type(error).__name__}: {error}") from error
+    return schema
 
 
 def load_avro(definition: str | Mapping[str, Any] | Sequence[Any]) -> Any:
@@ -76,6 +83,7 @@ class AvroCodec:
         self._reader_schema: Final = reader_schema
         self._names_branches: Final = names_branches
         self._is_bounded: Final = not (contains_itself(schema) or contains_itself(reader_schema or "null"))
+        self._check: Check | None = None  # made by the first value that is written
         # The compiled reader overflows the C stack on a deep datum and ends the process; this one raises RecursionError.
         self._read: Final = fastavro.schemaless_reader if self._is_bounded else read_in_python
 
@@ -111,13 +119,22 @@ class AvroCodec:
             raise SchemaMismatch(
                 f"the value does not fit {self._what}: it is nested more than {NESTING_MAX} levels deep"
             )
-        target = io.BytesIO()
         try:
-            fastavro.schemaless_writer(target, self._schema, value, strict_allow_default=True)
+            self._check = self._check or check_of(self._schema)
+            self._check(value)
+            payload = self._write(fastavro.schemaless_writer, value)
+            if any(infinity in payload for infinity in _FLOAT_INFINITIES):
+                # The compiled writer makes infinity of a float that is too large; this one raises OverflowError.
+                payload = self._write(write_in_python, value)
         except Exception as error:
             raise SchemaMismatch(
                 f"the value does not fit {self._what}: {type(error).__name__}: {error}"
             ) from error
+        return payload
+
+    def _write(self, write: Callable[..., None], value: Any) -> bytes:
+        target = io.BytesIO()
+        write(target, self._schema, value, strict_allow_default=True)
         return target.getvalue()
 
 
