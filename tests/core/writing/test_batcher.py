@@ -172,6 +172,22 @@ def test_with_aggregates_one_goes_into_each_shard_at_a_time():
     assert batcher.plan_step(0.0) == WaitUntil(None, "every shard is in flight, paused or lingering")
 
 
+def test_aggregates_of_a_shard_share_a_request_as_far_as_they_share_no_key():
+    batcher = make(aggregates=True, aggregate_bytes_max=150)
+    for number, key in enumerate("bcdebf"):
+        batcher.add(b"%d" % number + b"." * 60, key, None, 0.0, number)
+    request = batcher.plan_step(0.0, flushes=True)
+    assert [[each[:1] for each in entry] for entry in sent(request)] == [[b"f", b"0"], [b"1"], [b"2"], [b"3"]]
+    answers = [
+        PutAnswer(error_code="ProvisionedThroughputExceededException"),
+        *[PutAnswer(sequence_number="1", shard_id=ONE[0].shard_id)] * 3,
+    ]
+    batcher.on_answers(request, answers, 0.0, 0.0)
+    repeated = batcher.plan_step(60.0, flushes=True)
+    # What was refused goes first. The later record of its key waits, and so does what is behind that.
+    assert [[each[:1] for each in entry] for entry in sent(repeated)] == [[b"f", b"0"]]
+
+
 def test_an_aggregate_that_lands_in_a_child_is_sent_again_whole_when_one_record_lies_outside():
     batcher = make(aggregates=True)
     batcher.add(b"low", "k", LOW, 0.0)

@@ -7,6 +7,7 @@ moves them between queues without taking any aggregate apart.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from penstock.core.aggregation import OUTER_KEY, AggregateBuilder
@@ -186,12 +187,19 @@ def pack_one(record: PendingRecord, shard_id: str | None) -> PackedEntry:
 
 
 def take_aggregate(
-    waiting: deque[PendingRecord], shard_id: str, aggregate_bytes_max: int, aggregate_count_max: int
-) -> PackedEntry:
-    """Take as many records from the front as fit into one aggregate: at least one, in order.
+    waiting: deque[PendingRecord],
+    shard_id: str,
+    aggregate_bytes_max: int,
+    aggregate_count_max: int,
+    without_keys: AbstractSet[str] = frozenset(),
+) -> PackedEntry | None:
+    """Take as many records from the front as fit into one aggregate, in order, up to the first one with a key left out.
 
-    A record that is larger than an aggregate may be, or that must be sent alone, becomes a plain entry.
+    A record that is larger than an aggregate may be, or that must be sent alone, becomes a plain entry. None when the first
+    record has a key left out.
     """
+    if waiting[0].partition_key in without_keys:
+        return None
     first = waiting.popleft()
     if first.is_solo or not waiting or waiting[0].is_solo:
         return pack_one(first, shard_id)
@@ -203,6 +211,7 @@ def take_aggregate(
         record = waiting[0]
         if (
             record.is_solo
+            or record.partition_key in without_keys
             or builder.size_with(record.data, record.partition_key, record.explicit_hash_key)
             > aggregate_bytes_max
         ):

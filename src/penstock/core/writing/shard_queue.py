@@ -168,19 +168,23 @@ class ShardQueue:
                 break
             entry.attempt_count += 1
             taken.append(entry)
-            taken_keys.add(entry.partition_key)
+            if self._keeps_key_order:
+                taken_keys.update([record.partition_key for record in entry.records])
             cost_s += entry.cost_s
             size_bytes += entry.size_bytes
             self.count -= len(entry.records)
             self.size_bytes -= entry.records_bytes
-            if self.aggregates and (self._keeps_key_order or not (self.is_full or self._returned)):
+            if self.aggregates and not (self.is_full or self._returned):
                 break
         assert self.count >= 0
         assert self.size_bytes >= 0
         return taken
 
     def _next(self, taken_keys: set[str]) -> PackedEntry | None:
+        """Take the next entry that shares no key with those of the request, where order matters."""
         if self._returned:
+            if any(record.partition_key in taken_keys for record in self._returned[0].records):
+                return None
             return self._returned.popleft()
         if self._keeps_key_order and not self.aggregates:
             return self._next_of_ready(taken_keys)
@@ -188,7 +192,7 @@ class ShardQueue:
             return None
         if self.aggregates:
             return take_aggregate(
-                self._queue, self.shard_id, self._aggregate_bytes_max, self._aggregate_count_max
+                self._queue, self.shard_id, self._aggregate_bytes_max, self._aggregate_count_max, taken_keys
             )
         return pack_one(self._queue.popleft(), self.shard_id)
 
