@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from program import Figures, Meter, run
-from spark_session import kinesis, running, session, wait_until
+from spark_session import kinesis, run_a_stream, running, session, wait_until
 
 
 def figures_of(meter: Meter, data_bytes: int, quota_bytes_per_s: float = 0.0) -> Figures:
@@ -46,6 +46,8 @@ def penstock(
     # A server without quotas is read without the pace that they ask for, as the others read it.
     pace = {} if quota_bytes_per_s else {"fetchInterval": "0s"}
     with session() as spark:
+        if quota_bytes_per_s:
+            run_a_stream(spark)
         meter = Meter()
         count_query(kinesis(spark, stream, f"{stream}-{turn}", **pace), record_count)
         return figures_of(meter, data_bytes, quota_bytes_per_s)

@@ -52,6 +52,14 @@ def running(frame: Any, action: Callable[[Any, int], None]) -> Iterator[Any]:
             query.stop()
 
 
+def run_a_stream(spark: Any) -> None:
+    """Run a stream of Spark's own, so that the JVM has loaded what streams need."""
+    frame = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    counts: list[int] = []
+    with running(frame, lambda batch, _: counts.append(batch.count())) as query:
+        wait_until(query, lambda: len(counts) > 1, "a stream of Spark's own")
+
+
 def wait_until(query: Any, is_done: Callable[[], bool], what: str) -> None:
     """Wait for a condition while a query runs; fail with the query, or at the deadline."""
     end_s = time.monotonic() + DEADLINE_S
