@@ -295,7 +295,7 @@ class Planner:
         check_stream(options.stream, summary, known)
         self._stream = StreamIdentity(summary.arn, summary.created_ms)
         self._retention_ms = summary.retention_ms
-        has_made_table = self._table.ensure_exists()
+        self._table.ensure_exists()
         worker = self._worker_id(known)
         refuse_hidden_sharing(self._table, worker, options, self._clock)
         rows = scan_leases(self._table)
@@ -312,7 +312,7 @@ class Planner:
         query_worker = QueryWorker(
             worker,
             replace(
-                coordinator_options(options, is_new=not known.shards, has_made_table=has_made_table),
+                coordinator_options(options, is_new=not known.shards),
                 stream=self._stream,
                 kcl3=self._kcl3 is not None,
             ),

@@ -233,14 +233,13 @@ class _WatchedLoop(LeaseLoop):
         self.after_turn(is_at_rest=self._coordinator.is_at_rest)
 
 
-def coordinator_options(options: SourceOptions, *, is_new: bool, has_made_table: bool) -> CoordinatorOptions:
+def coordinator_options(options: SourceOptions, *, is_new: bool) -> CoordinatorOptions:
     """Return how a query coordinates: as a plain consumer does, with what only Spark knows.
 
     Args:
         options: The query's.
         is_new: It has never read anything. One that has starts what it does not know yet at its beginning, also where
             the whole lease table is gone.
-        has_made_table: This driver has made the lease table.
     """
     return CoordinatorOptions(
         lease_duration_s=options.lease_duration_s,
@@ -249,9 +248,9 @@ def coordinator_options(options: SourceOptions, *, is_new: bool, has_made_table:
         leases_to_acquire=options.leases_to_acquire,
         keeps_claims=True,
         start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
-        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough. Of those
-        # that start together one has made the table, and it need not wait for the others: they find its leases.
-        cold_start_jitter_s=0.0 if has_made_table else min(1.0, options.lease_duration_s / 10),
+        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough. Who has made
+        # the table waits as well: it may have been deleted under workers that live, and they bring their leases back.
+        cold_start_jitter_s=min(1.0, options.lease_duration_s / 10),
         shutdown_timeout_s=STOP_S / 2,
         # A batch may last for hours, and a query that stands still shows in Spark itself.
         stall_after_s=86_400.0,
