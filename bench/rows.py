@@ -205,7 +205,7 @@ def _idle(shards: int, limit_s: float) -> Row:
         budget_s=25,
         text="The driver asks every idle shard at most once a second (`probeInterval`), because all who poll a shard share five reads "
         "a second: half a second of waiting is built in, and the rest is a batch. A shorter interval makes the wait shorter. Only "
-        "shards with news have a task, and a batch waits for other shards' answers a fifth of a second at most. A probe costs 0.7 ms "
+        "shards with news have a task, and a batch on more than 64 shards waits a fifth of a second for other answers. A probe costs 0.7 ms "
         "of CPU time, of which botocore's signature and urllib3 are 0.55; the embedded server takes as much again on the same cores. "
         "So a round over 1,000 shards lasts a second and more, and a record waits for half of it: the bound beside it is boto3's "
         "round, which asks one shard after the other.",

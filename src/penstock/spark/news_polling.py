@@ -36,6 +36,7 @@ _BACKOFF: Final = Backoff(0.1, 5.0)
 _DEADLINE_S: Final = 60.0
 _WAIT_MAX_S: Final = 1.0  # for answers, before what has come is used
 _WAIT_WITH_NEWS_S: Final = 0.2  # a batch need not wait for a thousand shards of which ten have news
+_MANY_SHARDS: Final = 64  # fewer have answered by then, and make one batch instead of two
 _NAMED_MAX: Final = 5
 _FOR_A_TASK: Final = (FailureMeaning.UNKNOWN_SHARD, FailureMeaning.POSITION_REFUSED)
 _WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED)
@@ -114,8 +115,8 @@ class NewsPoller:
     ) -> None:
         """Probe every shard that is not known to have news and whose time has come.
 
-        Returns when all have answered; or after a fifth of a second when any shard has news, or after an interval (a second at
-        most): an answer that takes longer counts at the next call.
+        Returns when all have answered; or after a fifth of a second when more than 64 were asked and any shard has news; or
+        after an interval (a second at most): an answer that takes longer counts at the next call.
 
         Args:
             states: What is known of each shard.
@@ -200,7 +201,7 @@ class NewsPoller:
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
         began_s = self._clock.monotonic_s()
         give_up_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
-        if any(state.has_news for state in current.values()):
+        if len(awaited) > _MANY_SHARDS and any(state.has_news for state in current.values()):
             give_up_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
         while True:
             left_s = give_up_s - self._clock.monotonic_s() if awaited & self._asked.keys() else 0.0
@@ -210,7 +211,7 @@ class NewsPoller:
             self._asked.pop(answer.shard_id, None)
             self._begun.pop(answer.shard_id, None)
             self._judge(answer, current)
-            if answer.state.has_news:
+            if answer.state.has_news and len(awaited) > _MANY_SHARDS:
                 give_up_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
         for key in self._asked.keys() & current.keys():
             current[key].due_s = self._clock.monotonic_s() + self._interval_s
