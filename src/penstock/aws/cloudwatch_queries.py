@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
@@ -16,12 +18,36 @@ QUERIES_PER_CALL_MAX: Final = 500
 """Metrics in one call of GetMetricData (API reference)."""
 _CALLS_AT_ONCE: Final = 4
 _PERIOD_S: Final = 60
+_COMPLETE: Final = "Complete"
+_FAILED: Final = ("InternalError", "Forbidden")
+"""A query of this status has no figures, which does not mean that there were none."""
 
 
 Query = tuple[str, str | None]
 """A metric of the namespace AWS/Kinesis; and the shard's id, or None for the stream itself."""
 Sums = Mapping[int, float]
 """By the minutes that have one: the beginning, in milliseconds since the epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryAnswer:
+    """What CloudWatch has answered.
+
+    Args:
+        sums: In the order of the queries; None for one that failed, of which nothing is known.
+        problems: What was not answered, or not whole, a sentence each.
+    """
+
+    sums: Sequence[Sums | None]
+    problems: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one call has answered: the sums and the status of each query in their order, and the messages."""
+
+    results: list[tuple[dict[int, float], str]]
+    messages: list[str]
 
 
 class CloudWatchQueries:
@@ -34,7 +60,7 @@ class CloudWatchQueries:
     def __init__(self, options: AwsOptions) -> None:
         self._options = options
 
-    def fetch(self, stream: str, queries: Sequence[Query], began_ms: int, ended_ms: int) -> list[Sums]:
+    def fetch(self, stream: str, queries: Sequence[Query], began_ms: int, ended_ms: int) -> QueryAnswer:
         """Fetch the sums of some minutes.
 
         Args:
@@ -42,9 +68,6 @@ class CloudWatchQueries:
             queries: Any number, 500 of them to a call.
             began_ms: A moment of the first minute.
             ended_ms: A moment of the last one.
-
-        Returns:
-            In the order of the queries.
 
         Raises:
             ServiceError: A call failed.
@@ -56,13 +79,23 @@ class CloudWatchQueries:
         found = map_on_daemons(
             "penstock-queries", _CALLS_AT_ONCE, lambda part: self._fetch_part(stream, part, span), parts
         )
-        return [sums for part in found for sums in part]
+        statuses = Counter(status for part in found for _, status in part.results if status != _COMPLETE)
+        problems = [message for part in found for message in part.messages]
+        if statuses:
+            told = ", ".join(f"{status} for {count}" for status, count in sorted(statuses.items()))
+            problems.append(
+                f"CloudWatch did not answer all of {len(queries)} queries whole: {told}; what it left out is unknown"
+            )
+        return QueryAnswer(
+            [None if status in _FAILED else sums for part in found for sums, status in part.results],
+            tuple(dict.fromkeys(problems)),
+        )
 
-    def _fetch_part(
-        self, stream: str, queries: Sequence[Query], span: tuple[datetime, datetime]
-    ) -> list[dict[int, float]]:
+    def _fetch_part(self, stream: str, queries: Sequence[Query], span: tuple[datetime, datetime]) -> _Part:
         asked = {f"q{number}": query for number, query in enumerate(queries)}
         sums: dict[str, dict[int, float]] = {name: {} for name in asked}
+        statuses = dict.fromkeys(asked, _COMPLETE)
+        messages: list[str] = []
         pages = pages_of(
             partial(self._send, stream),
             "NextToken",
@@ -72,16 +105,24 @@ class CloudWatchQueries:
             EndTime=span[1],
         )
         for page in pages:
+            messages += [_sentence_of(message) for message in page.get("Messages", ())]
             for result in page["MetricDataResults"]:
+                # PartialData on one page only says that a later one has more.
+                statuses[result["Id"]] = result.get("StatusCode", _COMPLETE)
+                messages += [_sentence_of(message) for message in result.get("Messages", ())]
                 for at, value in zip(result["Timestamps"], result["Values"], strict=True):
                     sums[result["Id"]][round(at.timestamp() * 1000)] = value
-        return list(sums.values())
+        return _Part([(sums[name], statuses[name]) for name in asked], messages)
 
     def _send(self, stream: str, **arguments: Any) -> Any:
         client = client_for("cloudwatch", self._options)
         return call(
             lambda: client.get_metric_data(**arguments), "GetMetricData", f"stream {stream}", self._options
         )
+
+
+def _sentence_of(message: Mapping[str, str]) -> str:
+    return f"CloudWatch: {message.get('Code', 'no code')}: {message.get('Value', 'no message')}"
 
 
 def _document_of(name: str, stream: str, query: Query) -> dict[str, Any]:

@@ -7,6 +7,7 @@ import pytest
 
 pytest.importorskip("httptools")
 
+from penstock.aws.cloudwatch_queries import QueryAnswer
 from penstock.cli.overview.stream_load import SHARD_METRICS, STREAM_METRICS
 from penstock.cli.overview.stream_reader import READ_EVERY_S, StreamReader, fetch_stream
 from penstock.core.hash_key import HashRange
@@ -24,6 +25,8 @@ NOW_MS = 60_000 * 1000
 class Service:
     """A stream's summary and sums, or errors in their place."""
 
+    problems = ()
+
     def __init__(self, summary=SUMMARY, sums=None):
         self.summary, self.sums, self.asked = summary, sums, []
 
@@ -37,7 +40,7 @@ class Service:
         if isinstance(self.sums, Exception):
             raise self.sums
         sums = self.sums or {}
-        return [sums.get(query, {}) for query in queries]
+        return QueryAnswer([sums.get(query, {}) for query in queries], self.problems)
 
 
 def look(service, shards=SHARDS):
@@ -84,6 +87,18 @@ def test_what_cloudwatch_may_not_tell_is_said_beside_the_rest():
     )
     assert [each.shard for each in found.shards] == list(SHARDS)
     assert (found.on_demand, found.load) == (False, None)
+
+
+def test_what_cloudwatch_failed_to_answer_is_unknown_and_told():
+    service = Service(
+        sums={("IncomingBytes", None): None, ("IncomingBytes", SHARDS[0].shard_id): None},
+    )
+    service.problems = ("CloudWatch did not answer",)
+    found = look(service)
+    assert found.problems[0] == "CloudWatch did not answer"
+    assert found.problems.count("CloudWatch did not answer") == 1
+    assert "written bytes" not in found.load.per_s
+    assert [each.load.per_s.get("written bytes") for each in found.shards] == [None, 0.0]
 
 
 def test_without_the_summary_only_metrics_that_have_something_are_taken_for_known():
@@ -190,5 +205,7 @@ def test_the_figures_are_those_that_the_server_has():
         assert found.load.per_s["written bytes"] == 30 / 60
         assert [each.load.per_s["written records"] for each in found.shards] == [1 / 60, 2 / 60]
         many = [("IncomingRecords", f"shard-{n}") for n in range(600)] + [("IncomingRecords", None)]
-        sums = cloudwatch.fetch("orders", many, found.taken_ms - 600_000, found.taken_ms)
+        answer = cloudwatch.fetch("orders", many, found.taken_ms - 600_000, found.taken_ms)
+        sums = answer.sums
+        assert answer.problems == ()
         assert (len(sums), sums[0], sum(sums[-1].values())) == (601, {}, 3.0)

@@ -153,16 +153,17 @@ def fetch_stream(
     asked = [name for name in SHARD_METRICS if summary is None or name in summary.shard_metrics]
     look = StreamLook(stream, now_ms, None if summary is None else summary.on_demand)
     try:
-        of_stream, of_shards = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
+        of_stream, of_shards, left_out = _fetch_sums(cloudwatch, stream, open_shards, asked, now_ms)
     except ServiceError as error:
         way_out = ": allow cloudwatch:GetMetricData" if isinstance(error, AccessDenied) else ""
         problems.append(f"CloudWatch tells no figures{way_out} ({error})")
         loads = tuple(ShardLoad(each, Load({})) for each in open_shards)
         return replace(look, shards=loads, problems=tuple(problems))
+    problems += left_out
     if summary is None:  # which metrics there are is only seen from those that have something
-        known = [name for name in asked if any(sums[name] for sums in of_shards)]
-        of_shards = [{name: sums[name] for name in known} for sums in of_shards]
-    if not any(of_stream.values()):
+        known = {name for name in asked if any(sums.get(name) for sums in of_shards)}
+        of_shards = [{name: sums[name] for name in sums if name in known} for sums in of_shards]
+    if of_stream and not any(of_stream.values()):
         problems.append(
             "CloudWatch has no figures of the last hour: nothing was written or read, or they are still on their way, which takes "
             "some minutes"
@@ -191,14 +192,23 @@ def _fetch_sums(
     shards: Sequence[Shard],
     shard_metrics: Sequence[str],
     now_ms: int,
-) -> tuple[dict[str, Sums], list[dict[str, Sums]]]:
-    """Return the sums of the stream by metric, of the last hour, and those of its shards, of the last quarter of it."""
+) -> tuple[dict[str, Sums], list[dict[str, Sums]], list[str]]:
+    """Return the sums of the stream by metric, of the last hour, those of its shards, of the last quarter of it, and problems.
+
+    A metric whose query failed is not among them: it is unknown.
+    """
+    problems: list[str] = []
 
     def fetch(places: Sequence[str | None], metrics: Sequence[str], minutes: int) -> list[dict[str, Sums]]:
         queries = [(metric, place) for place in places for metric in metrics]
         began_ms = now_ms - minutes * MINUTE_MS
-        found = iter(cloudwatch.fetch(stream_name(stream), queries, began_ms, now_ms) if queries else ())
-        return [{metric: next(found) for metric in metrics} for _ in places]
+        if not queries:
+            return [{} for _ in places]
+        answer = cloudwatch.fetch(stream_name(stream), queries, began_ms, now_ms)
+        problems.extend(each for each in answer.problems if each not in problems)
+        found = iter(answer.sums)
+        by_place = [{metric: next(found) for metric in metrics} for _ in places]
+        return [{metric: sums for metric, sums in each.items() if sums is not None} for each in by_place]
 
     (of_stream,) = fetch([None], STREAM_METRICS, HISTORY_MINUTES)
-    return of_stream, fetch([each.shard_id for each in shards], shard_metrics, PEAK_MINUTES)
+    return of_stream, fetch([each.shard_id for each in shards], shard_metrics, PEAK_MINUTES), problems
