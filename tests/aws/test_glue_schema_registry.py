@@ -9,7 +9,7 @@ from botocore.stub import Stubber
 from penstock.aws import glue_schema_registry
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.glue_schema_registry import GlueSchemaRegistry
-from penstock.errors import AccessDenied, Rejected, Throttled
+from penstock.errors import AccessDenied, Rejected, ResourceBusy, Throttled
 from penstock.ports.schema_registry import (
     Compatibility,
     DataFormat,
@@ -125,6 +125,14 @@ def test_a_call_is_retried_while_that_can_help(stub, registry):
     answer = {"SchemaVersionId": str(ID), "VersionNumber": 4, "Status": "AVAILABLE"}
     stub.add_response("register_schema_version", answer)
     assert registry.register_version("orders", "{}") is not None
+    # Another producer registers at the same moment.
+    refuse(stub, "register_schema_version", "ConcurrentModificationException")
+    stub.add_response("register_schema_version", answer)
+    assert registry.register_version("orders", "{}") is not None
+    for _ in range(2):
+        refuse(stub, "register_schema_version", "ConcurrentModificationException")
+    with pytest.raises(ResourceBusy, match="RegisterSchemaVersion on schema orders"):
+        registry.register_version("orders", "{}")
     for _ in range(2):
         refuse(stub, "get_schema_version", "ThrottlingException")
     with pytest.raises(Throttled, match=f"GetSchemaVersion on schema version {ID}"):

@@ -108,3 +108,31 @@ def test_what_may_help_a_moment_later_is_asked_again():
     with pytest.raises(Throttled):
         cache.get("a")
     assert cache.get("a") == "found"
+
+
+def test_an_interruption_of_the_thread_that_asks_does_not_interrupt_the_others():
+    is_asked, gate, got = threading.Event(), threading.Event(), []
+
+    def fetch(key):
+        is_asked.set()
+        assert gate.wait(DEADLINE_S)
+        raise KeyboardInterrupt
+
+    cache = cache_of(fetch)
+
+    def get():
+        try:
+            cache.get("a")
+        except (KeyboardInterrupt, Unavailable) as error:
+            got.append(type(error))
+
+    threads = [threading.Thread(target=get) for _ in range(2)]
+    threads[0].start()
+    assert is_asked.wait(DEADLINE_S)
+    (answer,) = cache._under_way.values()
+    threads[1].start()
+    wait_until(lambda: answer._condition._waiters, "the second thread to wait")
+    gate.set()
+    for thread in threads:
+        thread.join(DEADLINE_S)
+    assert set(got) == {KeyboardInterrupt, Unavailable}

@@ -14,7 +14,7 @@ from uuid import UUID
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
-from penstock.errors import NotFound, Rejected, Throttled, Unavailable, UnknownOutcome
+from penstock.errors import NotFound, Rejected, ResourceBusy, Throttled, Unavailable, UnknownOutcome
 from penstock.ports.schema_registry import (
     Compatibility,
     DataFormat,
@@ -23,8 +23,9 @@ from penstock.ports.schema_registry import (
     VersionStatus,
 )
 
-_RETRIED: Final = (Throttled, Unavailable, UnknownOutcome)
-"""Every call may be repeated: registering a definition a second time returns the version of the first time."""
+_RETRIED: Final = (Throttled, Unavailable, UnknownOutcome, ResourceBusy)
+"""Every call may be repeated: registering a definition a second time returns the version of the first time.
+Of producers that register at once, the registry refuses all but one (ConcurrentModificationException)."""
 
 
 @dataclass(frozen=True)

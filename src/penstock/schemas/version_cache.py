@@ -52,7 +52,7 @@ class VersionCache(Generic[_Key, _Value]):
 
         Raises:
             SchemaError: What the fetch raised, now or a while ago.
-            Unavailable: Another thread has asked, and got no answer in time.
+            Unavailable: Another thread has asked, and got no answer in time or was interrupted.
             PenstockError: What else the fetch raised.
         """
         with self._lock:
@@ -83,7 +83,13 @@ class VersionCache(Generic[_Key, _Value]):
                     self._refused[key] = (until_s, type(error), str(error))
                     _keep_last(self._refused, self._count_max)
                 del self._under_way[key]
-            answer.set_exception(error)
+            answer.set_exception(
+                error
+                if isinstance(error, Exception)
+                else Unavailable(
+                    "the thread that asked the schema registry for the same version was interrupted"
+                )
+            )
             raise
         with self._lock:
             self._found[key] = value
