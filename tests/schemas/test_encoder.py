@@ -253,3 +253,21 @@ def test_a_bad_option_is_named_at_once(registry, definition, options, error, mes
 def test_a_schema_has_a_name(registry):
     with pytest.raises(OptionError, match="schema_name is empty"):
         SchemaEncoder("", ORDER, registry=registry)
+
+
+@pytest.mark.parametrize("number", [float("nan"), float("inf"), -float("inf")])
+def test_a_number_that_json_does_not_have_is_refused(registry, number):
+    encoder = SchemaEncoder("orders", {}, data_format="JSON", registry=registry, register=True)
+    with pytest.raises(SchemaMismatch, match="cannot be written as JSON: Out of range float values"):
+        encoder.encode({"a": [None, {"b": number}]})
+    assert encoder.encode({"a": None})[18:] == b'{"a":null}'
+
+
+def test_json_that_is_nested_too_deep_for_its_schema_is_a_mismatch(registry):
+    schema = {"type": "array", "items": {"$ref": "#"}}
+    value = []
+    for _ in range(400):
+        value = [value]
+    encoder = SchemaEncoder("orders", schema, data_format="JSON", registry=registry, register=True)
+    with pytest.raises(SchemaMismatch, match="cannot be checked by schema orders: it is nested too deep"):
+        encoder.encode(value)

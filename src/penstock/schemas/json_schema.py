@@ -54,6 +54,9 @@ class JsonCodec:
         """
         try:
             payload = msgspec.json.encode(value)
+            if b"null" in payload:
+                # msgspec writes null for numbers that JSON does not have; json refuses them.
+                json.dumps(msgspec.to_builtins(value, str_keys=True), allow_nan=False)
         except (msgspec.EncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SchemaMismatch(f"the value for {self._what} cannot be written as JSON: {error}") from error
         if self._check is not None:
@@ -85,6 +88,8 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
                 f"{what} refers to {error.ref}, which is not in it: references to other documents are not followed; put "
                 "the definition into the schema"
             ) from error
+        except RecursionError as error:
+            raise SchemaMismatch(f"the value cannot be checked by {what}: it is nested too deep") from error
         if found is not None:
             raise SchemaMismatch(f"the value does not fit {what}: {found.json_path}: {found.message}")
 
