@@ -1,9 +1,11 @@
 """What an encoder writes, and how it finds the id of its schema's version, or registers it."""
 
 import datetime as dt
+import json
 import threading
 from dataclasses import dataclass
 
+import fastavro
 import pytest
 
 from penstock.errors import (
@@ -271,3 +273,35 @@ def test_json_that_is_nested_too_deep_for_its_schema_is_a_mismatch(registry):
     encoder = SchemaEncoder("orders", schema, data_format="JSON", registry=registry, register=True)
     with pytest.raises(SchemaMismatch, match="cannot be checked by schema orders: it is nested too deep"):
         encoder.encode(value)
+
+
+@pytest.mark.parametrize(
+    ("definition", "registered"),
+    [
+        ("string", '"string"'),
+        (' "string"', ' "string"'),
+        (fastavro.parse_schema(INNER), json.dumps(fastavro.parse_schema(INNER, _write_hint=False))),
+        ([fastavro.parse_schema(INNER)], json.dumps([fastavro.parse_schema(INNER, _write_hint=False)])),
+        (["null", "int"], '["null", "int"]'),
+    ],
+)
+def test_what_is_registered_is_json_without_the_marks_of_fastavro(registry, definition, registered):
+    encoder = SchemaEncoder("s", definition, registry=registry, register=True)
+    found = registry.fetch_version(encoder.schema_version_id)
+    assert found.definition == registered
+    assert "fastavro" not in registered + found.definition
+
+
+@pytest.mark.parametrize("data_format", ["AVRO", "JSON"])
+@pytest.mark.parametrize("definition", [b'"string"', 5, None])
+def test_a_definition_that_is_neither_text_nor_json_is_named(registry, definition, data_format):
+    with pytest.raises(
+        UnsupportedSchema, match=r"the definition of schema s is a (bytes|int|NoneType); expected text"
+    ):
+        SchemaEncoder("s", definition, data_format=data_format, registry=registry)
+
+
+@pytest.mark.parametrize("definition", ["5", "null", {"$schema": 5}, '"text"'])
+def test_json_that_is_no_json_schema_is_named(registry, definition):
+    with pytest.raises(UnsupportedSchema, match="schema s is not a JSON Schema"):
+        SchemaEncoder("s", definition, data_format="JSON", registry=registry)

@@ -9,7 +9,14 @@ from typing import Any, Final, Literal
 from uuid import UUID
 
 from penstock.core.backoff import Backoff, GiveUp, RetryPlan
-from penstock.errors import OptionError, Rejected, ResourceBusy, SchemaRefused, UnknownSchema
+from penstock.errors import (
+    OptionError,
+    Rejected,
+    ResourceBusy,
+    SchemaRefused,
+    UnknownSchema,
+    UnsupportedSchema,
+)
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.schema_registry import (
     Compatibility,
@@ -29,6 +36,7 @@ _CHECK_BACKOFF: Final = Backoff(0.5, 3.0)
 _CHECKS_MAX: Final = 10_000  # the deadline is the bound
 _CALLS_WITHIN_S: Final = 400.0
 _REFUSAL_KEPT_S: Final = 10.0
+_MARKS_OF_FASTAVRO: Final = ("__fastavro_parsed", "__named_schemas")
 
 
 class SchemaEncoder:
@@ -85,7 +93,12 @@ class SchemaEncoder:
         if not available_within_s > 0:
             raise OptionError(f"available_within_s is {available_within_s}; expected more than 0")
         self._name: Final = schema_name
-        self._definition: Final = definition if isinstance(definition, str) else json.dumps(definition)
+        what = f"schema {schema_name}"
+        if not isinstance(definition, str | Mapping | list | tuple):
+            raise UnsupportedSchema(
+                f"the definition of {what} is a {type(definition).__name__}; expected text, or JSON values"
+            )
+        self._definition: Final = _text_of(definition, data_format)
         self._format: Final = DataFormat(data_format)
         self._registers: Final = register
         self._compatibility: Final = Compatibility(compatibility)
@@ -93,7 +106,6 @@ class SchemaEncoder:
         self._checking: Final = RetryPlan(_CHECK_BACKOFF, _CHECKS_MAX, available_within_s)
         self._clock: Final = clock or SystemClock()
         self._chance: Final = chance or random.Random()
-        what = f"schema {schema_name}"
         self._codec: Final = (
             AvroCodec(parse_avro(definition, what), what)
             if self._format is DataFormat.AVRO
@@ -198,6 +210,20 @@ class SchemaEncoder:
     @property
     def _what(self) -> str:
         return f"schema {self._name} of {self._registry}"
+
+
+def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: str) -> str:
+    """Return what is registered: JSON text, without the marks of a schema that fastavro has parsed."""
+    if isinstance(definition, str):
+        is_name = data_format == "AVRO" and definition.strip()[:1] not in ("{", "[", '"')
+        return json.dumps(definition.strip()) if is_name else definition
+    return json.dumps(_unmarked(definition))
+
+
+def _unmarked(definition: Any) -> Any:
+    if isinstance(definition, Mapping):
+        return {name: each for name, each in definition.items() if name not in _MARKS_OF_FASTAVRO}
+    return [_unmarked(each) for each in definition] if isinstance(definition, list | tuple) else definition
 
 
 def _check_word(name: str, value: str, known: tuple[str, ...]) -> None:

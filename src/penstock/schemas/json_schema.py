@@ -71,9 +71,11 @@ def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) ->
 
     try:
         schema = json.loads(definition) if isinstance(definition, str) else definition
+        if not isinstance(schema, Mapping | bool):
+            raise TypeError(f"a {type(schema).__name__}, expected an object")  # noqa: TRY301 - one sentence for all
         kind = jsonschema.validators.validator_for(schema, default=jsonschema.Draft7Validator)
         kind.check_schema(schema)
-    except ValueError as error:
+    except (ValueError, TypeError, AttributeError) as error:  # for instance a $schema that is no text
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error}") from error
     except jsonschema.SchemaError as error:
         raise UnsupportedSchema(f"{what} is not a JSON Schema: {error.json_path}: {error.message}") from error
