@@ -379,7 +379,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location counts on from its copy",
         SPARK,
-        21,
+        138,
         planner,
         "rewind_leases",
         counts_on_from_the_copy,
@@ -473,7 +473,7 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        25,
+        109,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,
