@@ -266,6 +266,8 @@ ON_FAILURE = NewsPoller._on_failure
 CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
+EMPTY_PAGES = (("empty_page", 0.6), ("early_tip", 0.3))
+
 QUERY_MUTANTS = (
     Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 51, SimTable, "decide", take_clears_claims),
@@ -307,19 +309,21 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        17,
+        2,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
         also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+        faults=EMPTY_PAGES,
     ),
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        17,
+        2,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
+        faults=EMPTY_PAGES,
     ),
     Mutant(
         "one answer at the tip is believed", "KCL: lag 0", 182, ShardReader, "look_again", never_asks_twice
