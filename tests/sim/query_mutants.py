@@ -18,7 +18,7 @@ from penstock.core.batches.claims import (
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.leases import stream_check
 from penstock.core.leases.lease_rules import apply_write
-from penstock.core.leases.lease_writes import Applied, Claim, Promote, Take, is_forward
+from penstock.core.leases.lease_writes import Applied, Claim, Take
 from penstock.core.reading import shard_reader
 from penstock.core.reading.reader_steps import Failed, Finished
 from penstock.core.reading.resume import MissingRecord
@@ -47,15 +47,6 @@ def take_clears_claims(self, before, write):
     if isinstance(write, Take) and isinstance(outcome, Applied):
         return Applied(replace(outcome.lease, claims=()))
     return outcome
-
-
-def promotes_any_batch(self, before, write):
-    """A promotion that does not ask which batch's claim stands there."""
-    if isinstance(write, Promote) and before is not None and before.reader == write.worker:
-        claim = before.claim_of(write.worker)
-        if claim is not None and claim.end.is_record and is_forward(before.checkpoint, claim.end):
-            return apply_write(before, replace(write, batch=claim.batch, position=claim.end))
-    return apply_write(before, write)
 
 
 def claims_without_the_lease(self, before, write):
@@ -271,7 +262,6 @@ EMPTY_PAGES = (("empty_page", 0.6), ("early_tip", 0.3))
 QUERY_MUTANTS = (
     Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 51, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 28, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 20, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
@@ -293,7 +283,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        146,
+        315,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,
@@ -374,7 +364,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location is not noticed",
         SPARK,
-        21,
+        76,
         planner,
         "find_later_claims",
         finds_no_later_claims,
@@ -426,7 +416,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a gone record is never a loss",
         "several: trimmed records are passed over",
-        21,
+        303,
         shard_reader,
         "judge_missing_record",
         is_never_a_loss,
