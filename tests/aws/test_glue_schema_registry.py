@@ -9,7 +9,7 @@ from botocore.stub import Stubber
 from penstock.aws import glue_schema_registry
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.glue_schema_registry import GlueSchemaRegistry
-from penstock.errors import AccessDenied, Rejected, ResourceBusy, Throttled
+from penstock.errors import AccessDenied, Rejected, ResourceBusy, Throttled, UnsupportedSchema
 from penstock.ports.schema_registry import (
     Compatibility,
     DataFormat,
@@ -151,3 +151,12 @@ def test_what_cannot_help_is_an_error_at_once(stub, registry):
 def test_equal_values_are_the_same_registry(registry):
     assert hash(registry) == hash(GlueSchemaRegistry(registry.options, "shop"))
     assert registry == GlueSchemaRegistry(registry.options, "shop")
+
+
+@pytest.mark.parametrize(
+    ("member", "message"), [("DataFormat", "DataFormat THRIFT"), ("Status", "VersionStatus THRIFT")]
+)
+def test_a_word_that_the_service_may_add_is_named(stub, registry, member, message):
+    stub.add_response("get_schema_version", {**VERSION, member: "THRIFT"})
+    with pytest.raises(UnsupportedSchema, match=f"{message}; known are A"):
+        registry.fetch_version(ID)

@@ -193,6 +193,9 @@ def test_a_schema_never_reads_another_document(registry):
         ({"payload_bytes_max": 0}, "payload_bytes_max is 0"),
         ({"version_count_max": 0}, "version_count_max is 0"),
         ({"unknown_kept_s": -1}, "unknown_kept_s is -1"),
+        ({"payload_bytes_max": "10"}, "payload_bytes_max is '10'; expected a whole number"),
+        ({"version_count_max": 1.5}, "version_count_max is 1.5; expected a whole number"),
+        ({"unknown_kept_s": None}, "unknown_kept_s is None"),
         ({"connection": {"regoin": "eu-west-1"}}, "unknown connection option regoin: did you mean region"),
     ],
 )

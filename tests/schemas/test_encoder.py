@@ -242,6 +242,7 @@ def test_json_is_checked_as_it_is_written(registry):
             "compatibility is 'SOME'; expected NONE, .* or FULL_ALL",
         ),
         (ORDER, {"available_within_s": 0}, OptionError, "available_within_s is 0"),
+        (ORDER, {"available_within_s": "x"}, OptionError, "available_within_s is 'x'"),
         ({"type": "order"}, {}, UnsupportedSchema, "schema orders is not an Avro schema"),
         ({"type": "order"}, {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),
         ("{", {"data_format": "JSON"}, UnsupportedSchema, "schema orders is not a JSON Schema"),

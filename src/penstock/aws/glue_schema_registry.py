@@ -8,13 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from enum import Enum
+from typing import Any, Final, TypeVar
 from uuid import UUID
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.service_calls import call
-from penstock.errors import NotFound, Rejected, ResourceBusy, Throttled, Unavailable, UnknownOutcome
+from penstock.errors import (
+    NotFound,
+    Rejected,
+    ResourceBusy,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+    UnsupportedSchema,
+)
 from penstock.ports.schema_registry import (
     Compatibility,
     DataFormat,
@@ -23,6 +32,7 @@ from penstock.ports.schema_registry import (
     VersionStatus,
 )
 
+_Word = TypeVar("_Word", bound=Enum)
 _RETRIED: Final = (Throttled, Unavailable, UnknownOutcome, ResourceBusy)
 """Every call may be repeated: registering a definition a second time returns the version of the first time.
 Of producers that register at once, the registry refuses all but one (ConcurrentModificationException)."""
@@ -62,8 +72,8 @@ class GlueSchemaRegistry:
             return None
         return RegisteredVersion(
             UUID(answer["SchemaVersionId"]),
-            VersionStatus(answer["Status"]),
-            DataFormat(answer["DataFormat"]),
+            _known(VersionStatus, answer["Status"]),
+            _known(DataFormat, answer["DataFormat"]),
         )
 
     def create_schema(
@@ -84,7 +94,7 @@ class GlueSchemaRegistry:
                 return None
             raise
         return RegisteredVersion(
-            UUID(answer["SchemaVersionId"]), VersionStatus(answer["SchemaVersionStatus"]), data_format
+            UUID(answer["SchemaVersionId"]), _known(VersionStatus, answer["SchemaVersionStatus"]), data_format
         )
 
     def register_version(self, schema_name: str, definition: str) -> RegisteredVersion | None:
@@ -96,7 +106,7 @@ class GlueSchemaRegistry:
             )
         except NotFound:
             return None
-        return RegisteredVersion(UUID(answer["SchemaVersionId"]), VersionStatus(answer["Status"]))
+        return RegisteredVersion(UUID(answer["SchemaVersionId"]), _known(VersionStatus, answer["Status"]))
 
     def _version(self, what: str, arguments: Mapping[str, Any]) -> SchemaVersion | None:
         try:
@@ -106,9 +116,9 @@ class GlueSchemaRegistry:
         return SchemaVersion(
             UUID(answer["SchemaVersionId"]),
             answer["SchemaArn"].rpartition("/")[2],
-            DataFormat(answer["DataFormat"]),
+            _known(DataFormat, answer["DataFormat"]),
             answer["SchemaDefinition"],
-            VersionStatus(answer["Status"]),
+            _known(VersionStatus, answer["Status"]),
         )
 
     def _id_of(self, schema_name: str) -> Mapping[str, str]:
@@ -125,3 +135,13 @@ class GlueSchemaRegistry:
             is_write=is_write,
             retried=_RETRIED,
         )
+
+
+def _known(kind: type[_Word], word: str) -> _Word:
+    try:
+        return kind(word)
+    except ValueError:
+        known = ", ".join(each.value for each in kind)
+        raise UnsupportedSchema(
+            f"the schema registry answers with the {kind.__name__} {word}; known are {known}: a newer Penstock may know it"
+        ) from None

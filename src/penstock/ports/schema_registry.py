@@ -81,6 +81,7 @@ class SchemaRegistry(Protocol):
     Raises (every method):
         Throttled, Unavailable, UnknownOutcome: After the last retry.
         AccessDenied, Rejected: At once.
+        UnsupportedSchema: The registry answers with a format or a status that is not known here.
     """
 
     def __hash__(self) -> int:

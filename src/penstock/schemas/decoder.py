@@ -98,10 +98,10 @@ class SchemaDecoder:
             ("payload_bytes_max", payload_bytes_max),
             ("version_count_max", version_count_max),
         ):
-            if value < 1:
-                raise OptionError(f"{name} is {value}; expected at least 1")
-        if not unknown_kept_s >= 0:
-            raise OptionError(f"unknown_kept_s is {unknown_kept_s}; expected at least 0")
+            if not isinstance(value, int) or value < 1:
+                raise OptionError(f"{name} is {value!r}; expected a whole number of at least 1")
+        if not isinstance(unknown_kept_s, int | float) or not unknown_kept_s >= 0:
+            raise OptionError(f"unknown_kept_s is {unknown_kept_s!r}; expected at least 0")
         self._passes: Final = without_header == "pass"
         self._validates_json: Final = validate_json
         self._payload_bytes_max: Final = payload_bytes_max

@@ -90,8 +90,8 @@ class SchemaEncoder:
         _check_word("compatibility", compatibility, tuple(each.value for each in Compatibility))
         if not schema_name:
             raise OptionError("schema_name is empty: name the schema as it is in the registry")
-        if not available_within_s > 0:
-            raise OptionError(f"available_within_s is {available_within_s}; expected more than 0")
+        if not isinstance(available_within_s, int | float) or not available_within_s > 0:
+            raise OptionError(f"available_within_s is {available_within_s!r}; expected more than 0")
         self._name: Final = schema_name
         what = f"schema {schema_name}"
         if not isinstance(definition, str | Mapping | list | tuple):
