@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import sys
 import threading
 from dataclasses import dataclass
 
@@ -306,3 +307,9 @@ def test_a_definition_that_is_neither_text_nor_json_is_named(registry, definitio
 def test_json_that_is_no_json_schema_is_named(registry, definition):
     with pytest.raises(UnsupportedSchema, match="schema s is not a JSON Schema"):
         SchemaEncoder("s", definition, data_format="JSON", registry=registry)
+
+
+def test_the_extra_is_named_where_the_checker_of_json_is_missing(registry, monkeypatch):
+    monkeypatch.setitem(sys.modules, "jsonschema", None)
+    with pytest.raises(ModuleNotFoundError, match=r"needs the package jsonschema.*penstock\[schemas\]"):
+        SchemaEncoder("s", {}, data_format="JSON", registry=registry)

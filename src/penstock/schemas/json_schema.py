@@ -65,9 +65,15 @@ class JsonCodec:
 
 
 def _check_of(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -> Callable[[Any], None]:
-    import jsonschema
-    import referencing
-    from jsonschema.exceptions import best_match
+    try:
+        import jsonschema
+        import referencing
+        from jsonschema.exceptions import best_match
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"checking JSON needs the package {error.name}, which is not installed: pip install 'penstock[schemas]'",
+            name=error.name,
+        ) from error
 
     try:
         schema = json.loads(definition) if isinstance(definition, str) else definition
