@@ -759,6 +759,7 @@ def test_a_stop_that_is_asked_for_during_the_start_is_not_lost(stream, table):
         running = consumer(stream, table, handle)
 
         def stop_and_fetch(name):
+            stream.fetch_summary = fetch  # the worker asks again
             running.request_stop()
             return fetch(name)
 

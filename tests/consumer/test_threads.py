@@ -314,6 +314,7 @@ def test_a_stop_that_is_asked_for_while_the_consumer_starts_is_not_lost(stream, 
     running, fetch = consumer(stream, table, lambda batch: None), stream.fetch_summary
 
     def stop_and_fetch(name):
+        stream.fetch_summary = fetch  # the worker asks again
         getattr(running, call)()
         return fetch(name)
 
