@@ -16,8 +16,8 @@ TESTS = Path(__file__).resolve().parents[1] / "tests"
 if str(TESTS) not in sys.path:
     sys.path.insert(0, str(TESTS))
 
-from penstock.sim.run import run_scenario  # noqa: E402
-from penstock.sim.seed_kinds import DRAW, SeedKind  # noqa: E402
+from penstock.sim.run import run_seeds  # noqa: E402
+from penstock.sim.seed_kinds import SeedKind  # noqa: E402
 from sim.mutants import Mutant  # noqa: E402
 from sim.mutants_by_kind import MUTANTS_BY_KIND  # noqa: E402
 
@@ -27,8 +27,7 @@ BY_NAME = {mutant.name: (kind, mutant) for kind, mutants in MUTANTS_BY_KIND.item
 def search(kind: SeedKind, mutant: Mutant, seeds: range) -> bool:
     """Print the first of the seeds that shows a planted bug; return whether there is one."""
     with mutant.planted():
-        for seed in seeds:
-            result = run_scenario(mutant.world_of(DRAW[kind](seed)))
+        for result in run_seeds(seeds, kind):
             if result.violation is not None:
                 print(f"{mutant.name}: seed {result.seed} of {kind.value}, {result.violation}")
                 return True

@@ -47,7 +47,6 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import CallKind, SendToDeadLetter
 from penstock.core.reading.resume import MissingRecord
-from penstock.sim.faults import Scenario
 from penstock.sim.reader import SimReader
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimWorker
@@ -65,7 +64,6 @@ class Mutant:
         function: Its name.
         wrong: What it is swapped for.
         also: More swaps of the same kind, where one defence stands behind another.
-        faults: Rates that differ from what the seed draws, where its situation is rare.
     """
 
     name: str
@@ -75,11 +73,6 @@ class Mutant:
     function: str
     wrong: Any
     also: tuple[tuple[Any, str, Any], ...] = ()
-    faults: tuple[tuple[str, float], ...] = ()
-
-    def world_of(self, drawn: Scenario) -> Scenario:
-        """Return the scenario that shows it, of what a seed draws."""
-        return replace(drawn, faults=replace(drawn.faults, **dict(self.faults)))
 
     @contextmanager
     def planted(self) -> Iterator[None]:
