@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from penstock.cli import simulate_command
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
@@ -130,6 +131,15 @@ def test_the_command_runs_fleets_of_kcl_3_workers(capsys):
     out = capsys.readouterr().out
     assert "becomes the leader" in out
     assert out.splitlines()[-1].startswith("1 seeds, 0 violations, ")
+
+
+@pytest.mark.parametrize("kind", ["--kcl3", "--queries"])
+def test_the_command_says_what_is_missing_for_worlds_with_a_query(kind, monkeypatch, capsys):
+    monkeypatch.setattr(simulate_command, "find_spec", lambda _: None)
+    assert main(["simulate", kind]) == 2
+    told = capsys.readouterr().err
+    assert kind in told
+    assert "pip install 'penstock[spark]'" in told
 
 
 def test_the_command_runs_one_kind_of_world_at_once(capsys):

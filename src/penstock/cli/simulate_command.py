@@ -44,7 +44,8 @@ def add_parser(subparsers: Subparsers) -> None:
     parser.add_argument(
         "--kcl3",
         action="store_true",
-        help="fleets of Java KCL 3 workers, one of which leads, with consumers in them; some of the fleets migrate from 2.x",
+        help="fleets of Java KCL 3 workers, one of which leads, with consumers in them; some of the fleets migrate from 2.x, "
+        "some have a Spark query (needs pyarrow)",
     )
     parser.add_argument(
         "--producers",
@@ -149,9 +150,10 @@ def _check(args: argparse.Namespace) -> None:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
     if args.queries + args.kcl3 + args.producers > 1:
         raise OptionError("--queries, --kcl3 and --producers are different worlds: choose one")
-    if args.queries and find_spec("pyarrow") is None:
+    kind = "--queries" if args.queries else "--kcl3" if args.kcl3 else None
+    if kind is not None and find_spec("pyarrow") is None:
         raise OptionError(
-            "--queries runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"
+            f"{kind} runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"
         )
     if args.fleet is None and (args.leases is not None or args.scenario):
         raise OptionError("--leases and --scenario describe a fleet: add --fleet with the number of workers")
