@@ -101,7 +101,7 @@ def test_the_descriptions_of_services_are_read_once_for_all_clients(monkeypatch)
 
 
 def test_get_records_is_built_once_and_repeated_with_another_body(client):
-    built, sent_bodies, found = [], [], []
+    built, sent_bodies, seen, found = [], [], [], []
 
     def note_built(params, **_):
         built.append(params)
@@ -119,6 +119,9 @@ def test_get_records_is_built_once_and_repeated_with_another_body(client):
     fresh = client_for("kinesis", options)
     fresh.meta.events.register("before-parameter-build.kinesis.GetRecords", note_built)
     fresh.meta.events.register("before-send.kinesis.GetRecords", note_sent)
+    fresh.meta.events.register(
+        "after-call.kinesis.GetRecords", lambda parsed, **_: seen.append(parsed["Page"])
+    )
     put(fresh, b"1")
     at = iterator(fresh, ShardIteratorType="TRIM_HORIZON")
     for limit in (1, 2, 3):
@@ -129,6 +132,7 @@ def test_get_records_is_built_once_and_repeated_with_another_body(client):
     assert found.count(b"1") == 1
     assert [each["Limit"] for each in built] == [1]
     assert [json.loads(body)["Limit"] for body in sent_bodies] == [1, 2, 3]
+    assert len(seen) == 3
 
 
 def test_a_refused_repetition_is_the_clients_error(client):

@@ -3,7 +3,7 @@
 A reader at the tip makes this call again and again, and only its body changes. The first call of a client goes through
 botocore. Later ones take the address and the headers that botocore gave it; botocore signs and sends them too, so credentials,
 certificates, proxies, connections and time limits are the client's own. Whoever answers or refuses requests before they are
-sent (moto does) is asked as ever.
+sent (moto does) is asked as ever, and whoever looks at answers sees them.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _RepeatedCall:
         self._sign = client._request_signer.sign  # noqa: SLF001 - docs/internals-used.md
         self._send = client._endpoint.http_session.send  # noqa: SLF001 - docs/internals-used.md
         self._parser = PageParser(create_parser("json"))
-        self._shape = client.meta.service_model.operation_model(_OPERATION).output_shape
+        self._model = client.meta.service_model.operation_model(_OPERATION)
         self._first: tuple[str, dict[str, str], dict[str, Any]] | None = None
 
     def note(self, request: Any, **_: Any) -> None:
@@ -81,16 +81,23 @@ class _RepeatedCall:
         prepared = request.prepare()
         asked = self._client.meta.events.emit(f"before-send.kinesis.{_OPERATION}", request=prepared)
         answers = [answer for _, answer in asked if answer is not None]
-        return self._read(answers[0] if answers else self._send(prepared))
+        return self._read(answers[0] if answers else self._send(prepared), request.context)
 
-    def _read(self, answer: Any) -> Any:
+    def _read(self, answer: Any, context: dict[str, Any]) -> Any:
         response = {
             "headers": answer.headers,
             "status_code": answer.status_code,
             "body": answer.content,
             "context": {},
         }
-        parsed: Any = self._parser.parse(response, self._shape)
+        parsed: Any = self._parser.parse(response, self._model.output_shape)
+        self._client.meta.events.emit(
+            f"after-call.kinesis.{_OPERATION}",
+            http_response=answer,
+            parsed=parsed,
+            model=self._model,
+            context=context,
+        )
         if answer.status_code >= 300:
             raise ClientError(parsed, _OPERATION)
         return parsed
