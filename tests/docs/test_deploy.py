@@ -16,7 +16,7 @@ from docs_blocks import ROOT, run_blocks
 from penstock.cli.dashboard_command import check_token
 from penstock.cli.main import build_parser
 from penstock.consumer import ConsumerOptions
-from penstock.consumer.consumer import _STOP_SLACK_S
+from penstock.consumer.consumer import STOP_SLACK_S
 from penstock.consumer.metrics_prometheus import PrometheusMetrics
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -160,7 +160,7 @@ def test_a_probe_asks_for_a_path_that_is_served(probe):
 
 def test_a_stop_has_the_time_that_it_may_take():
     options = ConsumerOptions()
-    needed_s = max(options.shutdown_timeout_s, options.handover_timeout_s) + _STOP_SLACK_S
+    needed_s = max(options.shutdown_timeout_s, options.handover_timeout_s) + STOP_SLACK_S
     assert POD["terminationGracePeriodSeconds"] > needed_s
     for name in ("consumer", "query"):
         (grace_s,) = _SECONDS.findall(SERVICES[name]["stop_grace_period"])
