@@ -184,6 +184,10 @@ def test_a_defect_is_shown_and_the_stream_is_read_again_later(caplog):
 
 def test_the_figures_are_those_that_the_server_has():
     with LocalKinesis(limits=False) as server:
+        if "json" not in server.client("cloudwatch").meta.service_model.metadata.get("protocols", ()):
+            pytest.skip(
+                "this botocore asks CloudWatch by forms, which the embedded server answers without streams"
+            )
         server.create_stream("orders", 2)
         kinesis = server.client("kinesis")
         kinesis.enable_enhanced_monitoring(StreamName="orders", ShardLevelMetrics=["ALL"])
