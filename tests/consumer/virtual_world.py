@@ -9,7 +9,7 @@ from penstock.consumer import Batch, ConsumerOptions
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.stream_reading import ConsumedStream
 from penstock.consumer.worker import Pools, Worker, WorkerPorts
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key
+from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 from penstock.errors import ExpiredIterator, Throttled, Unavailable
 from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, ShardListing
@@ -61,7 +61,7 @@ class TinyKinesis:
         self.contended: set[str] = set()  # shards that others poll too: every second call for one is refused
         self.reads: list[tuple[float, str]] = []
         self._sequence = 100
-        step = (HASH_KEY_MAX + 1) // shard_count
+        step = HASH_KEYS // shard_count
         for index in range(shard_count):
             end = HASH_KEY_MAX if index == shard_count - 1 else (index + 1) * step - 1
             self._add(HashRange(index * step, end), ())

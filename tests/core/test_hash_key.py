@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from penstock.core.hash_key import (
     FULL_RANGE,
     HASH_KEY_MAX,
+    HASH_KEYS,
     HashRange,
     effective_hash_key,
     hash_partition_key,
@@ -65,6 +66,7 @@ def test_both_ends_belong_to_a_range():
     assert "6" not in span
     assert 0 in FULL_RANGE
     assert HASH_KEY_MAX in FULL_RANGE
+    assert (span.size, FULL_RANGE.size) == (3, HASH_KEYS)
 
 
 @pytest.mark.parametrize(("start", "end"), [(-1, 5), (6, 5), (0, HASH_KEY_MAX + 1)])

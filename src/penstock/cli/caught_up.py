@@ -7,6 +7,8 @@ import threading
 import time
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.hash_key import HASH_KEYS
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
 
@@ -14,7 +16,6 @@ if TYPE_CHECKING:
     from penstock.ports.lease_table import LeaseTable
 
 _LOOK_INTERVAL_S: Final = 0.1
-_HASH_KEYS: Final = 2**128
 
 
 @contextlib.contextmanager
@@ -73,7 +74,7 @@ def _is_caught_up(consumer: Consumer, table: LeaseTable, running_ms: float) -> b
             return False
     # Leases are created one after the other: all are there when they cover every key.
     spans = [row.hash_range for row in unfinished if row.hash_range is not None]
-    return sum(span.end - span.start + 1 for span in spans) >= _HASH_KEYS
+    return sum(span.size for span in spans) >= HASH_KEYS
 
 
 def _are_ended(table: LeaseTable, shard_ids: Collection[str]) -> bool:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.cli.service_options import add_connection_arguments, open_kinesis
 from penstock.cli.terminal import Output, escape_text, safe_json
+from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
@@ -73,7 +74,7 @@ def _with_last(
 
 
 def _label(shard: Shard, known: list[str]) -> str:
-    share = (shard.hash_range.end - shard.hash_range.start + 1) / 2**128
+    share = shard.hash_range.size / HASH_KEYS
     notes = [f"{share:.2%} of the keys", "open" if shard.is_open else "closed"]
     if len(known) > 1:
         notes.append(f"merged with {', '.join(known[1:])}")

@@ -13,7 +13,9 @@ from typing import Final
 
 from penstock.errors import RecordError
 
-HASH_KEY_MAX: Final = 2**128 - 1
+HASH_KEYS: Final = 2**128
+"""How many there are."""
+HASH_KEY_MAX: Final = HASH_KEYS - 1
 
 
 def hash_partition_key(partition_key: str) -> int:
@@ -71,6 +73,11 @@ class HashRange:
 
     def __contains__(self, hash_key: object) -> bool:
         return isinstance(hash_key, int) and self.start <= hash_key <= self.end
+
+    @property
+    def size(self) -> int:
+        """How many hash keys are in it."""
+        return self.end - self.start + 1
 
 
 FULL_RANGE: Final = HashRange(0, HASH_KEY_MAX)

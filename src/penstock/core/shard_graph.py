@@ -20,7 +20,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Final
 
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange, hash_partition_key, parse_hash_key
+from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key, parse_hash_key
 from penstock.core.position import Position, Sentinel
 from penstock.core.shard import Shard
 from penstock.errors import StreamChanged
@@ -332,7 +332,7 @@ class HashRouter:
         for shard in shards:
             edges.setdefault(shard.hash_range.start, []).append((True, shard.shard_id))
             edges.setdefault(shard.hash_range.end + 1, []).append((False, shard.shard_id))
-        edges.pop(HASH_KEY_MAX + 1, None)
+        edges.pop(HASH_KEYS, None)
         self._starts: list[int] = []
         self._owners: list[str | None] = []
         inside: set[str] = set()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
 
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange
+from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.position import TRIM_HORIZON
@@ -163,7 +163,7 @@ def _names(worker_count: int) -> list[str]:
 def free_fleet(lease_count: int, policy: BalancePolicy, owners: Sequence[str] = ()) -> Fleet:
     """Return a lease table and no workers yet; its leases are in the hands of these owners in turn, or free."""
     fleet = Fleet(_options(policy))
-    width = (HASH_KEY_MAX + 1) // lease_count
+    width = HASH_KEYS // lease_count
     for number in range(lease_count):
         is_last = number == lease_count - 1
         hash_range = HashRange(number * width, HASH_KEY_MAX if is_last else (number + 1) * width - 1)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
-from penstock.core.hash_key import HASH_KEY_MAX, HashRange
+from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.position import Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
 
@@ -81,7 +81,7 @@ class SimStream:
         self.shards: dict[str, SimShard] = {}
         # Numbers that soon get a digit more: comparing them as text is wrong then.
         self._sequence = 10 ** chance.randint(2, 5) - chance.randint(1, 60)
-        step = (HASH_KEY_MAX + 1) // shard_count
+        step = HASH_KEYS // shard_count
         for place in range(shard_count):
             end = HASH_KEY_MAX if place == shard_count - 1 else (place + 1) * step - 1
             self._add(HashRange(place * step, end), (), now_ms)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
+
+from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from penstock.core.shard import Shard
-
-_HASH_KEYS: Final = 2**128
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,8 @@ def place_shards(lineage: Sequence[Shard]) -> tuple[Box, ...]:
             shard,
             first[shard.shard_id],
             end.get(shard.shard_id, width),
-            shard.hash_range.start / _HASH_KEYS,
-            (shard.hash_range.end + 1) / _HASH_KEYS,
+            shard.hash_range.start / HASH_KEYS,
+            (shard.hash_range.end + 1) / HASH_KEYS,
         )
         for shard in lineage
     )

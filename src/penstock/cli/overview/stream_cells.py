@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.cli.overview.cells import short_shard
 from penstock.cli.overview.stream_load import QUOTAS
 from penstock.cli.terminal import escape_text
+from penstock.core.hash_key import HASH_KEYS
 from penstock.core.limits import KIB, MIB
 
 if TYPE_CHECKING:
     from penstock.cli.overview.stream_load import Load, Quota, ShardLoad, StreamLook
     from penstock.core.shard import Shard
 
-_HASH_KEYS: Final = 2**128
 SHARD_QUOTAS: Final = tuple(quota for quota in QUOTAS if quota.shard_metric is not None)
 """Those that a single shard is held against."""
 STREAM_SHARD_COLUMNS: Final = (
@@ -66,7 +66,7 @@ def count_text(count: int | None) -> str:
 
 def range_text(shard: Shard) -> str:
     """Return which part of the hash keys a shard has."""
-    start, end = shard.hash_range.start / _HASH_KEYS, (shard.hash_range.end + 1) / _HASH_KEYS
+    start, end = shard.hash_range.start / HASH_KEYS, (shard.hash_range.end + 1) / HASH_KEYS
     return f"{start:.1%} to {end:.1%}"
 
 

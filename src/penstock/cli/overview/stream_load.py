@@ -305,7 +305,7 @@ def _about_hot(command: _Command, each: ShardLoad) -> Advice:
     if load.writes_refused:
         told.append(f"has refused {counted(load.writes_refused, 'record')}")
     text = f"Shard {number} {' and '.join(told)}"
-    if each.shard.hash_range.end - each.shard.hash_range.start + 1 < _RANGE_SPLIT_MIN:
+    if each.shard.hash_range.size < _RANGE_SPLIT_MIN:
         return Advice(f"{text}: it has too few hash keys to be split, so spread its partition keys")
     return Advice(f"{text}: {_way_out(load)}", command("split", number))
 

@@ -23,6 +23,7 @@ from penstock.cli.overview.stream_cells import (
     stream_shard_cells,
 )
 from penstock.cli.overview.stream_load import HOT, PEAK_MINUTES, QUOTAS
+from penstock.core.hash_key import HASH_KEYS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,7 +33,6 @@ if TYPE_CHECKING:
 _ROWS_MAX: Final = 100
 _WIDTH: Final = 1000
 _HEIGHT: Final = 120
-_HASH_KEYS: Final = 2**128
 _EDGES_MAX: Final = 200
 """With more shards, lines between them would hide them."""
 LEGEND: Final = (
@@ -133,8 +133,8 @@ def draw_ranges(shards: Sequence[ShardLoad]) -> str:
 
 def _draw_shard(each: ShardLoad) -> str:
     hash_range, load = each.shard.hash_range, each.load
-    x = hash_range.start / _HASH_KEYS * _WIDTH
-    width = (hash_range.end + 1 - hash_range.start) / _HASH_KEYS * _WIDTH
+    x = hash_range.start / HASH_KEYS * _WIDTH
+    width = hash_range.size / HASH_KEYS * _WIDTH
     share = 1.0 if load.hottest is None else min(1.0, load.hottest[0])
     height = max(3.0, share * _HEIGHT)
     told = [each.shard.shard_id, range_text(each.shard)]
