@@ -32,6 +32,7 @@ from penstock.cli.overview.stream_cells import (
     STREAM_SHARD_COLUMNS,
     count_text,
     mode_text,
+    quota_text,
     rate_text,
     share_text,
     stream_shard_cells,
@@ -313,7 +314,7 @@ def _stream(
 def _quota(quota: Quota, load: Load) -> Text:
     share = load.share(quota)
     bar = "" if share is None else "█" * max(1, round(20 * min(1.0, share)))
-    whole = f"of {rate_text(quota, None, load.shard_count)}" if load.shard_count else ""
+    whole = f"of {quota_text(quota, load.shard_count)}" if load.shard_count else ""
     return _line(f"{quota.name:<16}{rate_text(quota, load):>14} {whole:<17}{share_text(share):>5}  {bar}")
 
 

@@ -28,20 +28,21 @@ def mode_text(look: StreamLook) -> str:
     return {True: "on-demand", False: "provisioned", None: "mode unknown"}[look.on_demand]
 
 
-def rate_text(quota: Quota, load: Load | None, shard_count: int = 1) -> str:
-    """Return a rate.
+def rate_text(quota: Quota, load: Load) -> str:
+    """Return the rate that a stream or a shard has of what a quota bounds."""
+    per_s = load.per_s.get(quota.name)
+    return "-" if per_s is None else _per_s_text(quota, per_s)
 
-    Args:
-        quota: Of what.
-        load: Whose; None for the quota itself.
-        shard_count: Of how many shards the quota is.
-    """
-    per_s = quota.per_s_max * shard_count if load is None else load.per_s.get(quota.name)
-    if per_s is None:
-        return "-"
-    if not quota.is_bytes:
-        return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == round(per_s) else f"{per_s:.1f}/s"
-    return bytes_text(per_s)
+
+def quota_text(quota: Quota, shard_count: int) -> str:
+    """Return a quota, as so many shards have it together; a dash where none is known."""
+    return _per_s_text(quota, quota.per_s_max * shard_count) if shard_count else "-"
+
+
+def _per_s_text(quota: Quota, per_s: float) -> str:
+    if quota.is_bytes:
+        return bytes_text(per_s)
+    return f"{per_s:,.0f}/s" if per_s >= 10 or per_s == round(per_s) else f"{per_s:.1f}/s"
 
 
 def bytes_text(per_s: float) -> str:

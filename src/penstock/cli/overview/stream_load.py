@@ -56,12 +56,15 @@ class Quota:
     is_bytes: bool = False
 
 
-QUOTAS: Final = (
-    Quota("written bytes", "IncomingBytes", "IncomingBytes", SHARD_WRITE_BYTES_PER_S_MAX, is_bytes=True),
-    Quota("written records", "IncomingRecords", "IncomingRecords", SHARD_WRITE_RECORDS_PER_S_MAX),
-    Quota("read bytes", "GetRecords.Bytes", None, SHARD_READ_BYTES_PER_S_MAX, is_bytes=True),
-    Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX),
+_WRITTEN_BYTES: Final = Quota(
+    "written bytes", "IncomingBytes", "IncomingBytes", SHARD_WRITE_BYTES_PER_S_MAX, is_bytes=True
 )
+_WRITTEN_RECORDS: Final = Quota(
+    "written records", "IncomingRecords", "IncomingRecords", SHARD_WRITE_RECORDS_PER_S_MAX
+)
+_READ_BYTES: Final = Quota("read bytes", "GetRecords.Bytes", None, SHARD_READ_BYTES_PER_S_MAX, is_bytes=True)
+_READS: Final = Quota("reads", "GetRecords.Success", None, GET_RECORDS_PER_S_MAX)
+QUOTAS: Final = (_WRITTEN_BYTES, _WRITTEN_RECORDS, _READ_BYTES, _READS)
 SENT_BYTES: Final = "OutgoingBytes"
 """What a shard sends to all who read it. Fan-out, which has 2 MiB/s for each consumer, is in it, so no quota bounds it.
 
@@ -218,7 +221,7 @@ def _total(values: Sequence[float] | None) -> int | None:
 
 def history_of(sums: Mapping[str, Mapping[int, float]], now_ms: int) -> tuple[LoadPoint, ...]:
     """Return the minutes that are over, from the first that is known to the last; one without a sum has none."""
-    written, read = (sums.get(quota.stream_metric, {}) for quota in (QUOTAS[0], QUOTAS[2]))
+    written, read = (sums.get(quota.stream_metric, {}) for quota in (_WRITTEN_BYTES, _READ_BYTES))
     known = [at_ms for at_ms in (*written, *read) if at_ms + MINUTE_MS <= now_ms]
     if not known:
         return ()
@@ -283,7 +286,7 @@ def advise(
 
 def _about_stream(command: _Command, load: Load, share: float, quota: Quota) -> Advice:
     text = f"The stream uses {share:.0%} of its quota of {quota.name}"
-    if quota is QUOTAS[3]:  # whoever polls a shard polls its children just as often
+    if quota is _READS:  # whoever polls a shard polls its children just as often
         return Advice(f"{text}: let an application read by fan-out, which takes none of them")
     text += f": {counted(load.shard_count, 'shard')} {'is' if load.shard_count == 1 else 'are'} too few"
     return Advice(text, command("scale", str(2 * load.shard_count)))

@@ -16,6 +16,7 @@ from penstock.cli.overview.stream_cells import (
     STREAM_SHARD_COLUMNS,
     count_text,
     mode_text,
+    quota_text,
     range_text,
     rate_text,
     sent_text,
@@ -100,7 +101,7 @@ def _quotas(load: Load) -> str:
                 (
                     quota.name,
                     rate_text(quota, load),
-                    rate_text(quota, None, load.shard_count) if load.shard_count else "-",
+                    quota_text(quota, load.shard_count),
                     "" if share is None else draw_bar(min(1.0, share), colour_of_share(share)),
                     share_text(share),
                 ),
