@@ -44,8 +44,12 @@ def load_avro(definition: str | Mapping[str, Any] | Sequence[Any]) -> Any:
     """Return a schema as JSON values; the name of a primitive type may stand without quotes."""
     if not isinstance(definition, str):
         return definition
-    text = definition.strip()
-    return json.loads(text) if text[:1] in ("{", "[", '"') else text
+    return definition.strip() if is_bare_name(definition) else json.loads(definition)
+
+
+def is_bare_name(definition: str) -> bool:
+    """Return whether a schema is the name of a primitive type without quotes, which no JSON is."""
+    return definition.strip()[:1] not in ("{", "[", '"')
 
 
 def contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:

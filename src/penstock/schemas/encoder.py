@@ -26,7 +26,7 @@ from penstock.ports.schema_registry import (
     VersionStatus,
 )
 from penstock.runtime.system_clock import SystemClock
-from penstock.schemas.avro import AvroCodec, parse_avro
+from penstock.schemas.avro import AvroCodec, is_bare_name, load_avro, parse_avro
 from penstock.schemas.header import add_header
 from penstock.schemas.json_schema import JsonCodec
 from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
@@ -215,8 +215,8 @@ class SchemaEncoder:
 def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: str) -> str:
     """Return what is registered: JSON text, without the marks of a schema that fastavro has parsed."""
     if isinstance(definition, str):
-        is_name = data_format == "AVRO" and definition.strip()[:1] not in ("{", "[", '"')
-        return json.dumps(definition.strip()) if is_name else definition
+        is_name = data_format == "AVRO" and is_bare_name(definition)
+        return json.dumps(load_avro(definition)) if is_name else definition
     return json.dumps(_unmarked(definition))
 
 
