@@ -48,7 +48,7 @@ class GlueSchemaRegistry:
     """
 
     options: AwsOptions
-    registry_name: str = "default-registry"
+    registry_name: str
 
     def __str__(self) -> str:
         region = self.options.region
