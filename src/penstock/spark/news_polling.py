@@ -201,8 +201,11 @@ class NewsPoller:
     def _take_answers(self, current: _States, awaited: set[str]) -> None:
         began_s = self._clock.monotonic_s()
         give_up_s = began_s + min(max(self._interval_s, 0.2), _WAIT_MAX_S)
-        if len(awaited) > _MANY_SHARDS and any(state.has_news for state in current.values()):
-            give_up_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
+        with_news_s = give_up_s
+        if len(awaited) > _MANY_SHARDS:
+            with_news_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
+        if any(state.has_news for state in current.values()):
+            give_up_s = with_news_s
         while True:
             left_s = give_up_s - self._clock.monotonic_s() if awaited & self._asked.keys() else 0.0
             answer = self._next_answer(left_s)
@@ -211,8 +214,8 @@ class NewsPoller:
             self._asked.pop(answer.shard_id, None)
             self._begun.pop(answer.shard_id, None)
             self._judge(answer, current)
-            if answer.state.has_news and len(awaited) > _MANY_SHARDS:
-                give_up_s = min(give_up_s, began_s + _WAIT_WITH_NEWS_S)
+            if answer.state.has_news:
+                give_up_s = with_news_s
         for key in self._asked.keys() & current.keys():
             current[key].due_s = self._clock.monotonic_s() + self._interval_s
 
