@@ -49,6 +49,11 @@ class ConsumedStream:
     retention_s: float | None = None
     registration: ConsumerRegistration | None = None
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """Of figures about the whole stream: its name, unless that is a label of all that the consumer counts."""
+        return {"stream": self.name} if self.stream_id else {}
+
 
 @dataclass(frozen=True, slots=True)
 class ReadingParts:
@@ -159,5 +164,4 @@ class StreamReading:
         except PenstockError as error:
             log.debug("stream %s: no summary for the metrics: %s", self.stream.name, error)
             return
-        labels = {"stream": self.stream.name} if self.stream.stream_id else None
-        self._parts.metrics.gauge("total_shards", summary.open_shard_count, labels)
+        self._parts.metrics.gauge("total_shards", summary.open_shard_count, self.stream.labels)

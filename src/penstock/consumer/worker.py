@@ -141,7 +141,7 @@ class Worker:
                 chance=ports.chance,
                 metrics=ports.metrics,
                 pool=pools.read,
-                labels={"stream": stream.name} if stream.stream_id else {},
+                labels=stream.labels,
             )
             for stream in streams
             if stream.registration is not None
