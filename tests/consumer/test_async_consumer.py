@@ -6,10 +6,9 @@ import gc
 import os
 import signal
 import threading
-import time
 
 import pytest
-from virtual_world import TinyKinesis
+from real_threads import FAST, put, tiny_stream, unfinished
 
 from penstock import AsyncConsumer
 from penstock.consumer import AsyncShardCheckpointer, Consumer, ConsumerPorts
@@ -28,38 +27,6 @@ from penstock.errors import (
 )
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from waiting import DEADLINE_S, wait_until
-
-FAST = {
-    "starting_position": "TRIM_HORIZON",
-    "cold_start_jitter_s": 0.0,
-    "lease_duration_s": 10.0,
-    "round_interval_s": 0.1,
-    "idle_time_between_reads_s": 0.1,
-    "handler_backoff_min_s": 0.001,
-}
-
-
-class Wall:
-    """A clock for the stream's arrival times."""
-
-    now_s = time.time()
-
-
-@pytest.fixture
-def stream():
-    return TinyKinesis(Wall(), 2)
-
-
-@pytest.fixture
-def table():
-    return MemoryLeaseTable("app")
-
-
-def put(stream, count, prefix="r"):
-    sent = [f"{prefix}{index}".encode() for index in range(count)]
-    for index, data in enumerate(sent):
-        stream.put(f"k{index}", data)
-    return sent
 
 
 def put_in_every_shard(stream):
@@ -95,18 +62,6 @@ def run(scenario):
 async def until(is_true):
     while not is_true():  # noqa: ASYNC110 - what it waits for changes on threads, which set no event of the loop
         await asyncio.sleep(0.01)
-
-
-def unfinished(stream, table) -> list[bytes]:
-    """What a next worker would get."""
-    left = []
-    for lease in table.scan().leases:
-        assert lease.owner is None
-        for record in stream.shards[lease.key].records:
-            done = lease.checkpoint.sequence_number
-            if done is None or int(record.sequence_number) > int(done):
-                left.append(record.data)
-    return left
 
 
 def test_records_are_handled_on_the_event_loop_and_checkpointed(stream, table):
@@ -156,7 +111,7 @@ def test_a_cancelled_run_finishes_its_handlers_and_gives_its_leases_back(stream,
 
 
 def test_slow_handlers_hold_up_their_own_shards_only(table):
-    stream = TinyKinesis(Wall(), 20)  # more than a pool of threads has
+    stream = tiny_stream(20)  # more than a pool of threads has
     put_in_every_shard(stream)
     quick = next(iter(stream.shards))
     got, waiting = [], set()

@@ -3,10 +3,9 @@
 import os
 import signal
 import threading
-import time
 
 import pytest
-from virtual_world import TinyKinesis
+from real_threads import FAST, tiny_stream
 
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.errors import UsageError
@@ -19,16 +18,11 @@ pytestmark = [
 END_S = 10.0
 
 
-class Wall:
-    now_s = time.time()
-
-
 def make(handler=None, **options) -> Consumer:
-    stream = TinyKinesis(Wall(), 1)
+    stream = tiny_stream(1)
     stream.put("k", b"x")
-    fast = {"starting_position": "TRIM_HORIZON", "cold_start_jitter_s": 0.0, "round_interval_s": 0.1}
     ports = ConsumerPorts(stream, MemoryLeaseTable("app"))
-    return Consumer("orders", "app", handler, ports=ports, **fast, **options)
+    return Consumer("orders", "app", handler, ports=ports, **FAST, **options)
 
 
 def in_child(act) -> str:

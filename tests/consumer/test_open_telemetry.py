@@ -3,7 +3,6 @@
 import subprocess
 import sys
 import threading
-import time
 
 import pytest
 
@@ -15,7 +14,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import SpanKind, StatusCode, get_current_span
-from virtual_world import TinyKinesis
+from real_threads import FAST, tiny_stream
 
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.errors import UsageError
@@ -24,13 +23,6 @@ from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.open_telemetry import OpenTelemetryMetrics
 
 DEADLINE_S = 60.0
-FAST = {
-    "starting_position": "TRIM_HORIZON",
-    "cold_start_jitter_s": 0.0,
-    "round_interval_s": 0.1,
-    "idle_time_between_reads_s": 0.1,
-    "handler_backoff_min_s": 0.001,
-}
 
 
 @pytest.fixture
@@ -118,18 +110,8 @@ def test_the_number_of_histogram_series_is_bounded(metrics, reader, monkeypatch,
     assert "metric lease_scan_s has no place among 2 metrics" in caplog.text
 
 
-class Wall:
-    """A clock for the stream's arrival times."""
-
-    def __init__(self):
-        self.now_s = time.time()
-
-    def monotonic_s(self):
-        return time.monotonic()
-
-
 def consume(handler, count, is_done, **given):
-    stream = TinyKinesis(Wall(), 1)
+    stream = tiny_stream(1)
     for index in range(count):
         stream.put(f"k{index}", b"r%d" % index)
     consumer = Consumer(
@@ -224,7 +206,7 @@ def test_without_the_package_the_error_names_the_extra(monkeypatch, spans):
         "orders",
         "billing",
         print,
-        ports=ConsumerPorts(TinyKinesis(Wall(), 1), MemoryLeaseTable("billing")),
+        ports=ConsumerPorts(tiny_stream(1), MemoryLeaseTable("billing")),
         tracer_provider=spans[1],
     )
     with pytest.raises(UsageError, match="OpenTelemetry is not installed"):

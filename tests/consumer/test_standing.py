@@ -1,9 +1,8 @@
 """A worker whose shards have stopped: its reports, its metrics, and how it ends."""
 
-import time
-
 import pytest
-from virtual_world import HeldPool, TinyKinesis, World
+from real_threads import FAST, tiny_stream
+from virtual_world import HeldPool, World
 
 from penstock.consumer import Consumer, ConsumerPorts
 from penstock.consumer.health import Health
@@ -109,17 +108,9 @@ def test_a_stop_that_comes_before_the_end_is_noticed_tells_it_all_the_same():
     assert isinstance(worker.runtime.failure, ShardsStopped)
 
 
-FAST = {"starting_position": "TRIM_HORIZON", "cold_start_jitter_s": 0.0, "round_interval_s": 0.1}
-
-
-class Wall:
-    def __init__(self):
-        self.now_s = time.time()
-
-
 @pytest.fixture
 def stream():
-    return TinyKinesis(Wall(), 1)
+    return tiny_stream(1)
 
 
 def consumer(stream, handler=None, table=None, **options):

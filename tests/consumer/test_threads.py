@@ -7,7 +7,7 @@ import time
 from concurrent.futures import Future
 
 import pytest
-from virtual_world import TinyKinesis
+from real_threads import FAST, put, unfinished
 
 from penstock.consumer import Consumer, ConsumerOptions, ConsumerPorts
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
@@ -16,41 +16,6 @@ from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockEr
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.system_clock import SystemClock
 from waiting import wait_until
-
-FAST = {
-    "starting_position": "TRIM_HORIZON",
-    "cold_start_jitter_s": 0.0,
-    "lease_duration_s": 10.0,
-    "round_interval_s": 0.1,
-    "idle_time_between_reads_s": 0.1,
-}
-
-
-class Wall:
-    """A clock for the stream's arrival times."""
-
-    def __init__(self):
-        self.now_s = time.time()
-
-    def monotonic_s(self):
-        return time.monotonic()
-
-
-@pytest.fixture
-def stream():
-    return TinyKinesis(Wall(), 2)
-
-
-@pytest.fixture
-def table():
-    return MemoryLeaseTable("app")
-
-
-def put(stream, count, prefix="r"):
-    sent = [f"{prefix}{index}".encode() for index in range(count)]
-    for index, data in enumerate(sent):
-        stream.put(f"k{index}", data)
-    return sent
 
 
 def consumer(stream, table, handler=None, **options) -> Consumer:
@@ -63,18 +28,6 @@ def consumer(stream, table, handler=None, **options) -> Consumer:
         dead_letter=dead_letter,
         **{**FAST, **options},
     )
-
-
-def unfinished(stream, table) -> list[bytes]:
-    """What a next worker would get."""
-    left = []
-    for lease in table.scan().leases:
-        assert lease.owner is None
-        for record in stream.shards[lease.key].records:
-            done = lease.checkpoint.sequence_number
-            if done is None or int(record.sequence_number) > int(done):
-                left.append(record.data)
-    return left
 
 
 def test_start_and_stop_as_a_context_manager(stream, table):
