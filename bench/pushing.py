@@ -96,14 +96,15 @@ class JavaReader:
         line = counterpart.line(server, folder, "latency", f"latency-{name}", name)
         # As a service runs it: the machine may compile.
         line.remove("-XX:TieredStopAtLevel=1")
-        self._process = subprocess.Popen(
-            line,
-            env=environment(server, folder),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=(folder / f"{name}.log").open("w"),
-            text=True,
-        )
+        with (folder / f"{name}.log").open("w") as log:  # the process has it open by itself
+            self._process = subprocess.Popen(
+                line,
+                env=environment(server, folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+            )
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
 
