@@ -171,7 +171,7 @@ class Consumer:
         self._home = HomeProcess()
         self._worker: Worker | None = None
         self._pull: PullQueue | None = None
-        self._lock = threading.Lock()
+        self._start_lock = threading.Lock()  # held while the consumer starts
         self._is_stop_wanted = False  # no lock: a signal handler sets it while `start` holds that
 
     def __repr__(self) -> str:
@@ -210,7 +210,7 @@ class Consumer:
         self._home.check()
         if self._is_pulled and self._pull is None:
             raise UsageError("give a handler (or iterate: `for batch in consumer`)")
-        with self._lock:
+        with self._start_lock:
             if self._worker is not None:
                 raise UsageError("this consumer was started before; make a new one")
             self._worker = self._open()
@@ -241,8 +241,8 @@ class Consumer:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
         """
         self._home.check()
-        is_starting = self._lock.locked()
-        if self._worker is None and not is_starting:
+        # In this order: a start that ends between the two questions has made a worker.
+        if not self._start_lock.locked() and self._worker is None:
             return
         self.request_stop()
         if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
