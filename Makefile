@@ -7,7 +7,7 @@ PYTHON ?= python3
 PYTEST_ARGS ?=
 
 .DEFAULT_GOAL := help
-.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-pythons bench bench-quick bench-others coverage screenshots soak format docs site clean
+.PHONY: help setup java demo check test test-slow test-all test-interop test-oldest test-spark-lines test-spark-35 test-spark-oldest test-lakehouse test-pythons bench bench-quick bench-others coverage screenshots soak format docs site clean
 
 help: ## show this help
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-17s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -93,6 +93,13 @@ test-spark-35: java ## micro-batches driven by the program, on Spark 3.5
 test-spark-oldest: java ## a selection of the Spark tests, with the oldest Spark that is served
 	@$(PYTHON) tools/spark_lines.py .venv-spark-$(SPARK_OLDEST) $(SPARK_OLDEST)
 	@.venv-spark-$(SPARK_OLDEST)/bin/python -m pytest -p no:cacheprovider $(PARALLEL) $(SPARK_WARNINGS) $(PYTEST_ARGS) $(SPARK_OLDEST_TESTS)
+
+# The newest line for which both lakes have releases; LAKE_SPARK=4.0.2 has other ones (docs/lakehouse.md).
+LAKE_SPARK := 4.1.*
+
+test-lakehouse: java ## the recipes for Delta Lake and Iceberg, killed; their jars come from Maven Central into build/lakehouse
+	@$(PYTHON) tools/spark_lines.py ".venv-spark-$(LAKE_SPARK:.*=)" '$(LAKE_SPARK)'
+	@".venv-spark-$(LAKE_SPARK:.*=)/bin/python" -m pytest -p no:cacheprovider $(SPARK_WARNINGS) $(PYTEST_ARGS) -m interop tests/lakehouse
 
 # The Pythons that are served beside the oldest one, which `make test` runs with; each with the oldest Spark and the newest.
 PYTHONS := 3.12 3.13

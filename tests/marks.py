@@ -1,7 +1,7 @@
 """The marks of the tests, by folder. A test sets none itself, except `soak` on the longer one of its cases.
 
 `spark` starts a JVM, `slow` is left to `make test-slow`. `interop` builds programs against libraries of others and runs
-them, with a JVM too: only by `make test-interop`.
+them, with a JVM too, or fetches their jars: only by `make test-interop` and `make test-lakehouse`.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "examples": ("spark", "slow"),
     "interop": ("interop",),
     "interop/test_fleet.py": (),
+    "lakehouse": ("interop",),
     "local/test_crashes.py": ("slow",),
     "local/test_floods.py": ("slow",),
     "producer/test_crowd.py": ("slow",),
