@@ -64,7 +64,7 @@ def state_of(sighting: Sighting, leases: Mapping[str, Lease]) -> str:
         return "ended"
     if lease.checkpoint_owner is not None:
         return "handing over"
-    waits = any(parent in leases and not leases[parent].is_ended for parent in lease.parents)
+    waits = waits_for_parents(lease, leases)
     if sighting.owner_state is OwnerState.UNOWNED:
         return "waits for parents" if waits else "unowned"
     if sighting.owner_state is OwnerState.EXPIRED and not sighting.has_moved:
@@ -72,6 +72,11 @@ def state_of(sighting: Sighting, leases: Mapping[str, Lease]) -> str:
     if lease.stopped_reason is not None:
         return "stopped"
     return "owned, waits" if waits else "read"
+
+
+def waits_for_parents(lease: Lease, leases: Mapping[str, Lease]) -> bool:
+    """Return whether a shard is not read yet because one that it came from is not read to its end."""
+    return any(parent in leases and not leases[parent].is_ended for parent in lease.parents)
 
 
 def zone_of(worker: str) -> str:

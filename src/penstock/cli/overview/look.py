@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from penstock.cli.lease_report import Sighting, state_of, zone_of
+from penstock.cli.lease_report import Sighting, state_of, waits_for_parents, zone_of
 from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge
 from penstock.core.leases.lease_keys import shard_id_of, stream_id_of
 from penstock.core.leases.lease_view import OwnerState
@@ -238,7 +238,7 @@ def _row(
         kb_per_s=lease.throughput_kbps if state in _READ_IN else None,
         is_throttled=known is not None and known.lag.refused_count > 0,
         stopped_reason=lease.stopped_reason,
-        waits=any(parent in leases and not leases[parent].is_ended for parent in lease.parents),
+        waits=waits_for_parents(lease, leases),
     )
 
 
