@@ -23,7 +23,7 @@ from penstock.cli.overview.drawings import (
     html_text,
 )
 from penstock.cli.overview.look import moment_of
-from penstock.cli.overview.page_frame import address_of, frame, problem_list, stream_address, table
+from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, stream_address, table
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.terminal import escape_text
 
@@ -68,10 +68,9 @@ def page_of_application(
     parts.append(f'<h2>Lag: worst and median shard</h2><div class="panel">{chart}</div>')
     lineage = draw_lineage(look, limit_s)
     if lineage:
-        legend = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in LEGEND)
         parts.append(
             "<h2>Shards by hash key, splits and merges to the right</h2>"
-            f'<div class="panel"><div class="wide">{lineage}</div><div class="legend">{legend}</div></div>'
+            f'<div class="panel"><div class="wide">{lineage}</div>{legend(LEGEND)}</div>'
         )
     parts.append(f'<h2>Shards</h2><div class="panel wide">{_shards(look)}</div>')
     parts.append(

@@ -78,6 +78,16 @@ def problem_list(problems: Iterable[str]) -> str:
     return "".join(f'<p class="problem">{html_text(problem)}</p>' for problem in problems)
 
 
+def legend(classes: Iterable[tuple[str, str]]) -> str:
+    """Return what the colours of a drawing mean.
+
+    Args:
+        classes: The class of each colour, and its meaning.
+    """
+    told = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in classes)
+    return f'<div class="legend">{told}</div>'
+
+
 def table(columns: Sequence[str], rows: Iterable[tuple[str, Sequence[str]]]) -> str:
     """Return a table.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.cli.overview.cells import counted, stream_name
 from penstock.cli.overview.drawings import draw_bar, draw_rates, html_text
-from penstock.cli.overview.page_frame import address_of, frame, problem_list, table
+from penstock.cli.overview.page_frame import address_of, frame, legend, problem_list, table
 from penstock.cli.overview.stream_cells import (
     SHARD_QUOTAS,
     STREAM_SHARD_COLUMNS,
@@ -76,11 +76,10 @@ def page_of_stream(
         chart = draw_rates(look.history) or "<p>From the second whole minute on.</p>"
         parts.append(f'<h2>Written and read in the last hour</h2><div class="panel">{chart}</div>')
     if look.shards:
-        legend = "".join(f'<span><i class="{name}"></i>{html_text(text)}</span>' for name, text in LEGEND)
         parts.append(
             "<h2>Open shards by hash key, as high as what they use of a quota</h2>"
             f'<div class="panel">{draw_ranges(look.shards)}<div class="axis"><span>hash key 0</span><span>2^128</span></div>'
-            f'<div class="legend">{legend}</div></div>'
+            f"{legend(LEGEND)}</div>"
             f'<h2>Hottest first</h2><div class="panel wide">{_shards(look)}</div>'
         )
     return frame(stream_name(stream), "", look.taken_ms, "".join(parts), interval_s)
