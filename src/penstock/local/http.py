@@ -42,6 +42,11 @@ class Request:
     header_bytes: int = 0
 
 
+def is_too_large(announced: str) -> bool:
+    """Return whether the length that a client announces is that of a body which is refused unread."""
+    return announced.isdecimal() and (len(announced) > 18 or int(announced) > BODY_BYTES_MAX)
+
+
 class BreakOff(Exception):  # noqa: N818 - an effect, not an error of the program
     """A response's `stream` raises it to end the answer before its end.
 

@@ -175,7 +175,7 @@ class Http1Protocol(asyncio.Protocol):
         self._in_head = False
         self._request.method = self._parser.get_method().decode("latin-1")
         announced = self._request.headers.get("content-length", "")
-        if announced.isdecimal() and (len(announced) > 18 or int(announced) > http.BODY_BYTES_MAX):
+        if http.is_too_large(announced):
             self._stop(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
         if self._request.headers.get("expect", "").lower() == "100-continue" and self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")

@@ -270,7 +270,7 @@ class Http2Protocol(asyncio.Protocol):
             self._refuse(stream, HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
         elif len(request.target) > http.TARGET_BYTES_MAX:
             self._refuse(stream, HTTPStatus.REQUEST_URI_TOO_LONG)
-        elif announced.isdecimal() and (len(announced) > 18 or int(announced) > http.BODY_BYTES_MAX):
+        elif http.is_too_large(announced):
             self._refuse(stream, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 
     def _take_data(self, event: DataReceived) -> None:

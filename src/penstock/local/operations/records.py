@@ -10,6 +10,7 @@ from penstock.local import request_model, sequence
 from penstock.local.faults import Hit
 from penstock.local.operations.call import ServiceCall
 from penstock.local.operations.positions import ITERATOR_NAMES, is_of, position_of, shard_by_index
+from penstock.local.quotas import MIB
 from penstock.local.sequence import ORDINAL_STEP
 from penstock.local.service_errors import THROUGHPUT_EXCEEDED, invalid_argument, not_found
 from penstock.local.shard import Shard
@@ -20,7 +21,6 @@ from penstock.local.wire import Entry, EntryResult, arrival_text, record_text
 
 Document = dict[str, Any]
 
-MIB = 1024 * 1024
 REQUEST_BYTES_MAX = 10 * MIB
 ANSWER_BYTES_MAX = 10 * MIB
 ANSWER_RECORDS_MAX = 10_000
