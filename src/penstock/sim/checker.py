@@ -7,10 +7,13 @@ those of the project's reliability scorecard.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.sim.history import History
+
+CLOCK_TOLERANCE: Final = 0.05
+"""Of a time by a worker's own clock: clocks run up to two hundredths apart, and calls take a moment."""
 
 
 @dataclass(frozen=True, slots=True)

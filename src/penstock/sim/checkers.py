@@ -24,12 +24,11 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
-from penstock.sim.checker import Broken, Checker, Violation
+from penstock.sim.checker import CLOCK_TOLERANCE, Broken, Checker, Violation
 from penstock.sim.history import History, HistoryEntry, name_of
 from penstock.sim.liveness_checkers import AllConsumed, Balanced, Covered
 
 _ANSWER_S: Final = 0.6  # the answer to a write takes no longer on its way back
-_CLOCK_TOLERANCE: Final = 0.05  # clocks run up to two hundredths apart, and calls take a moment
 
 
 def _rank(position: Position) -> tuple[int, int, int]:
@@ -116,7 +115,7 @@ class OneOwner(Checker):
 
     def _is_asked_for_long(self, key: str) -> bool:
         asked_s = self.history.now_s_since(self.history.asked_s.get(key))
-        return asked_s >= self.options.handover_timeout_s * (1 - _CLOCK_TOLERANCE)
+        return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
 
     def _judge_take(self, who: str, key: str, before: Lease) -> None:
         if before.reader is None or before.reader == name_of(who) or before.is_ended:
@@ -132,7 +131,7 @@ class OneOwner(Checker):
         if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
-        if unchanged_s < self.options.lease_duration_s * (1 - _CLOCK_TOLERANCE):
+        if unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
@@ -348,7 +347,7 @@ class StopsInTime(Checker):
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         """Measure from the last applied write."""
         since_s = self.history.now_s_since(self.history.owner_write_s.get((who, key)))
-        if since_s > self.options.lease_duration_s * (1 + _CLOCK_TOLERANCE):
+        if since_s > self.options.lease_duration_s * (1 + CLOCK_TOLERANCE):
             raise Broken(
                 f"{who} (reader {epoch}) delivers {sequences[0]} of {key} {since_s:.2f} s after its last renewal"
             )

@@ -9,7 +9,7 @@ from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, Release, Reset, Take
 from penstock.core.position import Position
-from penstock.sim.checker import Broken, Checker
+from penstock.sim.checker import CLOCK_TOLERANCE, Broken, Checker
 from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import History, name_of
 
@@ -21,7 +21,6 @@ NAMESAKE: Final = "z/namesake"
 """A query that names no application."""
 _REFUSED: Final = frozenset({STRANGER, NAMESAKE, *TWINS})
 _BATCHES_OF_TWINS_MAX: Final = 4
-_CLOCK_TOLERANCE: Final = 0.05
 _SERVICE_CLOCK_MS: Final = 2000  # a driver knows the service's clock by answers of whole seconds
 
 _Place = tuple[str, str, int, str]
@@ -170,7 +169,7 @@ class OnceEach(Checker):
             # Whoever has lost a lease goes on until it learns of it, at most for as long as a lease lasts.
             came_s = (self.history.shards[key].arrivals_ms[place] - EPOCH_MS) / 1000
             earliest = bisect_left(
-                self._begins_s.get(key, ()), came_s - (1 + _CLOCK_TOLERANCE) * self.options.lease_duration_s
+                self._begins_s.get(key, ()), came_s - (1 + CLOCK_TOLERANCE) * self.options.lease_duration_s
             )
             begins = self._begins.get(key, [])[earliest:]
             allowed = 1 + sum(1 for begin in begins if begin <= place)
@@ -381,7 +380,7 @@ class OneReader(Checker):
                 self._alive_s.pop(name, None)
                 return
             since_s, until_s = self._alive_s.get(name, (now, now))
-            has_paused = now - until_s > lease_s * (1 - _CLOCK_TOLERANCE)
+            has_paused = now - until_s > lease_s * (1 - CLOCK_TOLERANCE)
             self._alive_s[name] = (now if has_paused else since_s, now)
 
 
