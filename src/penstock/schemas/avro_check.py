@@ -8,7 +8,8 @@ from typing import Any, Final, TypeAlias
 
 Check: TypeAlias = Callable[[Any], None]
 
-_BITS: Final[Mapping[str, int]] = {"int": 32, "long": 64}
+INTEGER_ENDS: Final[Mapping[str, int]] = {"int": 1 << 31, "long": 1 << 63}
+"""By type: the first number that is too large; the smallest one that fits is its negative."""
 
 
 def check_of(schema: Any) -> Check:
@@ -38,7 +39,7 @@ def _of(schema: Any, path: str, named: dict[str, Check]) -> Check:
 
 
 def _of_primitive(schema: Any, kind: str, path: str) -> Check:
-    if kind in _BITS:
+    if kind in INTEGER_ENDS:
         return _of_integer(kind, path, is_logical=isinstance(schema, Mapping) and "logicalType" in schema)
     if kind == "boolean":
         return lambda value: _refuse(value, kind, path) if not isinstance(value, bool) else None
@@ -76,7 +77,7 @@ def _of_union(branches: list[Any], path: str, named: dict[str, Check]) -> Check:
 
 
 def _of_integer(kind: str, path: str, *, is_logical: bool) -> Check:
-    end = 1 << _BITS[kind] - 1
+    end = INTEGER_ENDS[kind]
 
     def check(value: Any) -> None:
         if is_logical and not isinstance(value, Number):

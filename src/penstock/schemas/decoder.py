@@ -18,7 +18,8 @@ from penstock.schemas.version_cache import VersionCache
 
 WithoutHeader = Literal["error", "pass"]
 PAYLOAD_BYTES_MAX: Final = 64 * 1024 * 1024
-_ANSWER_WITHIN_S: Final = 180.0
+ANSWER_WITHIN_S: Final = 180.0
+"""For so long a thread waits for a version that another one fetches."""
 
 
 class Decoded(NamedTuple):
@@ -115,7 +116,7 @@ class SchemaDecoder:
             self._fetch,
             count_max=version_count_max,
             refusal_kept_s=unknown_kept_s,
-            wait_s=_ANSWER_WITHIN_S,
+            wait_s=ANSWER_WITHIN_S,
             clock=clock or SystemClock(),
         )
 

@@ -15,6 +15,7 @@ from fastavro.schema import expand_schema
 from pyspark.sql import types as t
 
 from penstock.errors import SchemaMismatch, UnsupportedSchema
+from penstock.schemas.avro_check import INTEGER_ENDS
 
 Convert: TypeAlias = Callable[[Any], Any]
 
@@ -103,7 +104,7 @@ def _of_primitive(kind: str, path: str) -> SparkAvro:
     if kind not in _PRIMITIVE:
         why = "Spark has no type for null alone" if kind == "null" else f"{kind} contains itself"
         raise UnsupportedSchema(f"{_at(path)} cannot be a column of Spark: {why}")
-    if kind in _BITS:
+    if kind in INTEGER_ENDS:
         return SparkAvro(_PRIMITIVE[kind], False, _integer(kind, path))
     return SparkAvro(_PRIMITIVE[kind], False, _bytes if kind in ("bytes", "fixed") else _same)
 
@@ -258,7 +259,7 @@ def _decimal(precision: int, scale: int, path: str) -> Convert:
 
 
 def _integer(kind: str, path: str) -> Convert:
-    end = 1 << _BITS[kind] - 1
+    end = INTEGER_ENDS[kind]
 
     def convert(value: int) -> int:
         # Avro writes int and long alike, so a careless writer's int may have more than 32 bits.
@@ -293,7 +294,6 @@ _PRIMITIVE: Final[Mapping[str, t.DataType]] = {
     "string": t.StringType(),
     "enum": t.StringType(),
 }
-_BITS: Final[Mapping[str, int]] = {"int": 32, "long": 64}
 _PYTHON: Final[Mapping[str, type]] = {
     "boolean": bool,
     "int": int,

@@ -16,7 +16,7 @@ from penstock.errors import OptionError, SchemaError, SchemaMismatch, UnknownSch
 from penstock.ports.schema_registry import DataFormat, SchemaRegistry, SchemaVersion
 from penstock.runtime.system_clock import SystemClock
 from penstock.schemas.avro import AvroCodec, load_avro, parse_avro
-from penstock.schemas.decoder import PAYLOAD_BYTES_MAX, fetch_version
+from penstock.schemas.decoder import ANSWER_WITHIN_S, PAYLOAD_BYTES_MAX, fetch_version
 from penstock.schemas.header import split_header
 from penstock.schemas.registry_opening import DEFAULT_REGISTRY, open_registry
 from penstock.schemas.version_cache import VersionCache
@@ -30,7 +30,6 @@ Mode: TypeAlias = Literal["FAILFAST", "PERMISSIVE"]
 _MODES: Final = ("FAILFAST", "PERMISSIVE")
 _VERSIONS_MAX: Final = 200
 _UNKNOWN_KEPT_S: Final = 60.0
-_ANSWER_WITHIN_S: Final = 180.0
 
 
 def from_glue_avro(
@@ -138,7 +137,7 @@ class ColumnReader:
             self._fetch,
             count_max=_VERSIONS_MAX,
             refusal_kept_s=_UNKNOWN_KEPT_S,
-            wait_s=_ANSWER_WITHIN_S,
+            wait_s=ANSWER_WITHIN_S,
             clock=SystemClock(),
         )
 
