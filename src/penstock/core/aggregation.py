@@ -30,7 +30,13 @@ from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
 
-from penstock.core.hash_key import FULL_RANGE, HashRange, hash_partition_key, parse_hash_key
+from penstock.core.hash_key import (
+    FULL_RANGE,
+    HashRange,
+    encode_partition_key,
+    hash_partition_key,
+    parse_hash_key,
+)
 from penstock.core.put_entry import PutEntry
 from penstock.errors import RecordError
 
@@ -452,10 +458,7 @@ class AggregateBuilder:
         index = self._keys.get(partition_key)
         if index is None:
             index = len(self._keys)
-            try:
-                text = partition_key.encode()
-            except UnicodeEncodeError as error:
-                raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
+            text = encode_partition_key(partition_key)
             key_entry = b"\x0a" + _varint(len(text)) + text
         head = b"\x08" + _varint(index)
         if explicit_hash_key is not None:

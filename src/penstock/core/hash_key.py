@@ -24,11 +24,20 @@ def hash_partition_key(partition_key: str) -> int:
     Raises:
         RecordError: The key is no Unicode text (it holds half of a surrogate pair).
     """
+    text = encode_partition_key(partition_key)
+    return int.from_bytes(hashlib.md5(text, usedforsecurity=False).digest(), "big")
+
+
+def encode_partition_key(partition_key: str) -> bytes:
+    """Return a partition key's UTF-8 bytes.
+
+    Raises:
+        RecordError: The key is no Unicode text (it holds half of a surrogate pair).
+    """
     try:
-        text = partition_key.encode()
+        return partition_key.encode()
     except UnicodeEncodeError as error:
         raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
-    return int.from_bytes(hashlib.md5(text, usedforsecurity=False).digest(), "big")
 
 
 def parse_hash_key(text: str) -> int:

@@ -11,7 +11,7 @@ from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from penstock.core.aggregation import OUTER_KEY, AggregateBuilder
-from penstock.core.hash_key import HashRange, effective_hash_key, parse_hash_key
+from penstock.core.hash_key import HashRange, effective_hash_key, encode_partition_key, parse_hash_key
 from penstock.core.limits import PARTITION_KEY_CHARS_MAX, PARTITION_KEY_CHARS_MIN
 from penstock.core.put_entry import PutEntry
 from penstock.core.writing.flow_control import cost_s
@@ -165,12 +165,7 @@ def key_bytes(partition_key: str) -> int:
     Raises:
         RecordError: No Unicode text (it holds half of a surrogate pair).
     """
-    if partition_key.isascii():
-        return len(partition_key)
-    try:
-        return len(partition_key.encode())
-    except UnicodeEncodeError as error:
-        raise RecordError(f"partition key {partition_key[:60]!r} is no Unicode text") from error
+    return len(partition_key if partition_key.isascii() else encode_partition_key(partition_key))
 
 
 def pack_one(record: PendingRecord, shard_id: str | None) -> PackedEntry:
