@@ -7,7 +7,7 @@ before "10", and the text goes back to the service unchanged. A checkpoint is a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from functools import total_ordering
 from typing import Final
@@ -106,6 +106,11 @@ class Position:
     def is_in_shard(self) -> bool:
         """Whether the position is a place in one shard, rather than one at which every shard can start."""
         return self.is_record or self.is_shard_end
+
+    @property
+    def whole_record(self) -> Position:
+        """The same place, or the beginning of the record that it is in: the service knows no place inside an aggregate."""
+        return replace(self, sub_sequence_number=0) if self.is_record else self
 
     def _key(self) -> tuple[int, int, int]:
         if self.sequence_number is not None:

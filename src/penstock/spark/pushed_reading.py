@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Final
 
 from penstock.core.position import TRIM_HORIZON, Position
@@ -98,9 +97,8 @@ class PushedReading:
         is_sure = position.is_record or position == TRIM_HORIZON  # LATEST would be another moment
         if not is_sure or not self._kept.may_subscribe(self._key, self._clock.monotonic_s()):
             return
-        place = replace(position, sub_sequence_number=0) if position.is_record else position
-        now_s = self._clock.monotonic_s()
-        self._subscription = TaskSubscription(self._threads.condition(), plan_iterator(place), now_s)
+        now_s, start = self._clock.monotonic_s(), plan_iterator(position.whole_record)
+        self._subscription = TaskSubscription(self._threads.condition(), start, now_s)
         self._subscription.subscribe(self._fan_out, self._key[1], self._key[2])
 
     def learn_lag(self, behind_ms: int) -> None:

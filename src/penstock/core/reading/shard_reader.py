@@ -28,7 +28,6 @@ is not, records may have been trimmed behind the reader's back, and `on_data_los
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Final
 
 from penstock.core.position import Position, Sentinel, at_timestamp
@@ -334,7 +333,7 @@ class ShardReader:
         position = self.position
         if position.sentinel is Sentinel.LATEST and position.timestamp_ms is not None:
             return at_timestamp(position.timestamp_ms)
-        return replace(position, sub_sequence_number=0) if position.is_record else position
+        return position.whole_record
 
     def _done_through(self, page: Page[Rows_co]) -> Position | None:
         """Return up to where a page was read before; None where all of it is new. A subscription may bring an event twice."""
