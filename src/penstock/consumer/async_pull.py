@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 
 from penstock.consumer.async_batch import AsyncBatch
-from penstock.consumer.pull import IterationEnded
+from penstock.consumer.pull import not_done, not_taken
 
 
 class AsyncPullQueue:
@@ -24,7 +24,7 @@ class AsyncPullQueue:
             IterationEnded: The iteration ended before the batch was done.
         """
         if self._is_closed:
-            raise _ended()
+            raise not_done()
         settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._unsettled.add(settled)
         self._offers.put_nowait((batch, settled))
@@ -39,7 +39,7 @@ class AsyncPullQueue:
         self._offers.put_nowait(None)
         for settled in self._unsettled:
             if not settled.done():
-                settled.set_exception(_ended())
+                settled.set_exception(not_done())
 
     async def batches(self) -> AsyncIterator[AsyncBatch]:
         """Yield batches until the queue is closed. Asking for the next one settles the one before."""
@@ -52,7 +52,7 @@ class AsyncPullQueue:
             if settled.done():
                 continue
             if not batch.is_owned:
-                settled.set_exception(IterationEnded("the lease was lost before this batch was taken"))
+                settled.set_exception(not_taken())
                 continue
             is_done = False
             try:
@@ -63,8 +63,4 @@ class AsyncPullQueue:
                     if is_done:
                         settled.set_result(None)
                     else:
-                        settled.set_exception(_ended())
-
-
-def _ended() -> IterationEnded:
-    return IterationEnded("the iteration ended before this batch was done")
+                        settled.set_exception(not_done())

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from penstock.consumer.stream_argument import parse_start
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
-from penstock.core.limits import SUBSCRIPTIONS_APART_S
+from penstock.core.limits import MIB, SUBSCRIPTIONS_APART_S
 from penstock.core.position import Position
 from penstock.core.reading.delivery_calls import DeliveryOptions, FailurePolicy
 from penstock.core.reading.reader_options import ReaderOptions
@@ -20,7 +20,6 @@ from penstock.core.starting import StartingPosition
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError
 
-MIB = 1024 * 1024
 _EMPTY_EVENTS_APART_S: Final = (
     6.0  # an idle shard sends one every few seconds; its lag does not grow in between
 )

@@ -21,6 +21,16 @@ class IterationEnded(HandlerFailed):
     """A batch was given out, or was about to be, and the loop over the consumer ended before it was done."""
 
 
+def not_done() -> IterationEnded:
+    """Return why a batch fails that was given out, or waits, when the loop ends."""
+    return IterationEnded("the iteration ended before this batch was done")
+
+
+def not_taken() -> IterationEnded:
+    """Return why a batch fails whose lease was lost while it waited."""
+    return IterationEnded("the lease was lost before this batch was taken")
+
+
 class _Offer:
     __slots__ = ("batch", "error", "settled")
 
@@ -51,7 +61,7 @@ class PullQueue:
         self._offers.put(offer)
         while not offer.settled.wait(_LOOK_S):
             if self._is_closed.is_set():
-                offer.settle(IterationEnded("the iteration ended before this batch was done"))
+                offer.settle(not_done())
         if offer.error is not None:
             raise offer.error
 
@@ -71,12 +81,11 @@ class PullQueue:
             except queue.Empty:
                 continue
             if not offer.batch.is_owned:
-                offer.settle(IterationEnded("the lease was lost before this batch was taken"))
+                offer.settle(not_taken())
                 continue
             is_done = False
             try:
                 yield offer.batch
                 is_done = True
             finally:
-                error = None if is_done else IterationEnded("the iteration ended before this batch was done")
-                offer.settle(error)
+                offer.settle(None if is_done else not_done())
