@@ -30,7 +30,7 @@ from penstock.consumer.async_calls import (
     EventLoopProcessor,
 )
 from penstock.consumer.async_pull import AsyncPullQueue
-from penstock.consumer.consumer import STOP_SLACK_S, Consumer, ConsumerPorts
+from penstock.consumer.consumer import STOP_SLACK_S, Consumer, ConsumerPorts, not_stopped
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.health import Health
 from penstock.consumer.stop_signals import StopSignals
@@ -246,10 +246,7 @@ class AsyncConsumer:
 
     def _raise_failure(self) -> None:
         if not self._ended.is_set():
-            raise PenstockError(
-                f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its leases run out "
-                f"by themselves after {self.options.lease_duration_s} s"
-            )
+            raise not_stopped(self.worker_id, self.options)
         self._consumer.stop()
 
     def _tell_end(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -246,10 +246,7 @@ class Consumer:
             return
         self.request_stop()
         if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
-            raise PenstockError(
-                f"worker {self.worker_id} did not stop within {self.options.shutdown_timeout_s} s; its leases run out "
-                f"by themselves after {self.options.lease_duration_s} s"
-            )
+            raise not_stopped(self.worker_id, self.options)
         self._raise_failure()
 
     def wait(self, timeout_s: float | None = None) -> bool:
@@ -444,6 +441,14 @@ class Consumer:
     def _raise_failure(self) -> None:
         if self._worker is not None and self._worker.failure is not None:
             raise self._worker.failure
+
+
+def not_stopped(worker_id: str, options: ConsumerOptions) -> PenstockError:
+    """Return the error of a worker that takes longer to stop than it may."""
+    return PenstockError(
+        f"worker {worker_id} did not stop within {options.shutdown_timeout_s} s; its leases run out by themselves after "
+        f"{options.lease_duration_s} s"
+    )
 
 
 def open_ports(
