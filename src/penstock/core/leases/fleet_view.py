@@ -147,8 +147,7 @@ def fleet_of(
             lease = fleet[place].lease
             handovers.note_unanswered(lease, now_s)
             owner = handovers.holder(lease, living)
-            if owner is not None:
-                living.add(owner)
+            living.add(owner)
             plain = replace(lease, owner=owner, checkpoint_owner=None)
             fleet[place] = fleet[place]._replace(lease=plain, is_deaf=True)
     return fleet

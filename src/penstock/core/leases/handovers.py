@@ -118,15 +118,17 @@ class Handovers:
             return False
         return lease.key in self._left_over or now_s - self._since_s.get(lease.key, now_s) >= self.bound_s
 
-    def holder(self, lease: Lease, living: Container[str]) -> str | None:
+    def holder(self, lease: Lease, living: Container[str]) -> str:
         """Return the worker that an overdue hand-over's lease counts for.
 
         Args:
             lease: Its row.
             living: Workers that are known to live by other leases.
         """
-        is_owners = lease.key in self._left_over or (lease.owner is not None and lease.owner in living)
-        return lease.owner if is_owners else lease.checkpoint_owner
+        assert lease.checkpoint_owner is not None, "a lease without a hand-over"
+        if lease.owner is not None and (lease.key in self._left_over or lease.owner in living):
+            return lease.owner
+        return lease.checkpoint_owner
 
     def next_overdue_s(self, now_s: float) -> float:
         """Return the next moment at which a hand-over will have lasted too long; infinity for none."""

@@ -88,7 +88,7 @@ class OwnRows:
             return
         if lease.owner == self.me and lease.checkpoint_owner not in (None, self.me):
             self._awaited.add(key, now_s)
-        elif lease.reader == self.me:
+        else:
             own = Reason.ASSIGNED if self._membership.is_led else Reason.OWN
             reason = Reason.HANDED_OVER if key in self._awaited else own
             self._writes.enqueue(self._write_for(lease, now_s), ForGain(reason))

@@ -96,8 +96,6 @@ class StreamCheck:
             now_s: Monotonic seconds.
         """
         self._clocks[stream_id] = (moment_ms, now_s)
-        if not self._options.names_streams:
-            return
         listed = {shard.shard_id: shard for shard in shards}
         self._judge(self._by_stream(self.view).get(stream_id, []), listed)
         settled = {key for key in self.view.set_aside if self._options.stream_id_of(key) == stream_id}

@@ -183,9 +183,12 @@ class ShardQueue:
     def _next(self, taken_keys: set[str]) -> PackedEntry | None:
         """Take the next entry that shares no key with those of the request, where order matters."""
         if self._returned:
-            if any(record.partition_key in taken_keys for record in self._returned[0].records):
-                return None
-            return self._returned.popleft()
+            entry = self._returned.popleft()
+            # They come first, and were in one request.
+            assert not any(record.partition_key in taken_keys for record in entry.records), (
+                "a key is refused twice"
+            )
+            return entry
         if self._keeps_key_order and not self.aggregates:
             return self._next_of_ready(taken_keys)
         if not self._queue:
