@@ -13,6 +13,7 @@ from penstock.core.position import (
     at_record,
     at_timestamp,
     parse_checkpoint,
+    parse_position,
     parse_sequence_number,
 )
 from penstock.errors import PositionError
@@ -154,6 +155,22 @@ def test_a_checkpoint_that_is_none_is_refused():
 )
 def test_a_position_shows_itself(position, text):
     assert str(position) == text
+    assert parse_position(text) == position
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("AT_TIMESTAMP:soon", "expected a moment in milliseconds behind the colon"),
+        ("AT_TIMESTAMP:", "expected a moment in milliseconds behind the colon"),
+        ("12.x", "expected a sub-sequence number behind the dot"),
+        ("12.-1", "expected a sub-sequence number behind the dot"),
+        ("NEWEST", "is not a sequence number"),
+    ],
+)
+def test_what_no_position_shows_as_is_refused(text, message):
+    with pytest.raises(PositionError, match=message):
+        parse_position(text)
 
 
 def test_positions_say_what_they_are():

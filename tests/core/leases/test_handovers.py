@@ -115,6 +115,18 @@ def test_a_take_by_the_asker_is_no_answer():
     assert handovers.is_deaf("reader", 31.0)
 
 
+def test_an_owner_that_gives_up_what_it_took_from_a_reader_leaves_the_lease_to_that_reader():
+    taken = replace(ASKED, owner="java", counter=5)
+    given_up = replace(
+        taken, owner=None, counter=6
+    )  # a Java worker that stops, and leaves the reader's field again
+    handovers = seen(ASKED, taken, given_up)
+    assert not handovers.is_overdue(given_up, 31.0)
+    assert handovers.is_overdue(given_up, 32.0)
+    assert handovers.holder(given_up, {"java"}) == "reader"
+    assert not handovers.is_deaf("reader", 32.0)
+
+
 def test_who_takes_and_leaves_the_readers_field_standing_does_not_know_hand_overs():
     taken = replace(ASKED, owner="java", counter=5)
     handovers = seen(ASKED, taken)

@@ -335,6 +335,20 @@ def test_a_state_that_is_not_known_stops_the_worker():
     assert fleet.writes(Take) == []
 
 
+def test_a_worker_that_may_not_stay_for_two_reasons_is_told_the_first():
+    fleet = Fleet(replace(FREE, owner="me"))
+    fleet.report_problem = (Problem.REFUSED, "AccessDenied: no")
+    fleet.start()
+    fleet.slow = (LookAtFleet,)
+    fleet.at(100.0)
+    fleet.feed(FleetSeen(fleet.look(), fleet.now))  # and it reports
+    fleet.at(200.0)  # and it looks, before the report is answered
+    fleet.run(WorkerReported(*fleet.report_problem))
+    fleet.run(FleetSeen(Kcl3Rows("CLIENT_VERSION_4X"), fleet.now))  # while its shard is not stopped yet
+    assert fleet.effects(Stopped) == []
+    assert fleet.effects(FleetRefused) == [FleetRefused(Refusal.UNREPORTED, "AccessDenied: no")]
+
+
 def test_a_state_that_may_not_be_read_stops_the_worker_unless_it_was_read_before():
     fleet = Fleet(FREE)
     fleet.slow = (LookAtFleet,)

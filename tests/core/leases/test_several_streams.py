@@ -21,7 +21,14 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.coordinator_options import SharedStream
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_keys import keyed_child, keyed_shard, keyed_start, lease_key
+from penstock.core.leases.lease_keys import (
+    keyed_child,
+    keyed_shard,
+    keyed_start,
+    lease_key,
+    stream_id_of,
+    stream_name_of,
+)
 from penstock.core.leases.lease_writes import Create
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record, at_timestamp
 from penstock.core.shard import ChildShard, Shard
@@ -67,6 +74,11 @@ def test_the_id_of_a_stream_is_account_name_and_whole_seconds_of_its_creation():
     assert (ORDERS.stream_id, RETURNS.stream_id) == (OF_ORDERS, OF_RETURNS)
 
 
+def test_a_streams_name_is_in_the_ids_of_its_leases_where_the_table_has_several():
+    names = [stream_name_of(stream_id_of(key)) for key in (f"{OF_ORDERS}:a", "a")]
+    assert names == ["orders", ""]
+
+
 def test_every_stream_of_an_empty_table_gets_its_first_leases_at_its_own_position():
     bench = StreamsBench(starts={OF_RETURNS: StartingPosition(default=at_timestamp(5000))})
     bench.at(1.0)
@@ -82,6 +94,15 @@ def test_every_stream_of_an_empty_table_gets_its_first_leases_at_its_own_positio
     }
     bench.at(30.0)
     assert {effect.key for effect in bench.of(StartReader)} == bench.table.rows.keys()
+
+
+def test_each_stream_of_an_empty_table_waits_for_a_time_of_its_own():
+    bench = StreamsBench(cold_start_jitter_s=5.0)
+    bench.at(1.0)
+    assert {effect.stream_id for effect in bench.of(ListShards)} == {OF_ORDERS}
+    bench.at(5.0)
+    assert {effect.stream_id for effect in bench.of(ListShards)} == {OF_ORDERS, OF_RETURNS}
+    assert bench.table.rows.keys() == {f"{OF_ORDERS}:a", f"{OF_ORDERS}:b", f"{OF_RETURNS}:a"}
 
 
 def test_a_stream_that_is_added_begins_beside_those_that_are_read():
@@ -164,6 +185,31 @@ def test_children_are_created_in_their_own_stream_though_the_other_has_shards_of
     assert rows[f"{OF_ORDERS}:l"].stream == ORDERS
     assert rows[f"{OF_RETURNS}:a"].checkpoint == at_record("5")
     assert {effect.key for effect in bench.of(StartReader)} >= {f"{OF_ORDERS}:l", f"{OF_ORDERS}:r"}
+
+
+def test_a_lease_that_was_read_to_its_end_is_deleted_in_its_own_stream_only():
+    of_orders = (f"{OF_ORDERS}:a",)
+    bench = StreamsBench(
+        row(OF_ORDERS, "a", checkpoint=SHARD_END),
+        row(OF_ORDERS, "l", LEFT, parents=frozenset(of_orders), checkpoint=at_record("7")),
+        row(OF_ORDERS, "r", RIGHT, parents=frozenset(of_orders), checkpoint=at_record("8")),
+        row(OF_RETURNS, "a", checkpoint=at_record("5")),
+    )
+    bench.at(120.0)
+    assert bench.table.rows.keys() == {f"{OF_ORDERS}:l", f"{OF_ORDERS}:r", f"{OF_RETURNS}:a"}
+    assert [report.key for report in bench.reports(Topic.DELETED)] == [f"{OF_ORDERS}:a"]
+
+
+def test_a_row_that_cannot_be_read_is_missed_in_its_own_stream_only():
+    bench = StreamsBench(
+        row(OF_ORDERS, "b", RIGHT, checkpoint=at_record("8")), row(OF_RETURNS, "a", checkpoint=at_record("5"))
+    )
+    bench.damaged = {f"{OF_ORDERS}:a": "why"}
+    bench.at(200.0)
+    assert [report.key for report in bench.reports(Topic.ROW_DAMAGED)] == [f"{OF_ORDERS}:a"]
+    assert {effect.stream_id for effect in bench.of(ListShards)} == {OF_ORDERS}
+    assert bench.writes(Create) == []
+    assert bench.machine.held().keys() == {f"{OF_ORDERS}:b", f"{OF_RETURNS}:a"}
 
 
 def test_a_hole_in_one_stream_is_filled_though_another_covers_its_hash_keys():

@@ -81,6 +81,14 @@ def test_one_that_ends_early_is_not_begun_again_before_the_service_allows_it():
     assert machine.on_time(APART_S) == [Connect(2, after("10"))]
 
 
+def test_an_answer_that_ends_before_its_first_event_is_a_failure():
+    machine = new()
+    machine.on_begin(AT, 0.0)
+    error = failure(machine.on_ended(1, 0.1))
+    assert isinstance(error, Unavailable)
+    assert str(error) == "SubscribeToShard on shard shardId-0: the answer has no events"
+
+
 def test_one_that_ends_while_nothing_is_wanted_is_begun_again_when_something_is():
     machine = reading()
     machine.on_page(1, Page("11"), 290.0)

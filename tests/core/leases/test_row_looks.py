@@ -1,0 +1,22 @@
+"""Rows that are read by their keys: not more of them at once than the table can bear beside everything else."""
+
+import math
+
+from penstock.core.leases.coordinator_effects import FetchLease
+from penstock.core.leases.row_looks import RowLooks
+from penstock.core.leases.turn import Turn
+
+
+def test_of_many_rows_that_are_wanted_at_once_twenty_are_read_at_a_time():
+    turn = Turn()
+    looks = RowLooks(turn)
+    keys = [f"s{number:02}" for number in range(25)]
+    for key in keys:
+        looks.want(key, 1.0)
+    looks.look(1.0)
+    assert turn.effects == [FetchLease(key) for key in keys[:20]]
+    assert looks.next_look_s == math.inf
+    assert looks.on_answer("s07")
+    assert looks.next_look_s == 1.0
+    looks.look(1.0)
+    assert turn.effects[20:] == [FetchLease("s20")]
