@@ -214,6 +214,27 @@ def test_a_claim_comes_back_with_the_ranges_before_it(start, end, earlier):
     assert [(str(past.start), str(past.end)) for past in (found, *found.earlier)] == texts
 
 
+@pytest.mark.parametrize(
+    ("planners", "text"),
+    [
+        (["run", "run", "run"], "="),
+        (["run", "other", "other"], "= other"),
+        (["other", "run", None], "other = ?"),
+        ([None, None, "first"], "? ? first"),
+        (["other"], "other"),
+        ([None, None], None),
+    ],
+)
+def test_a_claim_says_who_planned_its_batch_and_those_before(planners, text):
+    first, *others = planners
+    earlier = tuple(PastClaim(3 - gap, place(1), place(2), planner) for gap, planner in enumerate(others))
+    claim = BatchClaim("w", 4, "run", place(3), place(4), b"", 5, earlier, first)
+    item = write_item(Lease("shard", claims=(claim,)))
+    document = item["penstockClaim:w"]["M"]
+    assert document.get("by", {}).get("S") == text
+    assert read_item(item).claims == (claim,)
+
+
 def test_a_query_s_row_costs_one_write_unit_at_its_largest():
     note = ClaimNote(
         has_more=True,
@@ -226,7 +247,8 @@ def test_a_query_s_row_costs_one_write_unit_at_its_largest():
         process="5f2a90c1d7",
     )
     past = tuple(
-        PastClaim(1233 - number, place(4 - number, 44), place(5 - number, 44)) for number in range(4)
+        PastClaim(1233 - number, place(4 - number, 44), place(5 - number, 44), "5f2a90c1d7be")
+        for number in range(4)
     )
     claim = BatchClaim(
         "spark-5f2a90c1d7be",
@@ -237,6 +259,7 @@ def test_a_query_s_row_costs_one_write_unit_at_its_largest():
         note.to_bytes(),
         1767312000000,
         past,
+        "5f2a90c1d7be",
     )
     lease = Lease(
         "shardId-000000000001",

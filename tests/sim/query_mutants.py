@@ -17,6 +17,7 @@ from penstock.core.batches.claims import (
 )
 from penstock.core.batches.query_shards import QueryShards
 from penstock.core.leases import stream_check
+from penstock.core.leases.lease import PastClaim
 from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Applied, Claim, Promote, Take, is_forward
 from penstock.core.reading import shard_reader
@@ -132,7 +133,7 @@ def believes_every_end(self, page, is_progress, now_s, chance):
 # --- the driver ---------------------------------------------------------------------------------------------
 
 
-def starts_at_the_checkpoint(lease, worker, batch, planned):
+def starts_at_the_checkpoint(lease, worker, known, planned):
     """A driver that goes by checkpoints alone."""
     return None if lease is None else BatchStart(lease.checkpoint, StartReason.CHECKPOINT)
 
@@ -152,9 +153,14 @@ def skips_what_came_later(task, moment_ms):
     return task
 
 
-def finds_no_later_claims(rows, worker, batch):
+def finds_no_unknown_claims(rows, worker, known):
     """A checkpoint location that was set back is not noticed."""
     return []
+
+
+def goes_by_the_number(self, batch, planned_by):
+    """A claim of another line of history counts as one's own: one of a copy, or of what was restored away."""
+    return self.batch == batch
 
 
 def counts_on_from_the_copy(*args, **kwargs):
@@ -372,9 +378,17 @@ QUERY_MUTANTS = (
         SPARK,
         21,
         planner,
-        "find_later_claims",
-        finds_no_later_claims,
-        also=((batch_settling, "find_later_claims", finds_no_later_claims),),
+        "find_unknown_claims",
+        finds_no_unknown_claims,
+        also=((batch_settling, "find_unknown_claims", finds_no_unknown_claims),),
+    ),
+    Mutant(
+        "a claim of another history counts as one's own",
+        "this query: copies of a checkpoint location",
+        608,
+        PastClaim,
+        "is_of",
+        goes_by_the_number,
     ),
     Mutant(
         "a restored location counts on from its copy",

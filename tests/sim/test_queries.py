@@ -42,6 +42,8 @@ FAILED_BEFORE = {
     149: "a copy of the checkpoint location went on from the claims of the other driver",
     222: "an iterator that still began at the last record was kept for the next batch",
     411: "leases that were being brought back were looked for without a pause",
+    608: "a claim that a copy's driver had made was promoted, because its batch had the number of an own one",
+    908: "a shard went on at the claim of a batch that the location's history, set back since, had never given to Spark",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
 }
 """Seeds that showed a defect once, in the worlds that they drew then."""
@@ -158,7 +160,7 @@ TAKEN_BEHIND = ("write", "w#1", Take("a", 0, "w"), MINE, Lease("a", owner="w", c
 DONE = ("done", "q#1", "a", -1, (5,))
 UNREAD = ("unread", "q", 1, ("a",))
 OWNED = ("write", "q#1", Take("a", 0, "q"), Lease("a"), MINE)
-RESTORED = "the checkpoint location is older than the leases in table t (a copy was restored)"
+RESTORED = "the checkpoint location does not know what was claimed on the leases in table t (it was restored from a copy)"
 SET_BACK = ("log", "q#2", "WARNING", RESTORED, "")
 
 

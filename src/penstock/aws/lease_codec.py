@@ -49,6 +49,8 @@ CLAIM_PREFIX: Final = "penstockClaim:"
 CLAIM_BATCH: Final = "batch"
 CLAIM_RUN: Final = "run"
 CLAIM_END: Final = "end"
+_UNKNOWN: Final = "?"
+_SAME_RUN: Final = "="
 MARK: Final = "penstockMark"
 TIP_MILLIS: Final = "penstockTipMillis"
 STREAM: Final = "penstockStream"
@@ -173,6 +175,8 @@ def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
         "note": {"B": claim.note},
         "made": {"N": str(claim.made_ms)},
     }
+    if any(past.planned_by is not None for past in claim.past(1 + len(claim.earlier))):
+        document["by"] = {"S": " ".join(_planner_texts(claim))}
     if claim.earlier:
         document["earlier"] = {"S": " ".join(_past_claim_texts(claim))}
     return document
@@ -185,6 +189,21 @@ def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
         text = f"{later.batch - past.batch},{_distance_text(past.start, later.start)}"
         yield text if past.end == later.start else f"{text},{_distance_text(past.end, later.start)}"
         later = past
+
+
+def _planner_texts(claim: BatchClaim) -> Iterator[str]:
+    """Yield who planned the batch and each earlier one; from the last word on it is the same run."""
+    planners = [past.planned_by for past in claim.past(1 + len(claim.earlier))]
+    while len(planners) > 1 and planners[-1] == planners[-2]:
+        planners.pop()
+    for planner in planners:
+        yield _UNKNOWN if planner is None else _SAME_RUN if planner == claim.run else planner
+
+
+def _read_planners(document: Mapping[str, Any], run: str, count: int) -> list[str | None]:
+    words = document["by"]["S"].split() if "by" in document else [_UNKNOWN]
+    words += words[-1:] * (count - len(words))
+    return [None if word == _UNKNOWN else run if word == _SAME_RUN else word for word in words]
 
 
 def _distance_text(position: Position, other: Position) -> str:
@@ -216,25 +235,30 @@ def _claims(item: Item) -> tuple[BatchClaim, ...]:
 def _read_claim(worker: str, document: Mapping[str, Any]) -> BatchClaim:
     batch, end = int(document[CLAIM_BATCH]["N"]), parse_position(document[CLAIM_END]["S"])
     start = _read_distance(document["start"]["S"], end)
-    earlier = document["earlier"]["S"] if "earlier" in document else ""
+    earlier = document["earlier"]["S"].split() if "earlier" in document else []
+    run = document[CLAIM_RUN]["S"]
+    planned_by, *planners = _read_planners(document, run, 1 + len(earlier))
     return BatchClaim(
         worker=worker,
         batch=batch,
-        run=document[CLAIM_RUN]["S"],
+        run=run,
         start=start,
         end=end,
         note=bytes(document["note"]["B"]),
         made_ms=int(document["made"]["N"]),
-        earlier=tuple(_read_past_claims(earlier, batch, start)),
+        earlier=tuple(_read_past_claims(earlier, planners, batch, start)),
+        planned_by=planned_by,
     )
 
 
-def _read_past_claims(text: str, batch: int, start: Position) -> Iterator[PastClaim]:
-    for each in text.split():
+def _read_past_claims(
+    texts: Iterable[str], planners: Iterable[str | None], batch: int, start: Position
+) -> Iterator[PastClaim]:
+    for each, planner in zip(texts, planners, strict=True):
         gap, start_text, *ends = each.split(",")
         end = _read_distance(ends[0], start) if ends else start
         batch, start = batch - int(gap), _read_distance(start_text, start)
-        yield PastClaim(batch, start, end)
+        yield PastClaim(batch, start, end, planner)
 
 
 def write_stop_note(note: StopNote) -> dict[str, dict[str, Any]]:

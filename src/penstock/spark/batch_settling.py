@@ -12,7 +12,8 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from penstock.core.batches.claims import find_later_claims
+from penstock.core.batches.claims import find_unknown_claims
+from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, Surprise
 from penstock.core.leases.lease import Lease
@@ -84,6 +85,7 @@ class BatchSettler:
         self._has_warned_of_unread = False
         self.rewound_from = -1
         """The last batch that was claimed and that the checkpoint location does not know."""
+        self._passing: set[tuple[str, tuple[int, str]]] = set()
 
     def settle(
         self,
@@ -119,7 +121,7 @@ class BatchSettler:
                 self._kinesis, self._table, self._options, rows, start, stream, clock=self._clock
             ):
                 rows = self.look(None)
-        self.refuse_another_driver(start.batch, shards, rows)
+        self.refuse_another_driver(start.known, shards, rows)
         unclaimed = shards.unclaimed(start, rows)
         if unclaimed and is_last:
             raise Unavailable(
@@ -144,20 +146,31 @@ class BatchSettler:
             return scan_leases(self._table)
         return {lease.key: lease for lease in self._table.fetch_many(keys).leases} if keys else {}
 
-    def refuse_another_driver(self, batch: int, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
-        """Make sure that nobody has claimed a later batch in the query's name.
+    def let_pass(self, rows: Iterable[Lease], worker: str, known: KnownBatches) -> None:
+        """Remember the claims that stand when a query begins and that its checkpoint location does not know.
+
+        Where another worker holds the lease they stay, and a look at the table that lags may still show those that go. None
+        of them counts as the query's own.
+        """
+        unknown = find_unknown_claims(rows, worker, known)
+        self._passing |= {(row.key, claim.identity) for row, claim in unknown}
+
+    def refuse_another_driver(
+        self, known: KnownBatches, shards: QueryShards, rows: Mapping[str, Lease]
+    ) -> None:
+        """Make sure that nobody claims a batch in the query's name that its checkpoint location does not know.
 
         Raises:
             AnotherDriver: Somebody has.
         """
-        later = find_later_claims(rows.values(), shards.worker, max(batch, self.rewound_from))
-        if later:
-            claim = later[0].claim_of(shards.worker)
-            raise AnotherDriver(
-                f"shard {later[0].key}: batch {None if claim is None else claim.batch} of {shards.worker} was claimed, and this "
-                f"query is at batch {batch}: another query works from the same checkpoint location. Make sure that "
-                "one query at a time uses it"
-            )
+        for row, claim in find_unknown_claims(rows.values(), shards.worker, known):
+            if claim.batch > self.rewound_from and (row.key, claim.identity) not in self._passing:
+                which = "batch" if claim.batch > known.last else "another batch"
+                raise AnotherDriver(
+                    f"shard {row.key}: {which} {claim.batch} of {shards.worker} was claimed, and this query is at batch "
+                    f"{known.last}: another query works from the same checkpoint location, or from a copy of it. Make sure that "
+                    "one query at a time uses it"
+                )
 
     def _fix_ends(
         self,

@@ -422,6 +422,7 @@ class ClaimedRead:
             note=note,
             made_ms=now_ms,
             earlier=() if own is None else own.past(PAST_CLAIMS_MAX),
+            planned_by=execution.planned_by,
         )
         return Claim(
             key=self._shard_id,

@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Any, Final
 
-from penstock.core.batches.claims import Execution, find_later_claims, last_claimed_batch
+from penstock.core.batches.claims import Execution, find_unknown_claims, last_claimed_batch
+from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState
+from penstock.core.batches.rewind import goes_back
 from penstock.core.batches.task_slots import TaskSlots
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.leases.coordinator_effects import StartReader
@@ -125,7 +127,7 @@ class Planner:
         self._slots = TaskSlots()
         self._task_counts: dict[int, int] = {}  # of the batch that was given to Spark last
         self._settlement: Settlement | None = None
-        self._batch = 0  # the last one that Spark has spoken of
+        self._known = KnownBatches()  # up to the last one that Spark has spoken of
         self._done: StreamOffset | None = None  # what Spark has said is done, until a batch begins
 
     # --- Spark's questions --------------------------------------------------------------------------------
@@ -152,7 +154,7 @@ class Planner:
         Raises:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.
         """
-        self._done, self._batch = start, start.batch
+        self._done, self._known = start, start.known
         query_worker, shards = self._join(start)
         is_patient = may_be_only or self._until_ms is not None
         wait_s = self._available_now_wait_s if is_patient else self._options.probe_interval_s
@@ -184,7 +186,7 @@ class Planner:
 
     def tasks(self, end: StreamOffset) -> list[list[ShardTask]]:
         """Return what each task of a batch reads; only from what its offset says, so that a replay reads the same."""
-        self._done, self._batch = None, end.batch
+        self._done, self._known = None, end.known
         _, shards = self._join(end)
         if self._given is None or self._given.end.batch != end.batch:
             self._given = GivenBatch(end, self._poller.service_now_ms())
@@ -210,7 +212,14 @@ class Planner:
             is_here = state is not None and state.position == position
             yield ShardTask(
                 shard_id=shard_id,
-                execution=Execution(end.worker, end.batch, self._run, position, shards.seen_claim(shard_id)),
+                execution=Execution(
+                    end.worker,
+                    end.batch,
+                    self._run,
+                    position,
+                    shards.seen_claim(shard_id),
+                    end.known.planner_of(end.batch),
+                ),
                 share=share,
                 until_ms=end.until_ms,
                 planned_ms=batch.planned_ms,
@@ -376,12 +385,14 @@ class Planner:
         return name if options.capacity == 1 or "@" in name else f"{name}@{options.capacity}"
 
     def _rewind(self, known: StreamOffset, worker: str, rows: dict[str, Lease]) -> dict[str, Lease]:
-        """Let leases go back to a checkpoint location that was restored from an older copy; return them as they are then."""
+        """Let leases go back to a checkpoint location that does not know their claims; return them as they are then."""
+        self._settler.let_pass(rows.values(), worker, known.known)
         if not known.worker:
             # A new checkpoint location under the workerId of an earlier one: its batches are numbered behind that one's.
             self._settler.rewound_from = last_claimed_batch(rows.values(), worker)
             return rows
-        if not find_later_claims(rows.values(), worker, known.batch):
+        unknown = find_unknown_claims(rows.values(), worker, known.known)
+        if not any(claim.batch > known.batch or goes_back(row, claim, known) for row, claim in unknown):
             return rows
         refuse_living_driver(self._table, worker, rows, self._options.lease_duration_s, self._clock)
         self._settler.rewound_from = rewind_leases(self._kinesis, self._table, self._options, known, worker)
@@ -390,7 +401,7 @@ class Planner:
     def _obey(self, query_worker: QueryWorker, shards: QueryShards) -> None:
         for command in query_worker.take_commands():
             if isinstance(command, StartReader):
-                self._settler.refuse_another_driver(self._batch, shards, {command.key: command.lease})
+                self._settler.refuse_another_driver(self._known, shards, {command.key: command.lease})
                 begin = with_moment(command.position, self._options.starting.of(command.key))
                 shards.start(replace(command, position=begin), self._clock.wall_ms())
             else:
@@ -465,6 +476,7 @@ class Planner:
         end = shards.next_offset(
             start,
             wanted,
+            run=self._run,
             stream=self._stream,
             record_count_max=self._options.record_count_max if with_limits else None,
             bytes_max=self._options.bytes_max if with_limits else None,

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
-from penstock.core.batches.claims import find_later_claims, last_claimed_batch, parse_note
+from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.query_shards import find_passed_over, plan_recreation, plan_rewind
+from penstock.core.batches.query_shards import find_passed_over, plan_recreation
+from penstock.core.batches.rewind import plan_rewind
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease, starting_lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
@@ -310,7 +311,7 @@ def refuse_sharing_in_one_query(
 def refuse_living_driver(
     table: LeaseTable, worker: str, rows: Mapping[str, Lease], lease_duration_s: float, clock: Clock
 ) -> None:
-    """Make sure that nobody renews the leases of a query whose checkpoint location looks like an older copy.
+    """Make sure that nobody renews the leases of a query whose checkpoint location does not know their claims.
 
     Raises:
         AnotherDriver: A lease in the query's name was renewed within a lease duration.
@@ -327,38 +328,39 @@ def refuse_living_driver(
         ]
         if moved:
             raise AnotherDriver(
-                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and its claims are ahead of this query's "
-                "checkpoint location: another query works from the same location. Stop one of the two"
+                f"lease {moved[0]} of {worker} in table {table.name} is being renewed, and this query's checkpoint location does "
+                "not know its claims: another query works from the same location, or from a copy of it. Stop one of the two"
             )
 
 
 def rewind_leases(
     kinesis: Kinesis, table: LeaseTable, options: SourceOptions, known: StreamOffset, worker: str
 ) -> int:
-    """Let leases go back to an offset that was restored from an older copy of the checkpoint location.
+    """Let leases go back to where a checkpoint location stands that does not know their claims.
 
     Returns:
-        The last batch that the copy does not know.
+        The highest number of a batch that the location does not know.
 
     Raises:
         ClaimConflict: Leases changed while they were being set back; start the query again.
     """
     rows = scan_leases(table)
-    later = find_later_claims(rows.values(), worker, known.batch)
-    last = last_claimed_batch(later, worker)
+    unknown = [row for row, _ in find_unknown_claims(rows.values(), worker, known.known)]
+    last = last_claimed_batch(unknown, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     writes = plan_rewind(rows, known, worker, shards)
     _log.warning(
-        "the checkpoint location is older than the leases in table %s (a copy was restored): it knows batch %d, and batch %d was "
-        "claimed. Shards %s go back to where the copy says, and what follows is read once more",
+        "the checkpoint location does not know what was claimed on the leases in table %s (it was restored from a copy, or a copy "
+        "of it was used): it stands at batch %d, and a batch %d that it does not know was claimed. Shards %s go back to where the "
+        "location says, and what follows is read once more",
         table.name,
         known.batch,
         last,
         ", ".join(sorted(writes)) or "(none)",
     )
-    later_keys = {row.key for row in later}
+    unknown_keys = {row.key for row in unknown}
     gone = {key for key, position in known.shards.items() if key not in rows and not position.is_shard_end}
-    left = sorted((later_keys | gone) - writes.keys())
+    left = sorted((unknown_keys | gone) - writes.keys())
     if left:
         _log.warning(
             "shards %s are left as they are: other workers have them, or they have left the stream; what this query read there "

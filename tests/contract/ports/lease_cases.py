@@ -61,7 +61,8 @@ TIP = TipMark(at_record("10", 1), 123)
 
 def claim(batch, end, sub=0, *, start="10", worker=ME, run="r1", note=b"\x01note"):
     places = [place if isinstance(place, Position) else at_record(place, sub) for place in (start, end)]
-    return BatchClaim(worker, batch, run, *places, note, 7, (PastClaim(batch - 1, TRIM_HORIZON, PINNED),))
+    earlier = (PastClaim(batch - 1, TRIM_HORIZON, PINNED, "r0"),)
+    return BatchClaim(worker, batch, run, *places, note, 7, earlier, planned_by=run)
 
 
 BASE = Lease(KEY, counter=7, owner=ME, checkpoint=at_record("10", 1), owner_switches=2, hash_range=FULL_RANGE)

@@ -19,7 +19,7 @@ from penstock.core.batches.claims import (
     ReadUnclaimed,
     RefusedClaim,
     StartReason,
-    find_later_claims,
+    find_unknown_claims,
     judge_refused_claim,
     last_claimed_batch,
     may_promote,
@@ -28,6 +28,7 @@ from penstock.core.batches.claims import (
     plan_read,
     resolve_start,
 )
+from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_rules import apply_write
@@ -175,7 +176,7 @@ def test_a_batch_gives_up_a_shard_that_another_worker_has_read_further():
 def test_a_child_whose_row_says_latest_is_read_from_its_beginning(row):
     lease = replace(MINE, checkpoint=row)
     assert plan_read(lease, replace(FIRST, start=TRIM_HORIZON)) == ReadFreely()
-    start = resolve_start(lease, ME, 4, TRIM_HORIZON)
+    start = resolve_start(lease, ME, KnownBatches(4), TRIM_HORIZON)
     assert (start.position, start.reason) == (TRIM_HORIZON, StartReason.NOT_READ)
 
 
@@ -229,8 +230,8 @@ def test_a_row_keeps_a_bounded_number_of_claims_and_the_oldest_go_first():
 # --- the driver plans the next batch --------------------------------------------------------------------------
 
 
-def start_of(lease, batch=4, planned=START):
-    start = resolve_start(lease, ME, batch, planned)
+def start_of(lease, batch=4, planned=START, runs=()):
+    start = resolve_start(lease, ME, KnownBatches(batch, runs), planned)
     return None if start is None else (start.position, start.reason, start.note)
 
 
@@ -281,9 +282,17 @@ def test_the_last_claimed_batch_is_the_highest_on_any_lease():
     assert last_claimed_batch([MINE], ME) == -1
 
 
-def test_claims_of_later_batches_are_found():
-    rows = [CLAIMED, replace(claimed(batch=5), key="b"), replace(claimed(worker=OTHER, batch=9), key="c")]
-    assert [row.key for row in find_later_claims(rows, ME, 4)] == ["b"]
+def test_claims_of_batches_that_are_not_known_are_found():
+    rows = [
+        CLAIMED,
+        replace(claimed(batch=5), key="later"),
+        replace(claimed(worker=OTHER, batch=9), key="another query's"),
+        replace(claimed(planned_by="r1"), key="ours"),
+        replace(claimed(planned_by="r9"), key="a copy's"),
+        replace(claimed(batch=2, planned_by="r9"), key="before"),
+    ]
+    known = KnownBatches(4, ((3, "r1"),))
+    assert [row.key for row, _ in find_unknown_claims(rows, ME, known)] == ["later", "a copy's"]
 
 
 @pytest.mark.parametrize(
@@ -300,7 +309,56 @@ def test_claims_of_later_batches_are_found():
     ],
 )
 def test_a_claim_may_become_the_checkpoint(lease, batch, done, expected):
-    assert may_promote(lease, ME, batch, done) is expected
+    assert may_promote(lease, ME, KnownBatches(batch), done) is expected
+
+
+# --- another line of history ----------------------------------------------------------------------------------
+
+PLANNED = replace(FIRST, planned_by="r1")
+THEIRS = claimed(run="r2", planned_by="r2")
+"""The claim of a batch 4 that starts at the same place, and that the driver of a copied location planned."""
+
+
+def test_a_task_takes_no_end_from_a_batch_of_its_number_that_a_copy_planned():
+    assert plan_read(THEIRS, PLANNED) == ClaimedElsewhere(THEIRS.claims[0])
+    assert judge_refused_claim(THEIRS, PLANNED, END) == (RefusedClaim.ANOTHER_DRIVER, END)
+    assert plan_read(claimed(planned_by="r1"), PLANNED) == ReadTo(END)
+
+
+def test_a_replay_under_a_new_driver_finds_the_claim_of_the_one_that_planned_it():
+    replay = replace(PLANNED, run="r2", seen=(4, "r1"))
+    assert plan_read(claimed(planned_by="r1"), replay) == ReadTo(END)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [(None, "r1"), ("r1", None), (None, None)],
+    ids=["an old claim", "an old offset", "both"],
+)
+def test_where_nobody_knows_who_planned_the_number_decides(theirs, ours):
+    assert plan_read(claimed(planned_by=theirs), replace(FIRST, planned_by=ours)) == ReadTo(END)
+    runs = () if ours is None else ((1, ours),)
+    assert start_of(claimed(planned_by=theirs), runs=runs) == (END, StartReason.CLAIMED, NOTE)
+    assert may_promote(claimed(planned_by=theirs), ME, KnownBatches(4, runs), END)
+
+
+def test_a_paused_driver_knows_its_batch_among_those_that_its_successor_went_on_from():
+    row = after(replace(CLAIM, planned_by="r1"), 2)
+    later = replace(row, claims=(replace(row.claims[0], run="r2", planned_by="r2"),))
+    assert plan_read(later, PLANNED) == ReadTo(END)
+    assert plan_read(later, replace(PLANNED, planned_by="r3")) == ClaimedElsewhere(later.claims[0])
+
+
+def test_the_end_of_a_batch_that_another_line_of_history_planned_is_no_start():
+    runs = ((1, "r1"),)
+    assert start_of(THEIRS, runs=runs) == (START, StartReason.NOT_READ, None)
+    assert start_of(THEIRS, batch=5, planned=None, runs=runs) == (START, StartReason.CHECKPOINT, None)
+    assert start_of(THEIRS, batch=5, planned=None, runs=((1, "r2"),)) == (END, StartReason.CLAIMED, NOTE)
+
+
+def test_the_claim_of_another_line_of_history_is_not_promoted():
+    assert not may_promote(THEIRS, ME, KnownBatches(4, ((1, "r1"),)), END)
+    assert may_promote(THEIRS, ME, KnownBatches(4, ((1, "r1"), (4, "r2"))), END)
 
 
 def test_two_executions_race_and_the_first_claim_stands():

@@ -164,6 +164,7 @@ _OFFSET = StreamOffset(
     until_ms=9,
     limit=Limit(10, None, ("a",)),
     tips={"a": 7},
+    runs=((1, "first"), (3, "second")),
 ).to_json()
 
 
@@ -204,6 +205,8 @@ def expect_offset_or_refusal(document):
         ("until", "soon"),
         ("worker", 5),
         ("shards", []),
+        ("runs", [[3, "later"], [1, "first"]]),
+        ("runs", [[1, "one"], [1, "other"]]),
     ],
 )
 def test_a_part_that_cannot_be_is_refused(key, value):

@@ -13,9 +13,9 @@ from penstock.core.batches.query_shards import (
     Surprise,
     find_passed_over,
     plan_recreation,
-    plan_rewind,
     state_after,
 )
+from penstock.core.batches.rewind import plan_rewind
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
@@ -48,6 +48,16 @@ def claimed(key="a", start=AT5, end=AT9, batch=1, **note):
     note = ClaimNote(**{"record_count": 4, "bytes_count": 2048, "tip_ms": 900, **note})
     claim = BatchClaim(ME, batch, "r1", start, end, note.to_bytes())
     return lease(key, checkpoint=start, pending=end, claims=(claim,))
+
+
+RUNS = ((1, "r1"),)
+"""The query's own run planned all batches."""
+
+
+def planned(by, *args, **more):
+    """A lease with a claim of a batch that a run planned."""
+    row = claimed(*args, **more)
+    return replace(row, claims=(replace(row.claims[0], planned_by=by),))
 
 
 def holding(*keys, position=AT5):
@@ -267,7 +277,7 @@ def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
     shards = holding("a", "b")
     settle(shards, done(6, shards=("a", "b")), claimed(batch=6), lease("b"))
     offset = shards.next_offset(
-        done(), ["b", "a"], stream=STREAM, record_count_max=10, bytes_max=None, until_ms=None
+        done(), ["b", "a"], run="r1", stream=STREAM, record_count_max=10, bytes_max=None, until_ms=None
     )
     assert offset == StreamOffset(
         batch=7,
@@ -277,10 +287,12 @@ def test_the_next_offset_says_where_every_shard_starts_and_numbers_rise():
         shards={"a": AT9, "b": AT5},
         limit=Limit(10, None, ("b", "a")),
         tips={"a": 900},
+        runs=((2, "r1"),),
     )
     following = shards.next_offset(
         StreamOffset(),
         ["a"],
+        run="r1",
         stream=STREAM,
         record_count_max=None,
         bytes_max=None,
@@ -296,7 +308,7 @@ def test_batch_numbers_go_on_behind_those_that_a_restored_checkpoint_does_not_kn
     shards.start(StartReader("a", 1, AT5, lease(), 0.0), 1000)
     settle(shards, done(6), claimed(batch=6))
     offset = shards.next_offset(
-        done(6), ["a"], stream=STREAM, record_count_max=None, bytes_max=None, until_ms=None
+        done(6), ["a"], run="r1", stream=STREAM, record_count_max=None, bytes_max=None, until_ms=None
     )
     assert offset.batch == 41
 
@@ -331,8 +343,8 @@ def test_a_state_with_a_note_knows_what_its_task_told():
 # --- shards that a batch does not read -------------------------------------------------------------------------
 
 
-def reading(batch, *keys, shards=("a", "b")):
-    return done(batch, shards=shards, limit=Limit(None, None, keys))
+def reading(batch, *keys, shards=("a", "b"), **more):
+    return done(batch, shards=shards, limit=Limit(None, None, keys), **more)
 
 
 def test_a_shard_that_the_batch_did_not_read_keeps_what_its_last_probe_told():
@@ -370,6 +382,8 @@ def test_a_shard_that_came_meanwhile_is_looked_at():
         (lease(), ["a"]),
         (claimed(batch=1), ["a"]),
         (claimed(batch=2), []),
+        (planned("r1", batch=2), []),
+        (planned("r9", batch=2), ["a"]),
         (replace(lease(), owner=OTHER), []),
         (None, []),
     ],
@@ -377,7 +391,7 @@ def test_a_shard_that_came_meanwhile_is_looked_at():
 def test_what_no_execution_of_a_batch_fixed_is_left_to_the_driver(row, expected):
     shards = holding("a", "b")
     rows = {} if row is None else {"a": row}
-    assert shards.unclaimed(reading(2, "a"), rows) == expected
+    assert shards.unclaimed(reading(2, "a", runs=RUNS), rows) == expected
 
 
 def test_the_claim_that_was_seen_last_is_remembered_whatever_older_rows_say():
@@ -451,6 +465,61 @@ def test_a_shard_that_the_copy_knows_as_done_stays_done():
     assert plan_rewind({"a": lease(checkpoint=SHARD_END)}, known, ME, {}) == {}
 
 
+# --- a copy of the checkpoint location that was used beside it --------------------------------------------------
+
+
+def test_the_end_that_a_copys_batch_claimed_is_not_passed_and_not_promoted():
+    shards = holding("a")
+    told = settle(shards, done(2, runs=RUNS), planned("r9", batch=2))
+    assert positions(shards) == {"a": AT5}
+    assert (told.claim_count, told.surprises) == (0, (("a", Surprise.NOT_READ),))
+    assert shards.promotions() == []
+
+
+def test_a_shard_that_comes_back_with_a_copys_claim_begins_at_its_checkpoint():
+    shards = holding("b")
+    settle(shards, done(4, shards=("b",), runs=RUNS), planned("r1", "b", batch=4))
+    for key, by in (("theirs", "r9"), ("ours", "r1")):
+        shards.start(StartReader(key, 1, AT5, planned(by, key, batch=2), 0.0), 1000)
+    assert (shards.states["theirs"].position, shards.states["ours"].position) == (AT5, AT9)
+
+
+def test_a_lease_that_another_worker_has_is_not_gone_on_with_at_a_copys_claim():
+    shards = holding("a", "b")
+    rows = [replace(planned(by, key, batch=2), owner=OTHER) for key, by in (("a", "r9"), ("b", "r1"))]
+    settle(shards, done(2, shards=("a", "b"), runs=RUNS), *rows)
+    assert positions(shards) == {"b": AT9}
+
+
+def test_leases_go_back_from_what_a_copy_claimed_under_numbers_that_the_location_knows():
+    rows = [
+        planned("r9", "equal", batch=3),
+        planned("r9", "before", batch=2),
+        planned("r1", "ours", batch=3),
+        replace(planned("r9", "read on", batch=3), checkpoint=AT12),
+        replace(planned("r9", "theirs", batch=3), owner=OTHER),
+        planned("r9", "unknown", batch=3),
+    ]
+    known = done(3, shards=("equal", "before", "ours", "read on", "theirs"), runs=RUNS)
+    writes = plan_rewind({row.key: row for row in rows}, known, ME, {})
+    assert list(writes.values()) == [
+        Reset("before", 3, AT5, forget=ME),
+        Reset("equal", 3, AT5, forget=ME),
+    ]
+
+
+def test_the_end_of_the_locations_last_batch_is_kept_only_where_the_same_run_planned_it():
+    row = planned("r9", "a", start=AT9, end=AT12, batch=4)
+
+    def standing(planner):
+        claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9, planner),), made_ms=7)
+        writes = plan_rewind({"a": replace(row, claims=(claim,))}, done(3, runs=RUNS), ME, {})
+        return writes["a"].claim
+
+    assert standing("r1") == BatchClaim(ME, 3, "r1", AT5, AT9, b"", 7, planned_by="r1")
+    assert standing("r8") is None
+
+
 # --- which shards share a task ----------------------------------------------------------------------------------
 
 
@@ -488,6 +557,12 @@ def test_five_thousand_shards_are_settled_and_planned_by_looking_at_each_row_onc
     told = shards.settle(done(shards=keys), rows, 1000, 1.0)
     assert (told.claim_count, Rows.asked) == (5000, 5000)
     offset = shards.next_offset(
-        done(shards=keys), keys, stream=STREAM, record_count_max=10**6, bytes_max=None, until_ms=None
+        done(shards=keys),
+        keys,
+        run="r1",
+        stream=STREAM,
+        record_count_max=10**6,
+        bytes_max=None,
+        until_ms=None,
     )
     assert len(offset.shards) == 5000

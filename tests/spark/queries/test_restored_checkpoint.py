@@ -179,6 +179,118 @@ def test_the_copys_last_batch_holds_the_same_rows_where_no_later_batch_read_and_
     assert set(q.numbers()) >= set(range(20, 90))
 
 
+# --- a copy that is used beside the location ------------------------------------------------------------------
+
+
+def beside(q, query):
+    """A query that works from a copy of the checkpoint location."""
+    other = query(stream=q.stream)
+    other.done = q.done
+    return other
+
+
+def on_shards(q, client):
+    """Return for each of two shards a function that puts a range of records there."""
+    hashes = {
+        shard["ShardId"]: shard["HashKeyRange"]["StartingHashKey"]
+        for shard in client.list_shards(StreamName=q.stream)["Shards"]
+    }
+
+    def put_to(shard, numbers):
+        for number in numbers:
+            client.put_record(
+                StreamName=q.stream,
+                PartitionKey="k",
+                ExplicitHashKey=hashes[shard],
+                Data=f"{number:08d}".encode(),
+            )
+
+    return put_to
+
+
+SECOND = "shardId-000000000001"
+
+
+def test_what_a_copys_batch_of_the_same_number_claimed_is_read_by_the_query_that_never_had_it(query, client):
+    one = query(shards=2)
+    put_to = on_shards(one, client)
+    put_to(FIRST, range(5))
+    put_to(SECOND, range(5, 10))
+    one.drain()
+    two = beside(one, query)
+    two.plan()
+    put_to(SECOND, range(10, 20))
+    end_one = one.plan()
+    assert end_one["limit"]["shards"] == [SECOND]
+    put_to(FIRST, range(20, 30))
+    end_two = two.plan()
+    assert end_two["batch"] == end_one["batch"]
+    one.commit(end_one, one.execute(end_one))
+    parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
+    assert len(two.read(parts[FIRST])) == 10
+    two.die()
+    one.die()
+    one.drain()
+    assert one.numbers() == list(range(30))
+
+
+def test_the_second_of_two_copies_that_claim_batches_of_one_number_ends_with_the_reason(query, client):
+    one = query(leaseDuration="30s")
+    put(client, one.stream, numbered(0, 10))
+    one.drain()
+    two = beside(one, query)
+    put(client, one.stream, numbered(10, 20))
+    end_one, end_two = one.plan(), two.plan()
+    assert (end_one["batch"], end_one["shards"]) == (end_two["batch"], end_two["shards"])
+    rows = one.execute(end_one)
+    with pytest.raises(AnotherDriver, match="another query works from the same"):
+        two.execute(end_two)
+    one.commit(end_one, rows)
+    assert one.numbers() == list(range(20))
+
+
+def test_a_running_query_that_finds_a_copys_batch_of_a_number_that_it_knows_ends_with_the_reason(
+    query, client
+):
+    one = query(shards=2, leaseDuration="30s")
+    put_to = on_shards(one, client)
+    put_to(FIRST, range(5))
+    one.drain()
+    two = beside(one, query)
+    put_to(SECOND, range(10, 20))
+    end_one = one.plan()
+    put_to(FIRST, range(20, 30))
+    end_two = two.plan()
+    parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
+    two.read(parts[FIRST])
+    one.commit(end_one, one.execute(end_one))
+    with pytest.raises(AnotherDriver, match=f"another batch {end_one['batch']} of .* was claimed"):
+        one.plan()
+
+
+@pytest.mark.parametrize("is_done", [True, False])
+def test_an_offset_of_an_early_version_goes_on_at_the_claims(query, client, is_done):
+    q = query(shards=2)
+    put(client, q.stream, numbered(0, 20))
+    q.batch()
+    put(client, q.stream, numbered(20, 40))
+    end = q.plan()
+    rows = q.execute(end)
+    early = {name: value for name, value in end.items() if name != "runs"}
+    if is_done:
+        q.commit(early, rows)
+    q.die()
+    if not is_done:
+        again = q.execute(early)
+        assert sorted(again) == sorted(rows)
+        q.commit(early, again)
+    put(client, q.stream, numbered(40, 60))
+    q.drain()
+    assert q.numbers() == list(range(60))
+    first = end["batch"] + 1
+    assert [number for number, _ in q.done["runs"]] == [first]
+
+
 # --- an emptied lease table ---------------------------------------------------------------------------------
 
 

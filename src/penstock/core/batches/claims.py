@@ -12,7 +12,8 @@ batch holds nothing of the shard, so that this too is the same in every executio
 A driver remembers which claim it saw on each shard when it planned. A claim that is neither that one nor one of the batch
 itself was made by another driver, which works from the same checkpoint location and has gone on since. If the claim is
 gone, the row was created anew (after somebody emptied the table) and nothing has been claimed on it since. Then the batch is
-read from its start, at-least-once, as if the whole row were gone. A claim keeps the ranges of a few batches before it. A
+read from its start, at-least-once, as if the whole row were gone. A number alone does not name a batch
+(`penstock.core.batches.known_batches`): a claim counts as one of a batch only if the same run of the driver planned it. A claim keeps the ranges of a few batches before it. A
 driver that was paused in the middle of one of them finishes it with the same records, because its sink may have begun to
 overwrite what the successor wrote. Nothing is known of an older batch: the task fails, and never gives fewer records instead.
 
@@ -31,6 +32,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias, assert_never
 
+from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.position import Position
@@ -149,6 +151,7 @@ class Execution:
         run: The life of the driver that gave it out.
         start: Where the batch starts in this shard.
         seen: The query's own claim as the driver saw it, as (batch, run), or None where there was none.
+        planned_by: The life of the driver that planned it, as its offset says; None where that is not known.
     """
 
     worker: str
@@ -156,6 +159,7 @@ class Execution:
     run: str
     start: Position
     seen: tuple[int, str] | None = None
+    planned_by: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +215,7 @@ def plan_read(lease: Lease | None, execution: Execution) -> ReadPlan:
     if lease is None:
         return ReadUnclaimed()
     claim = lease.claim_of(execution.worker)
-    end = None if claim is None else claim.end_of(execution.batch, execution.start)
+    end = None if claim is None else claim.end_of(execution.batch, execution.start, execution.planned_by)
     if end is not None:
         return ReadTo(end)
     if claim is not None and claim.identity != execution.seen:
@@ -318,14 +322,14 @@ class BatchStart:
 
 
 def resolve_start(
-    lease: Lease | None, worker: str, batch: int, planned: Position | None
+    lease: Lease | None, worker: str, known: KnownBatches, planned: Position | None
 ) -> BatchStart | None:
     """Decide where the next batch starts in one shard.
 
     Args:
         lease: The shard's lease, or None when the row is gone.
         worker: The query's worker id.
-        batch: Number of the batch before, which is done.
+        known: The batches up to the one before, which is done.
         planned: Where that batch started in this shard, or None when it did not include the shard.
 
     Returns:
@@ -334,8 +338,14 @@ def resolve_start(
     if lease is None:
         return None if planned is None else BatchStart(planned, StartReason.LEASE_GONE)
     claim = lease.claim_of(worker)
-    is_done = claim is not None and (
-        claim.batch < batch if planned is None else (claim.batch, claim.start) == (batch, planned)
+    is_done = (
+        claim is not None
+        and known.has(claim)
+        and (
+            claim.batch < known.last
+            if planned is None
+            else (claim.batch, claim.start) == (known.last, planned)
+        )
     )
     if claim is not None and is_done and not _is_passed(claim.end, lease):
         note = parse_note(claim.note)
@@ -347,14 +357,16 @@ def resolve_start(
     return BatchStart(planned, StartReason.NOT_READ)
 
 
-def find_later_claims(rows: Iterable[Lease], worker: str, batch: int) -> list[Lease]:
-    """Return the rows that hold a claim of a query's later batch: its checkpoint location does not know that batch."""
-    found = []
-    for row in rows:
-        claim = row.claim_of(worker)
-        if claim is not None and claim.batch > batch:
-            found.append(row)
-    return found
+def find_unknown_claims(
+    rows: Iterable[Lease], worker: str, known: KnownBatches
+) -> list[tuple[Lease, BatchClaim]]:
+    """Return the rows, and their claims of a query, whose batches the query's checkpoint location does not know.
+
+    They are later than its last one, or another run of the driver planned them: the location was restored from a copy, or
+    another driver works from one.
+    """
+    claims = ((row, row.claim_of(worker)) for row in rows)
+    return [(row, claim) for row, claim in claims if claim is not None and not known.has(claim)]
 
 
 def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
@@ -363,7 +375,7 @@ def last_claimed_batch(rows: Iterable[Lease], worker: str) -> int:
     return max((claim.batch for claim in claims if claim is not None), default=-1)
 
 
-def may_promote(lease: Lease, worker: str, batch: int, done: Position) -> bool:
+def may_promote(lease: Lease, worker: str, known: KnownBatches, done: Position) -> bool:
     """Whether a claim that stands on a lease may become the checkpoint now.
 
     Only forwards. A claim of an earlier batch counts too: the shard had nothing to read since.
@@ -371,8 +383,8 @@ def may_promote(lease: Lease, worker: str, batch: int, done: Position) -> bool:
     Args:
         lease: The lease as it stands.
         worker: The query's worker id.
-        batch: Number of the last batch that is done.
+        known: The batches up to the last one that is done.
         done: Where the shard goes on: everything up to and including it is done.
     """
     claim = lease.claim_of(worker)
-    return claim is not None and claim.batch <= batch and lease.checkpoint < claim.end <= done
+    return claim is not None and known.has(claim) and lease.checkpoint < claim.end <= done

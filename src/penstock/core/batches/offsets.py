@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.position import Position, parse_checkpoint
 from penstock.errors import PositionError
 
@@ -92,6 +93,7 @@ class StreamOffset:
         tips: Shard id to the moment at which nothing was left behind the shard's start, by the service's clock; of the
             shards that are read, as far as it is known.
         deaggregates: Whether KPL aggregates are taken apart: what the positions count.
+        runs: Which run of the driver planned the batches up to this one, as `KnownBatches` has it.
     """
 
     batch: int = 0
@@ -103,6 +105,12 @@ class StreamOffset:
     limit: Limit | None = None
     tips: Mapping[str, int] = field(default_factory=dict)
     deaggregates: bool = True
+    runs: tuple[tuple[int, str], ...] = ()
+
+    @property
+    def known(self) -> KnownBatches:
+        """The batches up to this one."""
+        return KnownBatches(self.batch, self.runs)
 
     def shares(self) -> dict[str, Share]:
         """Return what the batch reads of each shard."""
@@ -119,6 +127,8 @@ class StreamOffset:
                 "records": self.limit.record_count_max,
                 "shards": list(self.limit.shards),
             }
+        if self.runs:
+            document["runs"] = [[first, run] for first, run in self.runs]
         document["shards"] = {shard: encode_position(self.shards[shard]) for shard in sorted(self.shards)}
         if self.stream_arn:
             document["stream"] = {"arn": self.stream_arn, "created": self.stream_created_ms}
@@ -171,7 +181,16 @@ def _read_offset(document: Mapping[str, Any]) -> StreamOffset:
         limit=None if limit is None else _read_limit(limit),
         tips={_text(shard): _whole(moment) for shard, moment in document.get("tips", {}).items()},
         deaggregates=not document.get("whole", False),
+        runs=_read_runs(document.get("runs", [])),
     )
+
+
+def _read_runs(entries: Any) -> tuple[tuple[int, str], ...]:
+    runs = tuple((_whole(first), _text(run)) for first, run in entries)
+    numbers = [first for first, _ in runs]
+    if numbers != sorted(set(numbers)):
+        raise PositionError(f"the numbers of the runs {runs!r:.200} do not grow")
+    return runs
 
 
 def _read_limit(limit: Mapping[str, Any]) -> Limit:

@@ -25,27 +25,17 @@ from penstock.core.batches.claims import (
     BatchStart,
     ClaimNote,
     StartReason,
-    find_later_claims,
     may_promote,
     resolve_start,
 )
+from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
 from penstock.core.leases.coordinator_events import ReaderProgress, ReaderStopped, ShardDrained
-from penstock.core.leases.lease import (
-    BatchClaim,
-    Lease,
-    TipMark,
-    starting_lease,
-)
-from penstock.core.leases.lease_writes import (
-    Create,
-    LeaseWrite,
-    Promote,
-    Reset,
-)
-from penstock.core.position import TRIM_HORIZON, Position
-from penstock.core.shard import ChildShard, Shard
+from penstock.core.leases.lease import Lease, TipMark
+from penstock.core.leases.lease_writes import Promote
+from penstock.core.position import Position
+from penstock.core.shard import ChildShard
 from penstock.core.starting import pin_latest
 from penstock.core.stream_identity import StreamIdentity
 
@@ -167,62 +157,6 @@ def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]
     return found
 
 
-def plan_rewind(
-    rows: Mapping[str, Lease], known: StreamOffset, worker: str, shards: Mapping[str, Shard]
-) -> dict[str, LeaseWrite]:
-    """Plan how leases go back to an offset that was restored from an older copy of the checkpoint location.
-
-    The copy does not know the batches that came after it, whose claims stand on the leases: everything behind the copy is
-    read again. Shards that have come since begin where their parents end, so they are read from their beginning. The claim of
-    the copy's last batch stands where it is still known: that batch is repeated if Spark does not know it as done.
-
-    Args:
-        rows: The lease table.
-        known: The last offset of the copy.
-        worker: The query's worker id.
-        shards: The stream's shards by id, as far as they are listed.
-
-    Returns:
-        Writes by shard: leases that another worker holds are left out, and so are shards that nothing is known of. The
-        last batch's come last, so that a restart in between still knows its number.
-    """
-    writes: dict[str, LeaseWrite] = {}
-    for key, position in known.shards.items():
-        shard = shards.get(key)
-        if key not in rows and shard is not None and not position.is_shard_end:
-            writes[key] = Create(starting_lease(key, position, shard.parents, shard.hash_range))
-    later = [
-        (claim.batch, row)
-        for row in find_later_claims(rows.values(), worker, known.batch)
-        if (claim := row.claim_of(worker)) is not None and (row.is_ended or _is_free_for(row, worker))
-    ]
-    for _, row in sorted(later, key=lambda found: found[0]):
-        position = known.shards.get(row.key, TRIM_HORIZON)
-        writes[row.key] = Reset(
-            row.key,
-            row.counter,
-            position,
-            forget=worker,
-            claim=_claim_of_last_batch(row, worker, known, position),
-        )
-    return writes
-
-
-def _claim_of_last_batch(
-    row: Lease, worker: str, known: StreamOffset, position: Position
-) -> BatchClaim | None:
-    """Return the claim of a copy's last batch, as far as the claim that came after it still knows its end."""
-    claim = row.claim_of(worker)
-    end = None if claim is None else claim.end_of(known.batch, position)
-    if claim is None or end is None:
-        return None
-    return BatchClaim(worker, known.batch, claim.run, position, end, made_ms=claim.made_ms)
-
-
-def _is_free_for(row: Lease, worker: str) -> bool:
-    return row.reader in (None, worker)
-
-
 class Surprise(Enum):
     """What a user should hear of when a batch is settled."""
 
@@ -330,12 +264,12 @@ class QueryShards:
         begin = (
             BatchStart(held.position, StartReason.CHECKPOINT)
             if given is not None
-            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.batch)
+            else self._begin(held, effect.lease, self._last.shards.get(effect.key), self._last.known)
         )
         if begin is None:
             return None
         state = state_after(begin, effect.lease, now_ms)
-        if may_promote(effect.lease, self.worker, self._last.batch, begin.position):
+        if may_promote(effect.lease, self.worker, self._last.known, begin.position):
             self._plan_promotion(effect.lease, state)
         return state
 
@@ -379,7 +313,7 @@ class QueryShards:
             if row is None or row.reader != self.worker:
                 continue
             claim = row.claim_of(self.worker)
-            if claim is None or claim.batch != start.batch:
+            if claim is None or claim.batch != start.batch or not start.known.has(claim):
                 found.append(key)
         return found
 
@@ -427,7 +361,7 @@ class QueryShards:
                 self.see(row)
                 if row.reader != self.worker:
                     held.leaving = StopWhy.LOST  # handed back with what its tasks have claimed, if anything
-            begin = self._begin(held, row, start.shards.get(key), start.batch)
+            begin = self._begin(held, row, start.shards.get(key), start.known)
             if begin is None:
                 continue
             is_read = key in shares
@@ -441,7 +375,7 @@ class QueryShards:
             self.states[key] = state
             if begin.note is not None and is_read:
                 notes.append(begin.note)
-            if row is not None and may_promote(row, self.worker, start.batch, state.position):
+            if row is not None and may_promote(row, self.worker, start.known, state.position):
                 self._plan_promotion(row, state)
             progress.append(_progress(key, held.epoch, state, state.bytes_count if is_read else 0, elapsed_s))
         self._last_batch = max(start.batch, self._last_batch)
@@ -460,17 +394,22 @@ class QueryShards:
         )
 
     def _begin(
-        self, held: _Held, row: Lease | None, planned: Position | None, batch: int
+        self, held: _Held, row: Lease | None, planned: Position | None, known: KnownBatches
     ) -> BatchStart | None:
         is_lost = row is not None and row.reader != self.worker
         claim = None if row is None else row.claim_of(self.worker)
         if (
             row is not None
             and is_lost
-            and (claim is None or claim.batch != batch or claim.end <= row.checkpoint)
+            and (
+                claim is None
+                or claim.batch != known.last
+                or not known.has(claim)
+                or claim.end <= row.checkpoint
+            )
         ):
             return None  # whoever has it goes on from its checkpoint
-        begin = resolve_start(row, self.worker, batch, planned)
+        begin = resolve_start(row, self.worker, known, planned)
         if planned is not None:
             return begin
         # What the coordinator says can be ahead of the row (an earlier reader's late checkpoint) or be another beginning.
@@ -540,6 +479,7 @@ class QueryShards:
         start: StreamOffset,
         wanted: Iterable[str],
         *,
+        run: str,
         stream: StreamIdentity,
         record_count_max: int | None,
         bytes_max: int | None,
@@ -551,6 +491,7 @@ class QueryShards:
         Args:
             start: The offset of the batch before, which is settled.
             wanted: The shards that have something to read; at least one. The batch reads no other.
+            run: This life of the driver, which plans it.
             stream: The stream that is read.
             record_count_max: User records in the batch, or None.
             bytes_max: Bytes of user data in the batch, or None.
@@ -572,6 +513,7 @@ class QueryShards:
             limit=Limit(record_count_max, bytes_max, tuple(ordered[turn:] + ordered[:turn])),
             tips={key: tip_ms for key, tip_ms in tips if tip_ms is not None},
             deaggregates=deaggregates,
+            runs=start.known.runs_with(run),
         )
 
     def batch_begins(self) -> None:

@@ -21,11 +21,19 @@ class PastClaim:
         batch: Its number.
         start: Where it started.
         end: Where it ended.
+        planned_by: The run of the driver that planned it, or None where that is not known (early versions).
     """
 
     batch: int
     start: Position
     end: Position
+    planned_by: str | None = None
+
+    def is_of(self, batch: int, planned_by: str | None) -> bool:
+        """Whether this is the batch of a number that a run planned; where one of the two is not known, the number decides."""
+        return self.batch == batch and (
+            planned_by is None or self.planned_by is None or planned_by == self.planned_by
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +46,15 @@ class BatchClaim:
     Args:
         worker: The query's worker id. A row holds at most one claim of each.
         batch: Number of the batch; grows with every batch of this worker.
-        run: The life of the query's driver that planned the batch: tells two drivers of one checkpoint apart.
+        run: The life of the query's driver that gave the batch out: tells two drivers of one checkpoint apart.
         start: Where the batch starts.
         end: Everything up to and including it belongs to the batch; `start` where the batch holds nothing.
         note: Opaque bytes for the driver (counts, children, lag).
         made_ms: When it was made, milliseconds since the epoch: tells which claims are too old to be needed.
         earlier: The claims before it, the latest first.
+        planned_by: The life of the driver that planned the batch, as its offset says: a replay under another driver keeps it,
+            and a batch of the same number in a copy of the checkpoint location has another one. None where that is not
+            known (early versions).
     """
 
     worker: str
@@ -54,20 +65,27 @@ class BatchClaim:
     note: bytes = b""
     made_ms: int = 0
     earlier: tuple[PastClaim, ...] = ()
+    planned_by: str | None = None
 
     @property
     def identity(self) -> tuple[int, str]:
         """Batch and run: what a driver remembers of a claim that it has seen."""
         return (self.batch, self.run)
 
-    def end_of(self, batch: int, start: Position) -> Position | None:
+    def is_of(self, batch: int, planned_by: str | None) -> bool:
+        """Whether this is a claim of the batch of a number that a run planned."""
+        return self.past(1)[0].is_of(batch, planned_by)
+
+    def end_of(self, batch: int, start: Position, planned_by: str | None) -> Position | None:
         """Return where a batch ended that started there; None when this claim does not know."""
-        known = (PastClaim(self.batch, self.start, self.end), *self.earlier)
-        return next((past.end for past in known if (past.batch, past.start) == (batch, start)), None)
+        known = self.past(1 + len(self.earlier))
+        return next(
+            (past.end for past in known if past.is_of(batch, planned_by) and past.start == start), None
+        )
 
     def past(self, count_max: int) -> tuple[PastClaim, ...]:
         """Return this claim and those before it as the next claim keeps them, at most so many."""
-        return (PastClaim(self.batch, self.start, self.end), *self.earlier)[:count_max]
+        return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
 @dataclass(frozen=True, slots=True)
