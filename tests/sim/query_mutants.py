@@ -376,7 +376,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location is not noticed",
         SPARK,
-        21,
+        76,
         planner,
         "find_unknown_claims",
         finds_no_unknown_claims,
