@@ -164,7 +164,10 @@ def goes_by_the_number(self, batch, planned_by):
 
 
 def counts_on_from_the_copy(*args, **kwargs):
-    """New batches get the numbers of those that a restored location does not know."""
+    """New batches get the numbers of those that a restored location does not know, where numbers are all that claims tell.
+
+    Claims of early versions do not tell who planned their batches.
+    """
     REWIND(*args, **kwargs)
     return -1
 
@@ -397,6 +400,7 @@ QUERY_MUTANTS = (
         planner,
         "rewind_leases",
         counts_on_from_the_copy,
+        also=((PastClaim, "is_of", goes_by_the_number),),
     ),
     Mutant(
         "a shard ends without its children", "KCL 339", 0, QueryShards, "drained", ends_before_the_children

@@ -205,6 +205,7 @@ def expect_offset_or_refusal(document):
         ("until", "soon"),
         ("worker", 5),
         ("shards", []),
+        ("stream", {"arn": "", "created": 5}),
         ("runs", [[3, "later"], [1, "first"]]),
         ("runs", [[1, "one"], [1, "other"]]),
     ],

@@ -170,12 +170,15 @@ def parse_offset(document: Any) -> StreamOffset:
 
 def _read_offset(document: Mapping[str, Any]) -> StreamOffset:
     stream = document.get("stream", {})
+    arn, created_ms = _text(stream.get("arn", "")), _whole(stream.get("created", 0))
+    if created_ms and not arn:
+        raise PositionError(f"the stream {stream!r:.100} has no ARN")
     until, limit = document.get("until"), document.get("limit")
     return StreamOffset(
         batch=_whole(document["batch"]),
         worker=_text(document.get("worker", "")),
-        stream_arn=_text(stream.get("arn", "")),
-        stream_created_ms=_whole(stream.get("created", 0)),
+        stream_arn=arn,
+        stream_created_ms=created_ms,
         shards={_text(shard): decode_position(entry) for shard, entry in document["shards"].items()},
         until_ms=None if until is None else _whole(until),
         limit=None if limit is None else _read_limit(limit),
