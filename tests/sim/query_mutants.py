@@ -163,13 +163,14 @@ def goes_by_the_number(self, batch, planned_by):
     return self.batch == batch
 
 
-def counts_on_from_the_copy(*args, **kwargs):
-    """New batches get the numbers of those that a restored location does not know, where numbers are all that claims tell.
-
-    Claims of early versions do not tell who planned their batches.
-    """
+def knows_no_last_number(*args, **kwargs):
+    """A restored location does not remember how far the batches went that it does not know."""
     REWIND(*args, **kwargs)
     return -1
+
+
+def lets_nothing_pass(self, rows, worker, known):
+    """Claims that stood before the query began are those of another driver."""
 
 
 def ends_before_the_children(self):
@@ -394,13 +395,13 @@ QUERY_MUTANTS = (
         goes_by_the_number,
     ),
     Mutant(
-        "a restored location counts on from its copy",
+        "what was claimed before a restore is another driver's",
         SPARK,
         21,
         planner,
         "rewind_leases",
-        counts_on_from_the_copy,
-        also=((PastClaim, "is_of", goes_by_the_number),),
+        knows_no_last_number,
+        also=((batch_settling.BatchSettler, "let_pass", lets_nothing_pass),),
     ),
     Mutant(
         "a shard ends without its children", "KCL 339", 0, QueryShards, "drained", ends_before_the_children
