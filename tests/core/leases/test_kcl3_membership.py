@@ -327,6 +327,23 @@ def test_a_worker_that_never_reported_has_nothing_to_take_back():
     assert fleet.effects(LeaveFleet) == []
 
 
+@pytest.mark.parametrize(
+    ("answer", "leaves"),
+    [((), 1), ((Problem.REFUSED, "AccessDenied: no"), 0)],
+    ids=["it was stored", "there is nothing to take back"],
+)
+def test_a_worker_that_stops_while_its_report_is_under_way_waits_for_the_answer(answer, leaves):
+    fleet = Fleet(replace(FREE, owner="me"))
+    fleet.slow = (LookAtFleet,)
+    fleet.start()
+    fleet.feed(FleetSeen(fleet.look(), fleet.now))
+    assert len(fleet.effects(ReportWorker)) == 1
+    fleet.run(StopRequested())
+    assert fleet.effects(LeaveFleet) == []
+    fleet.run(WorkerReported(*answer))
+    assert len(fleet.effects(LeaveFleet)) == leaves
+
+
 def test_a_state_that_is_not_known_stops_the_worker():
     fleet = Fleet(FREE, version="CLIENT_VERSION_4X")
     fleet.start()
