@@ -123,8 +123,10 @@ soak: setup ## the long runs: more kills, more load, more seeds of the simulator
 	@$(PY) tools/soak_seeds.py
 	@$(PY) -m pytest $(PYTEST_ARGS) -m soak
 
-coverage: setup ## branches of the core that no test takes: there are none
-	@$(PY) -m pytest -q -r N --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered --cov-fail-under=100 \
+# Without the slow tests: a branch that one seed in hundreds takes wants a test of its own.
+coverage: setup ## branches of the core that no quick test takes: there are none
+	@$(PY) -m pytest -q -r fE $(PARALLEL) --cov=penstock.core --cov-branch --cov-report=term-missing:skip-covered \
+		--cov-fail-under=100 $(PYTEST_ARGS) -m "not slow and not soak" \
 		tests/core tests/sim tests/consumer tests/producer tests/contract/ports
 
 # Fifteen minutes on two cores at most. awslabs' connector takes part if PENSTOCK_BENCH_AWSLABS_JARS names its jars.
