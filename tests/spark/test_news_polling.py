@@ -134,6 +134,64 @@ def test_a_batch_of_a_shard_that_is_behind_does_not_wait_for_idle_shards():
 HOUR_MS = 3_600_000
 
 
+class LateThreads(StoodStill):
+    """Threads that keep what is submitted until a test runs it."""
+
+    def __init__(self, clock):
+        super().__init__(clock, answering=0)
+        self.jobs = []
+
+    def submit(self, job):
+        self.jobs.append(job)
+
+
+@dataclass
+class TwoClocks:
+    """Monotonic time, and a time of day, each moved by a test."""
+
+    now_s: float = 100.0
+    day_ms: int = 1_000_000
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ms(self):
+        return self.day_ms
+
+    def move(self, by_s):
+        self.now_s += by_s
+        self.day_ms += int(by_s * 1000)
+
+
+def poller_of(clock, threads):
+    kinesis = OneShard(clock.day_ms, 5)
+    return NewsPoller(kinesis, "s", 1.0, clock, threads=threads)
+
+
+def test_an_answer_that_waited_while_a_batch_ran_tells_the_services_clock_of_its_own_moment():
+    clock = TwoClocks()
+    threads = LateThreads(clock)
+    poller = poller_of(clock, threads)
+    states = {"s": ShardState(at_record("5"))}
+    poller.poll_due(states.items())
+    for job in threads.jobs:
+        job()
+    clock.move(60.0)
+    poller.poll_due(states.items())
+    assert poller.planned_ms() == 1_060_000
+
+
+def test_a_batch_is_planned_by_the_last_answer_also_where_the_time_of_day_was_set_since():
+    clock = TwoClocks()
+    poller = poller_of(clock, StoodStill(clock, answering=10))
+    assert poller.planned_ms() == 1_000_000
+    states = {"s": ShardState(at_record("5"))}
+    poller.poll_due(states.items())
+    clock.move(2.0)
+    clock.day_ms += 3_600_000
+    assert poller.planned_ms() == 1_002_000
+
+
 class OneShard:
     """A shard whose records before a number have left the stream; it is at its tip, or closed and read to its end."""
 

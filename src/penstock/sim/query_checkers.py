@@ -118,6 +118,15 @@ class OnceEach(Checker):
         self._reader: dict[str, str] = {}
         self._started: dict[str, str] = {}
         self._committed: set[tuple[str, int]] = set()
+        self._copied: set[str] = set()
+
+    def on_restored(self, name: str) -> None:
+        """Claims of batches that a location does not know any more do not count: what they hold comes again."""
+        self._committed = {place for place in self._committed if place[0] != name}
+
+    def on_copied(self, name: str, _copy: str) -> None:
+        """From now on a number does not tell whose batch was claimed."""
+        self._copied.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Note where a new owner begins, or where a lease was set back to."""
@@ -129,7 +138,8 @@ class OnceEach(Checker):
         if is_new or isinstance(write, Reset):
             place = self.history.index_after(write.key, after.checkpoint)
             claim = None if reader is None else after.claim_of(reader)
-            if claim is not None and (reader, claim.batch) in self._committed:
+            is_done = claim is not None and (reader, claim.batch) in self._committed
+            if claim is not None and is_done and reader not in self._copied:
                 place = max(place, self.history.index_after(write.key, claim.end))
             self._begin(write.key, place)
         if reader is not None:
@@ -189,6 +199,7 @@ class ParentsInEarlierBatches(Checker):
         self._last: dict[tuple[str, str], int] = {}
         self._first: dict[tuple[str, str], int] = {}
         self._copied: set[str] = set()
+        self._set_back: set[str] = set()
 
     def on_copied(self, name: str, _copy: str) -> None:
         """From now on there may be two batches of a number, which say nothing about each other."""
@@ -199,6 +210,7 @@ class ParentsInEarlierBatches(Checker):
         del who, before, after
         if isinstance(write, Reset) and write.forget is not None:
             self._forget(write.forget)
+            self._set_back.add(write.key)  # whoever gets it reads it once more, also after its children
 
     def _forget(self, name: str) -> None:
         for known in (self._last, self._first):
@@ -225,10 +237,10 @@ class ParentsInEarlierBatches(Checker):
             self._last[name, key] = max(batch, self._last.get((name, key), batch))
             self._first.setdefault((name, key), batch)
         for key in held:
-            for parent in self.history.shards[key].parents:
+            for parent in set(self.history.shards[key].parents) - self._set_back:
                 if self._last.get((name, parent), -1) >= self._first[name, key]:
                     raise Broken(f"batch {batch} of {name} holds records of {key} and of its parent {parent}")
-            for child in self.history.shards[key].children:
+            for child in () if key in self._set_back else self.history.shards[key].children:
                 is_early = self._first.get((name, child), batch + 1) <= batch
                 if is_early and not self.history.is_forgiven(child):
                     raise Broken(f"batch {batch} of {name} holds records of {key} after its child {child}")

@@ -17,7 +17,8 @@ from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import Share, StreamOffset
 from penstock.core.batches.query_shards import QueryShards, Settlement, Surprise
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Promote, Refused
+from penstock.core.leases.lease_rules import apply_write
+from penstock.core.leases.lease_writes import Applied, Promote, Refused
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import AnotherDriver, ClaimConflict, ServiceError, Unavailable
 from penstock.ports.clock import Clock
@@ -235,6 +236,8 @@ class BatchSettler:
             _log.warning("the checkpoint of shard %s could not be written yet: %s", write.key, error)
             return ""
         if isinstance(outcome, Refused):
+            if isinstance(apply_write(outcome.row, write), Applied):
+                return ""  # the row that stands does not explain the refusal
             _log.info("shard %s: its checkpoint stays, %s", write.key, outcome.reason.value)
         return write.key
 

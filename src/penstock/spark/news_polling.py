@@ -24,7 +24,7 @@ from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.lag import age_ms
 from penstock.core.reading.read_failures import FailureMeaning, judge_failure
 from penstock.core.reading.resume import MissingRecord, judge_missing_record, plan_iterator
-from penstock.core.reading.service_clock import ServiceClock
+from penstock.core.reading.service_clock import ServiceClock, SteadyServiceClock
 from penstock.errors import PenstockError, ServiceError, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
@@ -44,11 +44,13 @@ _WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITER
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What came of one probe: a page, or why there is none."""
+    """What came of one probe: a page, or why there is none; and when, since a batch may run before anybody looks at it."""
 
     shard_id: str
     state: ShardState
     iterator: str | None
+    came_s: float
+    came_ms: int
     page: RecordPage | None = None
     error: Exception | None = None
 
@@ -108,6 +110,7 @@ class NewsPoller:
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
         self._service_clock = ServiceClock()
+        self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS
 
     def poll_due(
@@ -148,7 +151,11 @@ class NewsPoller:
         """Return the moment of the next probe."""
         return min((state.due_s for state in states), default=self._clock.monotonic_s() + self._interval_s)
 
-    def service_now_ms(self) -> int:
+    def planned_ms(self) -> int:
+        """Return the moment of a plan by the service's clock, whoever has set this machine's since the last answer."""
+        return self._steady_clock.now_ms(self._clock.monotonic_s(), self._service_now_ms())
+
+    def _service_now_ms(self) -> int:
         """Return the moment by the service's clock, as the last answer told it."""
         return self._service_clock.now_ms(self._clock.wall_ms())
 
@@ -170,13 +177,16 @@ class NewsPoller:
                 iterator = self._kinesis.fetch_iterator(self._stream, key, start)
             page = self._kinesis.fetch_records(self._stream, iterator, 1)
         except Exception as error:  # noqa: BLE001 - raised again, or judged, by the thread that asked
-            return _Answer(key, state, iterator, error=error)
-        return _Answer(key, state, iterator, page=page)
+            return _Answer(key, state, iterator, *self._moment(), error=error)
+        return _Answer(key, state, iterator, *self._moment(), page=page)
+
+    def _moment(self) -> tuple[float, int]:
+        return self._clock.monotonic_s(), self._clock.wall_ms()
 
     def _start_of(self, state: ShardState) -> IteratorStart:
         """Return where a probe begins: behind the position, unless records may have left the stream behind it since."""
         number = state.position.sequence_number
-        if state.is_whole and number is not None and self._was_at_tip(state, self.service_now_ms()):
+        if state.is_whole and number is not None and self._was_at_tip(state, self._service_now_ms()):
             return IteratorStart(IteratorType.AFTER_SEQUENCE_NUMBER, sequence_number=number)
         return plan_iterator(state.position)
 
@@ -231,7 +241,7 @@ class NewsPoller:
         if current.get(key) is not state:
             return  # a batch came in between, and the answer is about what was before it
         if answer.page is not None:
-            self._learn(state, answer.page)
+            self._learn(state, answer.page, self._hear(answer, answer.page))
         elif answer.error is not None:
             self._on_failure(answer, answer.error)
 
@@ -283,8 +293,13 @@ class NewsPoller:
             resource=self._stream,
         ) from last
 
-    def _learn(self, state: ShardState, page: RecordPage) -> None:
-        now_ms = self._service_clock.hear(self._clock.wall_ms(), page.server_ms)
+    def _hear(self, answer: _Answer, page: RecordPage) -> int:
+        """Return the moment of an answer by the service's clock."""
+        service_ms = self._service_clock.hear(answer.came_ms, page.server_ms)
+        self._steady_clock.hear(answer.came_s, service_ms)
+        return service_ms
+
+    def _learn(self, state: ShardState, page: RecordPage, now_ms: int) -> None:
         state.millis_behind_latest = page.millis_behind_latest
         if page.records:
             first = page.records[0]

@@ -189,7 +189,7 @@ class Planner:
         self._done, self._known = None, end.known
         _, shards = self._join(end)
         if self._given is None or self._given.end.batch != end.batch:
-            self._given = GivenBatch(end, self._poller.service_now_ms())
+            self._given = GivenBatch(end, self._poller.planned_ms())
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
@@ -469,7 +469,7 @@ class Planner:
     def _next_offset(
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
     ) -> StreamOffset:
-        planned_ms = self._poller.service_now_ms()
+        planned_ms = self._poller.planned_ms()
         doubtful = shards.doubtful.intersection(wanted := list(wanted))
         if doubtful:
             shards.see_exactly(doubtful, self._settler.look(doubtful))

@@ -2,7 +2,12 @@
 
 import pytest
 
-from penstock.core.reading.service_clock import ServiceClock, service_bound_ms, service_now_ms
+from penstock.core.reading.service_clock import (
+    ServiceClock,
+    SteadyServiceClock,
+    service_bound_ms,
+    service_now_ms,
+)
 
 
 @pytest.mark.parametrize(
@@ -24,3 +29,11 @@ def test_what_was_heard_last_counts_until_the_next_word():
     assert clock.now_ms(105_000) == 165_000
     assert clock.hear(106_000, None) == 166_000
     assert clock.hear(107_000, 107_000) == 107_000
+
+
+def test_a_steady_clock_goes_on_from_the_last_answer_whatever_the_time_of_day_is():
+    clock = SteadyServiceClock()
+    assert clock.now_ms(50.0, 777) == 777
+    clock.hear(50.0, 160_000)
+    assert clock.now_ms(50.0, 777) == 160_000
+    assert clock.now_ms(52.5, 777) == 162_500

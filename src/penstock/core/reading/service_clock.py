@@ -58,3 +58,35 @@ class ServiceClock:
             local_ms: This machine's clock now.
         """
         return local_ms + self._ahead_ms
+
+
+class SteadyServiceClock:
+    """The service's clock as the last answer told it, carried on by a clock that nobody sets. Not thread-safe.
+
+    For a moment that must not come late, as the time of day does that is set forwards behind the last answer. A machine that
+    sleeps may stop this clock, so it is rather early.
+    """
+
+    def __init__(self) -> None:
+        self._heard: tuple[float, int] | None = None
+
+    def hear(self, now_s: float, service_ms: int) -> None:
+        """Learn from an answer.
+
+        Args:
+            now_s: Monotonic seconds at the answer.
+            service_ms: The service's moment then, as `ServiceClock.hear` returns it.
+        """
+        self._heard = (now_s, service_ms)
+
+    def now_ms(self, now_s: float, unheard_ms: int) -> int:
+        """Return the moment by the service's clock.
+
+        Args:
+            now_s: Monotonic seconds now.
+            unheard_ms: What counts before the first answer.
+        """
+        if self._heard is None:
+            return unheard_ms
+        heard_s, service_ms = self._heard
+        return service_ms + int(1000 * (now_s - heard_s))
