@@ -332,7 +332,7 @@ QUERY_MUTANTS = (
         leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 361, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
