@@ -27,12 +27,7 @@ EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 def client():
     with LocalKinesis(limits=False, settle_s=0) as server:
         server.create_stream("s")
-        options = AwsOptions(
-            region="us-east-1",
-            endpoint_url=server.endpoint_url,
-            access_key_id="local",
-            secret_access_key="local",
-        )
+        options = AwsOptions(**server.connection())
         yield client_for("kinesis", options)
 
 

@@ -59,9 +59,7 @@ def server():
 
 @pytest.fixture
 def options(server):
-    return AwsOptions(
-        region="us-east-1", endpoint_url=server.endpoint_url, access_key_id="local", secret_access_key="local"
-    )
+    return AwsOptions(**server.connection())
 
 
 def stock_page(body):

@@ -99,12 +99,7 @@ def test_a_stream_that_the_table_does_not_have_is_refused(kinesis, table, capsys
 
 
 def test_a_look_knows_the_shards_and_lags_of_every_stream(kinesis, table):
-    options = AwsOptions(
-        endpoint_url=kinesis.endpoint_url,
-        region="us-east-1",
-        access_key_id="local",
-        secret_access_key="local",
-    )
+    options = AwsOptions(**kinesis.connection())
     watcher = ApplicationWatcher(
         open_lease_table(table, options), open_kinesis(options), SystemClock(), LookOptions()
     )

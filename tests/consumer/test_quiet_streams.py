@@ -36,9 +36,7 @@ class Application:
             self.name,
             f"{self.name}-app",
             lambda batch: self.seen.extend(int(record.data) for record in batch),
-            region="us-east-1",
-            endpoint_url=self.server.endpoint_url,
-            connection={"access_key_id": "local", "secret_access_key": "local"},
+            connection=self.server.connection(),
             worker_id=worker_id,
             **{
                 "starting_position": "TRIM_HORIZON",

@@ -33,9 +33,7 @@ def worker(server, stream, application, handler, **options):
         stream,
         application,
         handler,
-        region="us-east-1",
-        endpoint_url=server.endpoint_url,
-        connection={"access_key_id": "local", "secret_access_key": "local"},
+        connection=server.connection(),
         **{
             "starting_position": "TRIM_HORIZON",
             "lease_duration_s": 60.0,  # no lease runs out on a busy machine, so nothing comes twice

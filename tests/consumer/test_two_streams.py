@@ -24,9 +24,7 @@ def worker(server, stream, application, seen, **options):
         stream,
         application,
         lambda batch: seen.extend(record.data for record in batch),
-        region="us-east-1",
-        endpoint_url=server.endpoint_url,
-        connection={"access_key_id": "local", "secret_access_key": "local"},
+        connection=server.connection(),
         **{
             "starting_position": "TRIM_HORIZON",
             "lease_duration_s": 10.0,

@@ -43,9 +43,7 @@ class Reader:
             STREAMS,
             "billing",
             self.handle,
-            endpoint_url=server.endpoint_url,
-            region="us-east-1",
-            connection={"access_key_id": "local", "secret_access_key": "local"},
+            connection=server.connection(),
             cold_start_jitter_s=0.0,
         )
 

@@ -327,12 +327,7 @@ class Rig:
 @pytest.fixture
 def rig():
     with LocalKinesis(limits=False, settle_s=0) as server:
-        options = AwsOptions(
-            region="us-east-1",
-            endpoint_url=server.endpoint_url,
-            access_key_id="local",
-            secret_access_key="local",
-        )
+        options = AwsOptions(**server.connection())
         made = Rig(server, server.client("kinesis"), options)
         made.clock.wall_ms = server.clock.now_ms
         server.create_stream(made.stream, shards=2)

@@ -92,10 +92,7 @@ class Rig:
 def rig():
     with LocalKinesis(limits=False, settle_s=0) as server:
         options = AwsOptions(
-            region="us-east-1",
-            endpoint_url=server.endpoint_url,
-            access_key_id="local",
-            secret_access_key="local",
+            **server.connection(),
             retry_base_s=0.01,
             retry_cap_s=0.02,
             deadline_s=2,

@@ -239,12 +239,7 @@ def test_what_is_read_next_begins_behind_the_checkpoint_also_inside_an_aggregate
         return client.put_record(StreamName="next", Data=data, PartitionKey="k")["SequenceNumber"]
 
     first, aggregate, last = put(b"1"), put(builder.build().data), put(b"2")
-    options = AwsOptions(
-        region="us-east-1",
-        endpoint_url=server.endpoint_url,
-        access_key_id="local",
-        secret_access_key="local",
-    )
+    options = AwsOptions(**server.connection())
     fetch = partial(fetch_next_records, open_kinesis(options), "next", "shardId-000000000000")
     assert [record.data for record in fetch("TRIM_HORIZON")] == [b"1", b"a", b"b", b"c", b"2"]
     assert [record.data for record in fetch(f"{first}.0")] == [b"a", b"b", b"c", b"2"]

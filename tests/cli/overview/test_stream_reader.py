@@ -196,12 +196,7 @@ def test_the_figures_are_those_that_the_server_has():
             for key in (0, 2**127, 2**127)
         ]
         kinesis.put_records(StreamName="orders", Records=records)
-        options = AwsOptions(
-            region="us-east-1",
-            endpoint_url=server.endpoint_url,
-            access_key_id="local",
-            secret_access_key="local",
-        )
+        options = AwsOptions(**server.connection())
         ours, cloudwatch = open_kinesis(options), open_cloudwatch_queries(options)
         shards = ours.fetch_shards("orders").shards
         found = StreamReader(ours, cloudwatch, SystemClock()).look("orders", shards, wait_s=DEADLINE_S)

@@ -13,10 +13,7 @@ from penstock.local import LocalKinesis
 def dynamo():
     with LocalKinesis() as server:
         options = AwsOptions(
-            region="us-east-1",
-            endpoint_url=server.endpoint_url,
-            access_key_id="local",
-            secret_access_key="local",
+            **server.connection(),
             retry_base_s=0.01,
             deadline_s=10,
         )

@@ -39,12 +39,7 @@ class Tables:
         self.name = name
         self.port = DynamoKcl3Tables(
             name,
-            AwsOptions(
-                region="us-east-1",
-                endpoint_url=server.endpoint_url,
-                access_key_id="local",
-                secret_access_key="local",
-            ),
+            AwsOptions(**server.connection()),
         )
         self.make(name, "leaseKey")
 

@@ -24,10 +24,7 @@ def server():
 def kinesis(server):
     return AwsKinesis(
         AwsOptions(
-            region="us-east-1",
-            endpoint_url=server.endpoint_url,
-            access_key_id="local",
-            secret_access_key="local",
+            **server.connection(),
             retry_base_s=0.01,
             retry_cap_s=0.02,
             attempts_max=3,
@@ -201,14 +198,7 @@ def test_an_answer_that_does_not_match_what_was_sent_is_unknown(kinesis, monkeyp
 def test_a_page_tells_the_time_of_the_service_not_of_this_machine():
     with LocalKinesis(limits=False, settle_s=0) as ahead:
         ahead.clock.advance(3 * 86_400)
-        far = AwsKinesis(
-            AwsOptions(
-                region="us-east-1",
-                endpoint_url=ahead.endpoint_url,
-                access_key_id="local",
-                secret_access_key="local",
-            )
-        )
+        far = AwsKinesis(AwsOptions(**ahead.connection()))
         ahead.create_stream("ahead")
         before_ms = ahead.clock.now_ms()
         iterator = far.fetch_iterator("ahead", FIRST, IteratorStart(IteratorType.TRIM_HORIZON))

@@ -39,10 +39,7 @@ def server():
 @pytest.fixture
 def options(server):
     yield AwsOptions(
-        region="us-east-1",
-        endpoint_url=server.endpoint_url,
-        access_key_id="local",
-        secret_access_key="local",
+        **server.connection(),
         retry_base_s=0.01,
         retry_cap_s=0.02,
         attempts_max=4,

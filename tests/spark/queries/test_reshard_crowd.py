@@ -159,14 +159,7 @@ def test_every_reader_gives_every_record_once_and_each_key_in_order(seed, reshar
     with LocalKinesis(limits=False, settle_s=0) as server:
         client = server.client("kinesis")
         server.create_stream(STREAM, shards=chance.randint(1, 4))
-        kinesis = AwsKinesis(
-            AwsOptions(
-                endpoint_url=server.endpoint_url,
-                region="us-east-1",
-                access_key_id="local",
-                secret_access_key="local",
-            )
-        )
+        kinesis = AwsKinesis(AwsOptions(**server.connection()))
         watcher, crowd = Watcher(kinesis), Crowd(kinesis, seed)
         for _ in range(reshards):
             for fault in TROUBLES:
