@@ -39,17 +39,18 @@ def packages(spark_line: str) -> dict[str, str]:
     return {}
 
 
-def program(lake: str, way: str, spark_line: str, folder: Path) -> list[str]:
+def program(lake: str, way: str, spark_line: str, folder: Path, turn: str = "") -> list[str]:
     """Return the blocks of a recipe, to be executed one after the other.
 
     They are those of the page, except for what is not on this machine (a folder stands for the bucket, a catalog of files for AWS
     Glue, and the jars are those of the running Spark), and for the names: each way has an application, a checkpoint location and
-    a table of its own, so that one program can run them side by side.
+    a table of its own, so that one program can run them side by side. Another `turn` has a new application and a new checkpoint
+    location, and the same table.
     """
     texts = run_blocks(PAGE)
     replaced = {
-        "orders-to-lake": f"orders-{way}",
-        "s3://bucket/checkpoints/orders": f"{folder}/checkpoints/{way}",
+        "orders-to-lake": f"orders-{way}{turn}",
+        "s3://bucket/checkpoints/orders": f"{folder}/checkpoints/{way}{turn}",
         "s3://bucket/lake/orders": f"{folder}/lake/{way}/orders",
         "s3://bucket/lake": f"{folder}/lake",
         "lake.sales": f"lake.{way}",

@@ -2,7 +2,8 @@
 
 `python program.py FOLDER LAKE hold` holds each query in its function for `foreachBatch`, when that has written a second batch:
 FOLDER/written/WAY has its number, and the batch never counts as done. `... read COUNT` reads until each table has COUNT rows,
-writes them to FOLDER/rows.json, and ends.
+writes them to FOLDER/rows.json, lets a query with a new application and a new checkpoint location merge the whole stream again, and
+ends.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def end_with_parent() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def start(way: str) -> dict:
+def start(way: str, turn: str) -> dict:
     """Run the blocks of a recipe, and return its names; what would wait for the query's end does not."""
     each_batch = DataStreamWriter.foreachBatch
 
@@ -58,7 +59,7 @@ def start(way: str) -> dict:
     if task == "hold":
         DataStreamWriter.foreachBatch = hold_after
     try:
-        for text in program(lake, way, SPARK_LINE, folder):
+        for text in program(lake, way, SPARK_LINE, folder, turn):
             exec(text, names)
     finally:
         DataStreamWriter.foreachBatch = each_batch
@@ -68,13 +69,13 @@ def start(way: str) -> dict:
 class Recipe:
     """A recipe that runs; what a busy machine ends is started again."""
 
-    def __init__(self, way: str) -> None:
-        self._way, self._starts = way, 0
+    def __init__(self, way: str, turn: str = "") -> None:
+        self._way, self._turn, self._starts = way, turn, 0
         self.start()
 
     def start(self) -> None:
         self._starts += 1
-        self.names = start(self._way)
+        self.names = start(self._way, self._turn)
 
     def revive(self) -> None:
         """Start it again where Spark has ended it because the machine was too busy."""
@@ -105,7 +106,11 @@ def main() -> None:
         for recipe in recipes.values():
             recipe.revive()
         time.sleep(POLL_S)
-    rows = {way: recipe.read_to_the_end(int(sys.argv[4])) for way, recipe in recipes.items()}
+    count = int(sys.argv[4])
+    rows = {way: recipe.read_to_the_end(count) for way, recipe in recipes.items()}
+    again = recipes["again"] = Recipe("merge", "-again")
+    rows["again"] = again.read_to_the_end(count)
+    rows["offered again"] = sum(each.numInputRows for each in again.names["query"].recentProgress)
     (folder / "rows.json").write_text(json.dumps(rows))
     for recipe in recipes.values():
         recipe.names["query"].stop()

@@ -198,5 +198,7 @@ def test_a_record_is_in_the_table_once_though_the_driver_was_killed_before_spark
     told = json.loads((program.folder / "rows.json").read_text())
     for way, batch in batches.items():
         assert batch in program.noted(way, "commits"), way
+    assert told["offered again"] >= LAST, "with a new checkpoint location all of the stream is merged again"
+    for way in (*WAYS, "again"):
         assert sorted((key, data) for *_, key, data in told[way]) == sorted(numbered(0, LAST)), way
         assert len({(shard, number, sub) for shard, number, sub, *_ in told[way]}) == LAST, way
