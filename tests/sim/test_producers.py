@@ -17,8 +17,9 @@ from penstock.sim.situations import never_met
 SEEDS = 24  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = [
     34,
-    113,
-]  # what a request left behind lingered anew, so records of one key waited without end
+    113,  # what a request left behind lingered anew, so records of one key waited without end
+    2031,  # a checker gave readers too little time that take one record at a time
+]
 
 
 @pytest.fixture(scope="module")

@@ -210,6 +210,8 @@ def _with_consumers(drawn: Scenario, plan: ProducerPlan, safety_s: float) -> Sce
         limits=(),
         retention_s=None,
         producers=plan,
+        # Handlers that take one record at a time work off all that the producers have put.
+        settle_max_s=2 * SETTLE_MAX_S,
     )
 
 

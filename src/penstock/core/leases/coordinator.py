@@ -405,6 +405,9 @@ class Coordinator:
         self._looks.on_whole_table(fleet, live)
         workers = sorted(live)
         lacking = self.held_leases.lacking_parents()
+        if self._membership.finds_by_index:
+            # Looks at the whole table are rare here, and the Java workers look for no parent's lease: whoever waits does.
+            lacking |= self.view.lacking_parents() & self.held_leases.parents_waited_for()
         for stream in begun:
             if stream.syncer.on_round(workers, stream.keys(lacking)):
                 stream.cleanup.on_round(now_s, workers)

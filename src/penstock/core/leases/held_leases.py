@@ -345,6 +345,11 @@ class HeldLeases:
         parents = {parent for held in waiting for parent in self.view.unfinished_parents(held.lease)}
         return parents | self.lacking_parents()
 
+    def parents_waited_for(self) -> set[str]:
+        """Return the parents of the leases that are held and not read yet."""
+        waiting = (held for held in self._held.values() if held.phase is LeasePhase.WAITING)
+        return {parent for held in waiting for parent in held.lease.parents}
+
     def lacking_parents(self) -> set[str]:
         """Return the shards whose missing leases keep finished shards from being ended."""
         return set().union(*(held.lacking_parents(self.view) for held in self._held.values()))
