@@ -176,6 +176,19 @@ HANDLED = [
     ("done", "w#1", "a", 1, (5,)),
     ("gone", "w#1", "a", 1),
 ]
+TAKEN_JUST_NOW = [
+    (
+        "write",
+        "p#1",
+        Take("a", 1, "p"),
+        Lease("a", owner="w"),
+        Lease("a", owner="p", checkpoint=TRIM_HORIZON),
+    ),
+    ("start", "p#1", "a", 1, TRIM_HORIZON),
+    ("done", "p#1", "a", 1, (5,)),
+    ("start", "w#2", "a", 1, TRIM_HORIZON),
+]
+"""Another worker takes a lease from one that is starting again, and both read for as long as the first does not know."""
 LATER = ("put", "a", 7, EPOCH_MS + 60_000)
 """A record that comes long after all that happened before."""
 CLAIMED = (BatchClaim("q", 1, "run", TRIM_HORIZON, AT5),)
@@ -236,6 +249,17 @@ def logged(batch, start, *read):
         ([*HANDLED, ("done", "w#2", "a", 1, (5,))], "Q2"),
         ([*HANDLED, ("start", "w#2", "a", 1, TRIM_HORIZON), ("done", "w#2", "a", 1, (5,))], None),
         ([*HANDLED, ("start", "w#2", "a", 1, AT5), ("done", "w#2", "a", 1, (5,))], "Q2"),
+        ([*HANDLED, *TAKEN_JUST_NOW, ("done", "w#2", "a", 1, (5,))], None),
+        ([*HANDLED, *TAKEN_JUST_NOW[:-1], ("done", "w#2", "a", 1, (5,))], "Q2"),
+        (
+            [
+                *HANDLED,
+                *TAKEN_JUST_NOW[:-1],
+                ("start", "w#1", "a", 2, TRIM_HORIZON),
+                ("done", "w#1", "a", 2, (5,)),
+            ],
+            "Q2",
+        ),
         ([OWNED, TAKEN, LATER, ("done", "w#1", "a", 1, (7,)), ("committed", "p", 1, (("a", (7,)),))], "Q2"),
         ([OWNED, committed(1, a=(5,)), *BACK, committed(2, a=(5,))], "Q2"),
         ([OWNED, committed(1, a=(5,)), ("restored", "q"), *BACK, committed(2, a=(5,))], None),

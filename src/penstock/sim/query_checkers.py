@@ -117,6 +117,8 @@ class OnceEach(Checker):
         self._begins_s: dict[str, list[float]] = {}
         self._reader: dict[str, str] = {}
         self._started: dict[str, str] = {}
+        self._lives: dict[tuple[str, str], str] = {}
+        """The life of each name that began last, by shard."""
         self._committed: set[tuple[str, int]] = set()
         self._copied: set[str] = set()
 
@@ -148,9 +150,13 @@ class OnceEach(Checker):
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
         """Note where a worker begins that had the shard before."""
         name = name_of(who)
-        if self._started.get(key) == name and self._reader.get(key) == name:
+        is_back = self._started.get(key) == name
+        if self._reader.get(key) != name:  # somebody took it just now, which a new life has not heard yet
+            is_back = self._lives.get((key, name), who) != who
+        if is_back:
             self._begin(key, self.history.index_after(key, position))
         self._started[key] = name
+        self._lives[key, name] = who
 
     def _begin(self, key: str, place: int) -> None:
         self._begins.setdefault(key, []).append(place)
