@@ -60,6 +60,19 @@ writer.commit([KinesisCommitMessage()], 0)
 """
 
 
+PAGE = """
+from penstock.aws.data_plane import WireRecord
+from penstock.core.aggregation import AggregateBuilder
+from penstock.spark.arrow_records import records_to_slices
+builder = AggregateBuilder()
+builder.add(b"first", "k", None)
+builder.add(b"second", "other", "17")
+plain, aggregate = WireRecord("1", b"plain", "key", 1.5), WireRecord("2", builder.build().data, "key", 1.75)
+for page in ([plain], [plain, aggregate]):
+    [(rows, count)] = records_to_slices("s", "shardId-000000000000", page)
+    assert count == len(page) and rows.num_rows == (1 if len(page) == 1 else 3)
+"""
+
 FREEZE = """
 import gc
 from penstock.spark.worker_memory import freeze_once
@@ -98,6 +111,12 @@ def test_a_task_loads_only_what_it_needs(program, left_alone, needed):
     modules = loaded(program)
     assert found(modules, left_alone) == []
     assert len(found(modules, needed)) >= len(needed)
+
+
+def test_a_page_becomes_rows_without_pandas():
+    modules = loaded(PAGE)
+    assert "pyarrow.compute" in modules
+    assert found(modules, ("pandas",)) == []
 
 
 def test_the_commit_of_a_sink_loads_nothing_that_reads_writes_or_calls(tmp_path):

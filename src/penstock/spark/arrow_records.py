@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,6 +17,16 @@ from penstock.core.aggregation import deaggregate as take_apart_blob
 from penstock.core.position import Position
 from penstock.frames import SCHEMA
 from penstock.ports.kinesis import RawRecord
+from penstock.spark.arrow_columns import (
+    binaries,
+    booleans,
+    decimals,
+    integers,
+    repeated,
+    same_number,
+    same_text,
+    texts,
+)
 
 MISPLACED: Final = "penstock.isMisplaced"
 """A column that is there only where a page holds misplaced records. They have their rows until a batch is cut and its
@@ -56,7 +66,7 @@ def records_to_slices(
         Rows, and how many of `records` are read with them; at least one slice, also for no records.
     """
     counts = DecodeCounts() if counts is None else counts
-    data = pa.array([record.data for record in records], pa.binary())
+    data = binaries([record.data for record in records])
     if deaggregate and pc.any(pc.starts_with(data, pattern=MAGIC)).as_py():
         slices = _mixed(stream_name, shard_id, records, counts, rule, rows_max)
     else:
@@ -74,11 +84,11 @@ def _plain(
     return _batch(
         stream_name,
         shard_id,
-        [record.sequence_number for record in records],
+        texts([record.sequence_number for record in records]),
         None,
-        [record.partition_key for record in records],
+        texts([record.partition_key for record in records]),
         None,
-        [record.arrival_s for record in records],
+        decimals([record.arrival_s for record in records]),
         data,
     )
 
@@ -117,7 +127,7 @@ class _Slice:
         self._hash_keys: list[str | None] = []
         self._has_hash_keys = False
         self._subs: list[int] = []
-        self._ends: list[int] = []  # behind the rows of each Kinesis record
+        self._row_counts: list[int] = []  # of each Kinesis record
         self._sequence: list[str] = []
         self._arrivals: list[float] = []
         self._misplaced: list[bool] = []
@@ -130,7 +140,7 @@ class _Slice:
         self._hash_keys += columns.explicit_hash_keys or repeat(None, row_count)
         self._has_hash_keys = self._has_hash_keys or columns.explicit_hash_keys is not None
         self._subs += range(row_count)
-        self._ends.append(len(self.data))
+        self._row_counts.append(row_count)
         self._sequence.append(record.sequence_number)
         self._arrivals.append(record.arrival_s)
         self._misplaced.append(is_misplaced)
@@ -140,55 +150,46 @@ class _Slice:
         batch = _batch(
             stream_name,
             shard_id,
-            self._repeated(pa.array(self._sequence, pa.string())),
-            self._subs,
-            self._keys,
-            self._hash_keys if self._has_hash_keys else None,
-            self._repeated(pa.array(self._arrivals, pa.float64())),
-            self.data,
+            repeated(texts(self._sequence), self._row_counts),
+            integers(self._subs),
+            texts(self._keys),
+            texts(self._hash_keys) if self._has_hash_keys else None,
+            repeated(decimals(self._arrivals), self._row_counts),
+            binaries(self.data),
         )
         if True not in self._misplaced:
             return batch
-        misplaced = self._repeated(pa.array(self._misplaced))
+        misplaced = repeated(booleans(self._misplaced), self._row_counts)
         schema = SCHEMA.append(pa.field(MISPLACED, pa.bool_()))
         return pa.RecordBatch.from_arrays([*batch.columns, misplaced], schema=schema)
-
-    def _repeated(self, values: pa.Array) -> pa.Array:
-        """Return a value of each Kinesis record as often as it has rows."""
-        ends = pa.array(self._ends, pa.int32())
-        return pc.run_end_decode(pa.RunEndEncodedArray.from_arrays(ends, values))
 
 
 def _batch(  # noqa: PLR0917 - one argument per column
     stream_name: str,
     shard_id: str,
-    sequence: Sequence[str] | pa.Array,
-    subs: Sequence[int] | None,
-    keys: Sequence[str | None],
-    hash_keys: Sequence[str | None] | None,
-    arrivals: Sequence[float] | pa.Array,
-    data: Sequence[bytes] | pa.BinaryArray,
+    sequence: pa.StringArray,
+    subs: pa.Int64Array | None,
+    keys: pa.StringArray,
+    hash_keys: pa.StringArray | None,
+    arrivals: pa.DoubleArray,
+    data: pa.BinaryArray,
 ) -> pa.RecordBatch:
     count = len(sequence)
     # The service gives milliseconds as a decimal number of seconds; rounding undoes the binary fraction.
-    millis = pc.round(pc.multiply(_array(arrivals, pa.float64()), 1000.0)).cast(pa.int64())
+    millis = pc.round(pc.multiply(arrivals, same_number(1000.0, pa.float64(), count))).cast(pa.int64())
     return pa.RecordBatch.from_arrays(
         [
-            pa.repeat(pa.scalar(stream_name, pa.string()), count),
-            pa.repeat(pa.scalar(shard_id, pa.string()), count),
-            _array(sequence, pa.string()),
-            pa.repeat(pa.scalar(0, pa.int64()), count) if subs is None else pa.array(subs, pa.int64()),
-            pa.array(keys, pa.string()),
-            pa.nulls(count, pa.string()) if hash_keys is None else pa.array(hash_keys, pa.string()),
+            same_text(stream_name, count),
+            same_text(shard_id, count),
+            sequence,
+            same_number(0, pa.int64(), count) if subs is None else subs,
+            keys,
+            pa.nulls(count, pa.string()) if hash_keys is None else hash_keys,
             millis.cast(pa.timestamp("ms", tz="UTC")).cast(SCHEMA.field("approximateArrivalTimestamp").type),
-            _array(data, pa.binary()),
+            data,
         ],
         schema=SCHEMA,
     )
-
-
-def _array(values: Sequence[Any] | pa.Array, kind: pa.DataType) -> pa.Array:
-    return values if isinstance(values, pa.Array) else pa.array(values, kind)
 
 
 def _is_begun(batch: pa.RecordBatch, index: int, after: Position) -> bool:
