@@ -63,7 +63,6 @@ def measure(mib: int) -> dict[str, Any]:
             "memory",
             handle,
             starting_position="TRIM_HORIZON",
-            cold_start_jitter_s=0.0,
             checkpoint_interval_s=60.0,
             region=server.region,
             endpoint_url=server.endpoint_url,

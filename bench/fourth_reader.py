@@ -71,7 +71,6 @@ def consume(channel: Connection, endpoint_url: str, name: str, retrieval: str) -
         lambda batch: channel.send(len(batch)),
         retrieval=retrieval,
         starting_position="TRIM_HORIZON",
-        cold_start_jitter_s=0.0,
         endpoint_url=endpoint_url,
         region="us-east-1",
     ):

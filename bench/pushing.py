@@ -67,7 +67,6 @@ class Reader:
             self._handle,
             retrieval=retrieval,
             starting_position="TRIM_HORIZON",
-            cold_start_jitter_s=0.0,
             endpoint_url=endpoint_url,
         )
         self.consumer.start()

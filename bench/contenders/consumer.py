@@ -32,9 +32,7 @@ def consume(stream: str, application: str, record_count: int) -> None:
             if counted >= record_count:
                 is_done.set()
 
-    consumer = Consumer(
-        stream, application, handle, starting_position="TRIM_HORIZON", cold_start_jitter_s=0.0
-    )
+    consumer = Consumer(stream, application, handle, starting_position="TRIM_HORIZON")
     with consumer:
         if not is_done.wait(DEADLINE_S):
             raise SystemExit(f"{counted} of {record_count} records came within {DEADLINE_S:g} s")

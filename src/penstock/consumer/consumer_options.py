@@ -73,7 +73,8 @@ class ConsumerOptions:
         leases_to_acquire: At most so many new leases per round; None: the whole share at once.
         handover: Ask live owners to finish before their leases move.
         handover_timeout_s: How long that may last.
-        cold_start_jitter_s: On an empty table each worker waits up to so long before it lists the shards.
+        cold_start_jitter_s: On an empty table each worker waits for a random time before it lists the shards: for 10 ms a
+            shard at the longest, and for no longer than this.
         shutdown_timeout_s: Bound of a graceful stop; a handler that runs longer is abandoned, its records come
             again elsewhere.
         stall_after_s: A shard that is behind without progress for so long is reported.

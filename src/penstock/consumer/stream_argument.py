@@ -97,6 +97,7 @@ class ConsumedStreams:
                 stream_id=stream_id,
                 identity=identity,
                 retention_s=summary.retention_ms / 1000,
+                open_shard_count=summary.open_shard_count,
                 registration=register(summary.arn),
             )
         return list(found.values())

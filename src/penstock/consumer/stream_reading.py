@@ -39,6 +39,7 @@ class ConsumedStream:
         stream_id: What its lease keys begin with; empty where it is the only stream of the lease table.
         identity: Tells the stream from others of its name; leases of others are refused. None compares nothing.
         retention_s: How long it keeps a record, or None when unknown.
+        open_shard_count: Open shards when the consumer started, or None when unknown.
         registration: The consumer whose subscriptions bring the records, always or when needed; None: GetRecords is polled.
     """
 
@@ -47,6 +48,7 @@ class ConsumedStream:
     stream_id: str = ""
     identity: StreamIdentity | None = None
     retention_s: float | None = None
+    open_shard_count: int | None = None
     registration: ConsumerRegistration | None = None
 
     @property

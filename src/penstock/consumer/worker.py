@@ -21,7 +21,7 @@ from penstock.consumer.shard_run import ShardRun
 from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, StreamReading
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
-from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream
+from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease_keys import lease_key, shard_id_of, stream_id_of
 from penstock.errors import PenstockError, UsageError
@@ -338,6 +338,10 @@ def _coordinator_options(
     options: ConsumerOptions, streams: Sequence[ConsumedStream], *, kcl3: bool
 ) -> CoordinatorOptions:
     whole = replace(options.coordinator_options(), kcl3=kcl3)
+    shard_counts = [stream.open_shard_count for stream in streams]
+    if None not in shard_counts:
+        jitter_s = cold_start_jitter_s(whole.cold_start_jitter_s, sum(count or 0 for count in shard_counts))
+        whole = replace(whole, cold_start_jitter_s=jitter_s)
     first = streams[0]
     if not first.stream_id:
         return replace(whole, stream=first.identity, start=first.start)

@@ -321,7 +321,9 @@ class Planner:
         query_worker = QueryWorker(
             worker,
             replace(
-                coordinator_options(options, is_new=not known.shards),
+                coordinator_options(
+                    options, is_new=not known.shards, open_shard_count=summary.open_shard_count
+                ),
                 stream=self._stream,
                 kcl3=self._kcl3 is not None,
             ),

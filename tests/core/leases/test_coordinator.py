@@ -42,7 +42,7 @@ from penstock.core.leases.coordinator_events import (
     Tick,
     WriteDone,
 )
-from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.coordinator_options import CoordinatorOptions, cold_start_jitter_s
 from penstock.core.leases.held_lease import LeasePhase
 from penstock.core.leases.lease import Lease, TipMark
 from penstock.core.leases.lease_writes import (
@@ -116,6 +116,16 @@ def test_a_table_that_cannot_be_made_is_reported_and_tried_again_later():
     effects = bench.feed(TableFailed("no permission"))
     assert [effect.topic for effect in effects] == [Topic.CALL_FAILED]
     assert 0 < bench.machine.next_wake_s <= bench.options.interval_s
+
+
+@pytest.mark.parametrize(
+    ("open_shards", "jitter_s"), [(0, 0.0), (4, 0.04), (100, 1.0), (500, 5.0), (20_000, 5.0)]
+)
+def test_workers_wait_the_longer_on_an_empty_table_the_more_leases_they_would_all_create(
+    open_shards, jitter_s
+):
+    assert cold_start_jitter_s(5.0, open_shards) == pytest.approx(jitter_s)
+    assert cold_start_jitter_s(0.5, open_shards) == pytest.approx(min(0.5, jitter_s))
 
 
 def test_an_empty_table_is_looked_at_twice_before_the_shards_are_listed_once():

@@ -19,6 +19,17 @@ RENEWALS_PER_S_MAX: Final = 50.0
 TERM_MAX_S: Final = 120.0
 """A lease lasts at most so long, unless the application's lease duration is longer."""
 
+_COLD_START_PER_SHARD_S: Final = 0.01
+
+
+def cold_start_jitter_s(jitter_max_s: float, open_shard_count: int) -> float:
+    """Return how long a worker waits at most on an empty table.
+
+    Fifty workers that start together and find no lease all want to make them. What the wait saves are creations that are
+    refused, fifty for each shard: a stream of a few shards is not worth waiting for.
+    """
+    return min(jitter_max_s, _COLD_START_PER_SHARD_S * open_shard_count)
+
 
 class BalancePolicy(Enum):
     """How leases are shared between workers."""
