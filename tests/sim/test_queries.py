@@ -240,6 +240,8 @@ def logged(batch, start, *read):
         ([executed(5), SET_BACK, executed(6, who="q#2"), executed(5)], None),
         ([executed(5, 6), ("partly", "q#1", 1, "a", (5,))], None),
         ([("partly", "q#1", 1, "a", (6,)), executed(5, 6)], "Q1"),
+        ([("partly", "q#1", 1, "a", (5,)), ("trimmed", "a", 1, 5), executed(6)], None),
+        ([("partly", "q#1", 1, "a", (5, 6)), ("trimmed", "a", 1, 5), executed(7)], "Q1"),
         ([committed(1, a=(5,)), committed(2, a=(6,))], None),
         ([committed(1, a=(5,)), committed(1, a=(5,))], None),
         ([committed(1, a=(5,)), committed(2, a=(5, 6))], "Q2"),

@@ -84,20 +84,23 @@ class SameReplays(Checker):
     def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
         # A batch holds nothing where another worker got the lease before any end was fixed: what was taken comes from there.
-        if whole and not self._are_same(place[3], whole[: len(part)], part):
+        if not whole or whole[: len(part)] == part:
+            return
+        left = self._left(place[3], part)
+        if self._left(place[3], whole)[: len(left)] != left:
             raise Broken(
                 f"batch {place[2]} of {place[0]} held {whole} of {place[3]}, and an action took {part}"
             )
 
     def _are_same(self, key: str, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
         """Whether two executions differ by nothing but what one of them came too late for."""
-        if one == other:
-            return True
+        return one == other or self._left(key, one) == self._left(key, other)
+
+    def _left(self, key: str, rows: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the rows whose records have not left the stream."""
         shard = self.history.shards[key]
-        if not shard.trimmed:
-            return False
-        last = shard.sequences[shard.trimmed - 1]
-        return [row for row in one if row > last] == [row for row in other if row > last]
+        last = shard.sequences[shard.trimmed - 1] if shard.trimmed else -1
+        return tuple(row for row in rows if row > last)
 
 
 class OnceEach(Checker):
