@@ -76,7 +76,15 @@ DECODING = (
 )
 
 
-def _backlog(key: str, title: str, streams: Streams, budget_s: float, *, is_quick: bool = False) -> Row:
+_PLAIN_READERS = (
+    Contender("boto3 in tasks", ("source", "boto3"), packages=("boto3", "pyspark")),
+    Contender("the bytes alone", ("source", "wire"), is_bound=True, packages=()),
+)
+
+
+def _backlog(
+    key: str, title: str, streams: Streams, *, has_peers: bool = False, is_quick: bool = False
+) -> Row:
     data_bytes = streams.record_count * streams.data_bytes
     return Row(
         key=key,
@@ -85,17 +93,7 @@ def _backlog(key: str, title: str, streams: Streams, budget_s: float, *, is_quic
         contenders=(
             Contender("Penstock", ("source", "penstock"), packages=("penstock", "pyspark", "pyarrow")),
             Contender("awslabs' connector", ("source", "awslabs"), needs=(AWSLABS_JARS, "jars")),
-            Contender(
-                "boto3 in tasks",
-                ("source", "boto3"),
-                {"aggregated": bool(streams.per_aggregate)},
-                packages=("boto3", "pyspark"),
-            ),
-            *(
-                ()
-                if streams.per_aggregate
-                else (Contender("the bytes alone", ("source", "wire"), is_bound=True, packages=()),)
-            ),
+            *(_PLAIN_READERS if has_peers else ()),
         ),
         aims=(
             Aim("wall_s", 4, "awslabs' connector", is_floor=True, inverse=True),
@@ -105,8 +103,8 @@ def _backlog(key: str, title: str, streams: Streams, budget_s: float, *, is_quic
         ),
         options={"record_count": streams.record_count, "data_bytes": data_bytes},
         streams=streams,
-        turns=2,
-        budget_s=budget_s,
+        turns=2 if has_peers else 1,
+        budget_s=60 if has_peers else 30,
         is_quick=is_quick,
         text=(
             "What a query costs before its first record and per batch is the same at any size, so small backlogs cost more per "
@@ -120,15 +118,23 @@ def _backlog(key: str, title: str, streams: Streams, budget_s: float, *, is_quic
 
 BACKLOG = (
     _backlog(
-        "backlog-100mb", "Spark: a backlog of 100 MB, 4 shards, 1 KiB", Streams(4, 100_000), 70, is_quick=True
+        "backlog-100mb",
+        "Spark: a backlog of 100 MB, 4 shards, 1 KiB",
+        Streams(4, 100_000),
+        has_peers=True,
+        is_quick=True,
     ),
-    _backlog("backlog-400mb", "Spark: a backlog of 400 MB, 16 shards, 1 KiB", Streams(16, 400_000), 60),
-    _backlog("backlog-270b", "Spark: a backlog of 54 MB, 4 shards, 270 B", Streams(4, 200_000, 270), 45),
+    _backlog(
+        "backlog-400mb",
+        "Spark: a backlog of 400 MB, 16 shards, 1 KiB",
+        Streams(16, 400_000),
+        has_peers=True,
+    ),
+    _backlog("backlog-270b", "Spark: a backlog of 54 MB, 4 shards, 270 B", Streams(4, 200_000, 270)),
     _backlog(
         "backlog-aggregated",
         "Spark: a backlog of 54 MB, 4 shards, aggregates of 100 x 270 B",
         Streams(4, 200_000, 270, per_aggregate=100),
-        40,
     ),
     Row(
         key="quotas",
@@ -142,8 +148,8 @@ BACKLOG = (
             "quota_bytes_per_s": 4 * 2 * MIB,
         },
         streams=Streams(4, 80_000, has_limits=True),
-        turns=2,
-        budget_s=35,
+        turns=1,
+        budget_s=30,
         text="The bound is the quota itself, 2 MiB/s for each shard. The JVM has run a stream before, as in a program that has run "
         "for a moment; the query's own start counts. The first stream of a JVM starts some five seconds later, while Spark loads and "
         "compiles its classes. Nothing else is missing: two task slots read four shards at the same time, and the call after a page "
@@ -166,8 +172,8 @@ def _latency(key: str, title: str, load: tuple[float, float, int], aims: tuple[A
         aims=aims,
         options={"load": list(load)},
         streams=Streams(2, has_limits=True, is_fresh=True),
-        turns=2,
-        budget_s=50,
+        turns=1,
+        budget_s=40,
         text="The floor is Spark's own micro-batch: it writes its offsets and commits to the checkpoint before and after each "
         "batch, plans the query and starts a task (see the row *empty query*). A record that comes while a batch runs waits "
         "for its end. Each batch also claims its ends in the lease table.",

@@ -122,6 +122,11 @@ class Row:
     takes_turn: bool = True
     text: str = ""
 
+    @property
+    def starts_spark(self) -> bool:
+        """Whether its turns start Spark, and last as long as that does."""
+        return any("pyspark" in contender.packages for contender in self.contenders)
+
 
 UNITS: dict[str, tuple[str, Callable[[float], str]]] = {}
 """How figures are called and written."""

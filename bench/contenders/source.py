@@ -108,31 +108,15 @@ def boto3_pages(stream: str, shard: str) -> Iterator[list[dict[str, Any]]]:
         iterator = page["NextShardIterator"]
 
 
-def boto3_in_tasks(
-    stream: str, turn: int, record_count: int, data_bytes: int, aggregated: bool = False
-) -> Figures:
+def boto3_in_tasks(stream: str, turn: int, record_count: int, data_bytes: int) -> Figures:
     """Read each shard in a task: boto3's answers become Arrow columns, which Spark counts."""
     del turn
     import pyarrow as pa
 
-    def user_records(page: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        from penstock.core.aggregation import deaggregate
-
-        return [
-            {
-                "SequenceNumber": record["SequenceNumber"],
-                "PartitionKey": each.partition_key,
-                "Data": each.data,
-            }
-            for record in page
-            for each in deaggregate(record["Data"]) or ()
-        ]
-
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for shard in batch.column(0).to_pylist():
-                for page in boto3_pages(stream, shard):
-                    records = user_records(page) if aggregated else page
+                for records in boto3_pages(stream, shard):
                     columns = [
                         pa.array([record[name] for record in records], kind)
                         for name, kind in (

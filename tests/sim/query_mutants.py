@@ -317,7 +317,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        17,
+        72,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
@@ -326,13 +326,13 @@ QUERY_MUTANTS = (
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        17,
+        72,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 361, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 72, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
@@ -351,7 +351,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 46, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 26, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",
@@ -389,7 +389,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a claim of another history counts as one's own",
         "this query: copies of a checkpoint location",
-        608,
+        72,
         PastClaim,
         "is_of",
         goes_by_the_number,
@@ -441,7 +441,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a gone record is never a loss",
         "several: trimmed records are passed over",
-        22,
+        21,
         shard_reader,
         "judge_missing_record",
         is_never_a_loss,
@@ -468,7 +468,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a second driver finds its batch empty",
         "this query: second drivers",
-        297,
+        72,
         claimed_read,
         "plan_read",
         finds_its_batch_empty,
@@ -484,7 +484,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows that were left unread are offered again",
         "this query: actions that read nothing",
-        58,
+        6,
         QueryShards,
         "unclaimed",
         leaves_no_end_to_fix,
@@ -492,7 +492,7 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        25,
+        6,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,
