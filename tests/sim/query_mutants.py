@@ -517,7 +517,7 @@ QUERY_MUTANTS = (
     Mutant(
         "two loads of one query share the shards",
         "this query: two loads under one name",
-        124,
+        72,
         batch_settling,
         "refuse_sharing_in_one_query",
         refuses_nothing,

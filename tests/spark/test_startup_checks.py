@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.hash_key import FULL_RANGE
-from penstock.core.position import at_record
+from penstock.core.leases.lease import Lease
+from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import DataLossError, NotFound, Unavailable
+from penstock.errors import DataLossError, NotFound, OptionError, Unavailable
 from penstock.ports.kinesis import ShardListing
+from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.spark_options import parse_source
-from penstock.spark.startup_checks import recreate_missing
+from penstock.spark.startup_checks import recreate_missing, refuse_hidden_sharing
 
 OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
 KNOWN = StreamOffset(batch=3, worker="q", shards={"shardId-1": at_record("7")})
@@ -74,3 +76,63 @@ def test_a_shard_that_is_unknown_once_and_listed_then_is_not_gone():
 def test_a_shard_that_is_read_and_never_listed_ends_the_query_without_a_loss():
     with pytest.raises(Unavailable, match="leaves out shardId-1, which the service knows"):
         recreate(LaggingKinesis([()]))
+
+
+# --- who reads under a name that nobody chose ----------------------------------------------------------------------
+
+
+class TableOverTime(MemoryLeaseTable):
+    """A lease table, and the clock by which others write to it: `rows[t]` is what is there after t looks."""
+
+    def __init__(self, *rows):
+        super().__init__()
+        self._rows = rows
+        self._looks = 0
+        self.now_s = 0.0
+
+    def scan(self, part=None):
+        rows = self._rows[min(self._looks, len(self._rows) - 1)]
+        self._looks += 1
+        return LeaseScan(rows)
+
+    def monotonic_s(self):
+        return self.now_s
+
+    def wall_ms(self):
+        return 0
+
+    def sleep(self, duration_s):
+        self.now_s += duration_s
+
+
+UNNAMED, _ = parse_source({"streamName": "s", "region": "r"})
+READ = Lease("3", owner="other", checkpoint=at_record("7"))
+ENDED = Lease("3", counter=9, checkpoint=SHARD_END)
+CHILD = Lease("5", checkpoint=TRIM_HORIZON)
+
+
+def looked_until(table):
+    refuse_hidden_sharing(table, "me", UNNAMED, table)
+    return table.now_s
+
+
+def test_a_query_without_a_name_joins_where_nobody_renews():
+    assert looked_until(TableOverTime((READ,))) == pytest.approx(UNNAMED.lease_duration_s, abs=1.0)
+    assert looked_until(TableOverTime((ENDED, CHILD))) == 0.0
+
+
+def test_a_query_without_a_name_joins_once_the_other_one_has_stopped():
+    assert looked_until(TableOverTime((READ,), (replace(READ, owner=None),))) == 1.0
+
+
+def test_a_query_without_a_name_is_refused_where_another_one_renews():
+    renewed = [(replace(READ, counter=count),) for count in range(60)]
+    with pytest.raises(
+        OptionError, match=r"other reads it under the default application name .*applicationName"
+    ):
+        looked_until(TableOverTime(*renewed))
+
+
+def test_a_query_without_a_name_is_refused_where_another_one_has_just_ended_a_shard_whose_child_is_nobody_s():
+    with pytest.raises(OptionError, match="other reads it"):
+        looked_until(TableOverTime((READ,), (ENDED, CHILD)))
