@@ -277,10 +277,10 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
+    Mutant("the last claim stands", CLAIMS, 9, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 466, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 2, SimTable, "decide", claims_without_the_lease),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 138, SimTable, "decide", promotes_any_batch),
+    Mutant("a claim without being the reader", CLAIMS, 6, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -301,7 +301,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        146,
+        3,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,
@@ -317,7 +317,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        72,
+        138,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
@@ -326,13 +326,13 @@ QUERY_MUTANTS = (
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        72,
+        138,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 72, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 138, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
@@ -380,7 +380,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location is not noticed",
         SPARK,
-        76,
+        13,
         planner,
         "find_unknown_claims",
         finds_no_unknown_claims,

@@ -136,3 +136,8 @@ def test_a_query_without_a_name_is_refused_where_another_one_renews():
 def test_a_query_without_a_name_is_refused_where_another_one_has_just_ended_a_shard_whose_child_is_nobody_s():
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((READ,), (ENDED, CHILD)))
+
+
+def test_a_query_without_a_name_is_refused_where_somebody_has_just_deleted_the_table_of_another_one():
+    with pytest.raises(OptionError, match="other reads it"):
+        looked_until(TableOverTime((READ,), ()))

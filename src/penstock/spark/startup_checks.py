@@ -80,19 +80,20 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
     began_s = clock.monotonic_s()
     view = LeaseView(options.lease_duration_s)
     readers: dict[str, str] = {}
-    ended: set[str] = set()
+    still_there: set[str] = set()
     while True:
         rows, now_s = scan_leases(table), clock.monotonic_s()
         view.observe_scan(rows.values(), now_s)
         wait_s = 1.5 * max(map(view.duration_s_of, rows.values()), default=options.lease_duration_s)
         # They read shards 3 and 4, which are merged: both leases end, and for a moment shard 5 is nobody's. Who ended them lives.
-        ended |= {reader for key, reader in readers.items() if key in rows and rows[key].is_ended}
+        # And rows that somebody deletes come back by those who have read them.
+        still_there |= {reader for key, reader in readers.items() if key not in rows or rows[key].is_ended}
         readers = {
             row.key: str(row.reader)
             for row, owner_state, _ in view.judged(now_s)
             if owner_state is OwnerState.ALIVE and row.reader != worker
         }
-        others = ended | set(readers.values())
+        others = still_there | set(readers.values())
         if not others:
             return
         if now_s > began_s + wait_s:
