@@ -25,7 +25,7 @@ from lake_recipes import RECIPES, program
 
 SPARK_LINE = ".".join(__version__.split(".")[:2])
 QUIET_COUNT, DEADLINE_S, POLL_S = 2, 200.0, 0.2
-TOO_BUSY, STARTS_MAX = "Python worker failed to connect back", 5
+TOO_BUSY, STARTS_MAX = "Python worker failed to connect back", 20
 """Spark gives a Python process ten seconds to start, which no setting changes; then the query is started once more."""
 folder, lake, task = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 
