@@ -55,7 +55,7 @@ KCL3_MUTANTS = (
     Mutant(
         "own moves beside the leader", "KCL 2.x workers", 0, Kcl3Membership, "restrain", moves_what_it_likes
     ),
-    Mutant("no report", "KCL 2.x workers", 2, kcl3_membership, "wants_reports", reports_nothing),
+    Mutant("no report", "KCL 2.x workers", 3, kcl3_membership, "wants_reports", reports_nothing),
     Mutant("a lock of the dead is believed", KCL3, 6, FleetJudge, "_is_led", believes_every_lock),
     Mutant("no leader is seen", KCL3, 1, FleetJudge, "_is_led", sees_no_lock),
     Mutant(

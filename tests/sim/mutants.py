@@ -346,7 +346,7 @@ MUTANTS = (
     Mutant(
         "the tip is noted while records wait",
         "a mark that is trusted for another position",
-        62,
+        36,
         ShardRun,
         "_tip",
         _tip_with_records_waiting,
@@ -484,7 +484,7 @@ MUTANTS = (
     Mutant(
         "delivery without a deadline",
         "etcd-style locks: paused owners go on",
-        5,
+        6,
         HeldLease,
         "deadline_s",
         property(_no_deadline),
@@ -500,7 +500,7 @@ MUTANTS = (
     Mutant(
         "unknown creation taken as done",
         "several: two outcomes instead of three",
-        17,
+        28,
         HeldLeases,
         "on_child_created",
         _unknown_child_is_created,

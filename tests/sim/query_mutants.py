@@ -277,10 +277,10 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 9, SimTable, "decide", last_claim_stands),
+    Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 138, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 6, SimTable, "decide", claims_without_the_lease),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 466, SimTable, "decide", promotes_any_batch),
+    Mutant("a claim without being the reader", CLAIMS, 2, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -301,7 +301,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        3,
+        146,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,
@@ -317,7 +317,7 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        138,
+        17,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
@@ -326,13 +326,13 @@ QUERY_MUTANTS = (
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        138,
+        17,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 138, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 361, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
@@ -351,7 +351,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 26, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 46, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",
@@ -380,7 +380,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a restored location is not noticed",
         SPARK,
-        13,
+        76,
         planner,
         "find_unknown_claims",
         finds_no_unknown_claims,
@@ -389,7 +389,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a claim of another history counts as one's own",
         "this query: copies of a checkpoint location",
-        72,
+        608,
         PastClaim,
         "is_of",
         goes_by_the_number,
@@ -441,7 +441,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a gone record is never a loss",
         "several: trimmed records are passed over",
-        21,
+        22,
         shard_reader,
         "judge_missing_record",
         is_never_a_loss,
@@ -468,7 +468,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a second driver finds its batch empty",
         "this query: second drivers",
-        72,
+        297,
         claimed_read,
         "plan_read",
         finds_its_batch_empty,
@@ -484,7 +484,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows that were left unread are offered again",
         "this query: actions that read nothing",
-        6,
+        58,
         QueryShards,
         "unclaimed",
         leaves_no_end_to_fix,
@@ -492,7 +492,7 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        6,
+        25,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,
@@ -517,7 +517,7 @@ QUERY_MUTANTS = (
     Mutant(
         "two loads of one query share the shards",
         "this query: two loads under one name",
-        72,
+        124,
         batch_settling,
         "refuse_sharing_in_one_query",
         refuses_nothing,

@@ -215,7 +215,7 @@ def _draw_fleet(seed: int) -> Scenario:
         handover_timeout_s=chance.choice((5.0, 15.0, 30.0)),
         leases_to_acquire=chance.choice((None, None, None, 2)),
         garbage_interval_s=chance.choice((40.0, 1800.0)),
-        cold_start_jitter_s=chance.choice((0.02, 5.0)),
+        cold_start_jitter_s=chance.choice((1.0, 5.0)),
         stall_after_s=120.0,
         shutdown_timeout_s=chance.choice((5.0, 30.0)),
     )

@@ -321,9 +321,7 @@ class Planner:
         query_worker = QueryWorker(
             worker,
             replace(
-                coordinator_options(
-                    options, is_new=not known.shards, open_shard_count=summary.open_shard_count
-                ),
+                coordinator_options(options, is_new=not known.shards),
                 stream=self._stream,
                 kcl3=self._kcl3 is not None,
             ),

@@ -269,7 +269,7 @@ def test_the_coordinator_is_set_up_as_the_options_say(fleet):
     query = fleet(
         balance="by_throughput", capacity="8", maxLeases="5", leasesToAcquire="2", leaseDuration="6s"
     )
-    options = coordinator_options(query.options, is_new=True, open_shard_count=4)
+    options = coordinator_options(query.options, is_new=True)
     assert (options.policy.value, options.max_leases, options.leases_to_acquire) == ("by_throughput", 5, 2)
     assert options.lease_duration_s == 6.0
     assert query.reader.latestOffset(query.reader.initialOffset(), None) is not None
