@@ -151,10 +151,27 @@ def page(results: dict[str, Any]) -> str:
             lines += [*_contenders(result), ""]
             if distance := _distance(result, row.figure):
                 lines += [distance, ""]
+            if apart := result.get("apart"):
+                lines += [
+                    (
+                        f"Measured apart from the others, on {apart['date']}: load {apart['load_before']} before and "
+                        f"{apart['load_after']} after."
+                    ),
+                    "",
+                ]
         lines.append(row.text)
     lines += ["", "## Not in the table", "", "| what | why |", "|---|---|"]
     lines += [f"| {what} | {why} |" for what, why in NOT_MEASURED.items()]
     return "\n".join(lines) + "\n"
+
+
+def updated(known: dict[str, Any], results: dict[str, Any]) -> dict[str, Any]:
+    """Return earlier results with the rows that were measured now in place of theirs, each with what it was measured on."""
+    facts = results["measured"]
+    apart = {name: facts[name] for name in ("date", "load_before", "load_after")}
+    found = {result["key"]: {**result, "apart": apart} for result in results["rows"]}
+    rows = {**{result["key"]: result for result in known["rows"]}, **found}
+    return {"measured": known["measured"], "rows": [rows[row.key] for row in ROWS if row.key in rows]}
 
 
 def readme_section(results: dict[str, Any]) -> str:

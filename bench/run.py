@@ -3,6 +3,7 @@
     python bench/run.py                    all rows; writes docs/performance.{json,md,png} and README's section
     python bench/run.py --quick            a few rows; writes build/bench/quick.{json,md,png}
     python bench/run.py ROW [ROW ...]      these rows; writes build/bench/some.{json,md,png}
+    python bench/run.py --update ROW [...] these rows anew; the others stay in docs/performance.{json,md,png} as they are
     python bench/run.py --list
 
 Each row runs its contenders in turn (A B A B ...), each time in a fresh process, against one embedded server in a process of
@@ -113,6 +114,9 @@ def main() -> int:
         default=1.0,
         help="multiply all time limits, for a machine that is busy or slow",
     )
+    parser.add_argument(
+        "--update", action="store_true", help="put these rows into docs/performance.json, beside the others"
+    )
     parser.add_argument("--list", action="store_true", help="list the rows")
     args = parser.parse_args()
     if args.list:
@@ -121,6 +125,8 @@ def main() -> int:
         return 0
     if unknown := set(args.rows) - {row.key for row in ROWS}:
         parser.error(f"unknown rows: {', '.join(sorted(unknown))}")
+    if args.update and not args.rows:
+        parser.error("--update needs the names of rows")
     BUILD.mkdir(parents=True, exist_ok=True)
     # What is installed from a registry comes compiled, and where Python may not write it would compile in each new process.
     compileall.compile_dir(PROJECT / "src", quiet=1)
@@ -131,6 +137,9 @@ def main() -> int:
     else:
         name, rows = "", list(ROWS)
     results = measure(rows, is_quick=args.quick, patience=args.patience)
+    if args.update:
+        name, known = "", json.loads((DOCS / "performance.json").read_text())
+        results = report.updated(known, results)
     base = BUILD / name if name else DOCS / "performance"
     base.with_suffix(".json").write_text(json.dumps(results, indent=1) + "\n")
     draw(base.with_suffix(".json"), base.with_suffix(".png"))

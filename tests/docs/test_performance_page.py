@@ -42,11 +42,26 @@ def test_an_aim_is_not_measured_where_a_contender_did_not_run():
     assert verdict(aim, None) == ("-", "not measured")
 
 
+FACTS = {
+    **dict.fromkeys(("date", "processor", "system", "python", "java"), "x"),
+    **dict.fromkeys(("cores", "memory_gb", "load_before", "load_after", "minutes"), 1),
+}
+
+
 def test_the_page_names_why_a_contender_did_not_run():
-    facts = {
-        **dict.fromkeys(("date", "processor", "system", "python", "java"), "x"),
-        **dict.fromkeys(("cores", "memory_gb", "load_before", "load_after", "minutes"), 1),
-    }
     found = result(1.0, problem="set JARS to let it take part")
-    page = report.page({"measured": facts, "rows": [{**found, "key": report.ROWS[0].key}]})
+    page = report.page({"measured": FACTS, "rows": [{**found, "key": report.ROWS[0].key}]})
     assert "| peer | set JARS to let it take part |" in page
+
+
+def test_rows_that_are_measured_anew_stand_beside_the_others_with_their_own_date():
+    first, second = (row.key for row in report.ROWS[:2])
+    known = {"measured": FACTS, "rows": [{**result(1.0, 2.0), "key": key} for key in (first, second)]}
+    anew = {"measured": {**FACTS, "date": "later"}, "rows": [{**result(3.0, 2.0), "key": second}]}
+    both = report.updated(known, anew)
+    assert both["measured"] == FACTS
+    assert [row["key"] for row in both["rows"]] == [first, second]
+    assert [row["contenders"][0]["figures"]["wall_s"]["median"] for row in both["rows"]] == [1.0, 3.0]
+    assert (
+        report.page(both).count("Measured apart from the others, on later: load 1 before and 1 after.") == 1
+    )
