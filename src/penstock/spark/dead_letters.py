@@ -17,11 +17,10 @@ import json
 import tempfile
 from typing import IO, Any, Final
 
-from penstock.errors import PenstockError, RecordError, UsageError
+from penstock.errors import PenstockError, RecordError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
-from penstock.spark.folder import Folder
+from penstock.spark.sink_ports import SinkPorts
 from penstock.spark.spark_options import SinkOptions
-from penstock.wiring import open_kinesis
 
 _KEY_CHARACTERS_MAX: Final = 256
 _SPOOL_BYTES: Final = 2**20
@@ -33,14 +32,14 @@ class DeadLetters:
 
     Args:
         options: The sink's options, with a folder or a stream for dead letters.
-        write_id: Of the batch write; None in a streaming query's sink, which writes each of its batches once.
+        ports: What the task reaches outside itself.
         memory: Of the task, for letters to another stream.
     """
 
-    def __init__(self, options: SinkOptions, write_id: str | None, memory: TaskMemory) -> None:
+    def __init__(self, options: SinkOptions, ports: SinkPorts, memory: TaskMemory) -> None:
         self._options = options
+        self._ports = ports
         self._memory = memory
-        self._write_id = write_id
         self._lines: IO[bytes] | None = None
         self._writer: TaskWriter | None = None
         self.count = 0
@@ -81,9 +80,11 @@ class DeadLetters:
         target = self._options.dead_letter_stream or ""
         if self._writer is None:
             self._writer = TaskWriter(
-                open_kinesis(self._options.connection),
+                self._ports.open_kinesis(self._options.connection),
                 target,
                 TaskWriterOptions(no_progress_deadline_s=self._options.write_deadline_s),
+                clock=self._ports.clock,
+                chance=self._ports.chance,
                 memory=self._memory,
             )
         try:
@@ -115,24 +116,25 @@ class DeadLetters:
         import pyarrow as pa
 
         folder = self._options.dead_letter_path or ""
-        name = _file_name(self._write_id)
+        name = self._ports.name_letters()
         try:
-            Folder(folder).replace(name, lines)
+            self._ports.open_folder(folder).replace(name, lines)
         except (OSError, pa.ArrowException) as error:
             raise PenstockError(
                 f"option deadLetterPath={folder}: {self.count} dead letters cannot be written to {name}: {error}"
             ) from error
 
 
-def _file_name(write_id: str | None) -> str:
-    from pyspark import TaskContext
+def file_name(query: str | None, batch: str | None, write_id: str | None, partition: int) -> str:
+    """Return the name of a task's file of dead letters, the same for each attempt of the task.
 
-    context = TaskContext.get()
-    if context is None:
-        raise UsageError("dead letters are written by Spark tasks, and this is none")
-    query = context.getLocalProperty("sql.streaming.queryId")
-    batch = context.getLocalProperty("streaming.sql.batchId")
+    Args:
+        query: Spark's id of the streaming query; None in a batch job.
+        batch: Its number of the micro-batch.
+        write_id: Of the batch write; None in a streaming query's sink, which writes each of its batches once.
+        partition: The task's partition.
+    """
     parts = [] if query is None else [f"{query}-batch-{batch}"]
     if write_id is not None:
         parts.append(write_id if query is None else f"write-{write_id}")
-    return f"dead-letters-{'-'.join(parts)}-part-{context.partitionId():05d}.jsonl"
+    return f"dead-letters-{'-'.join(parts)}-part-{partition:05d}.jsonl"

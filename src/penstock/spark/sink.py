@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from penstock.spark.engine import STREAMS_ARROW, StreamWriter
-from penstock.spark.sink_metrics import record_commit
 from penstock.spark.spark_options import SinkOptions
-from penstock.spark.task_report import TaskReport, sum_up
+from penstock.spark.task_report import TaskReport, abort_batch, commit_batch, sum_up
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -76,10 +75,8 @@ class KinesisStreamWriter(StreamWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
-        totals, dead_letters = sum_up(_reports(messages), f"micro-batch {batchId}")
-        if self._options.checkpoint_location is not None:
-            record_commit(self._options.checkpoint_location, batchId, totals, dead_letters)
+        commit_batch(_reports(messages), batchId, self._options.checkpoint_location)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log what was written; the batch will be written again (at least once)."""
-        sum_up(_reports(messages), f"failed micro-batch {batchId}, acknowledged before the failure")
+        abort_batch(_reports(messages), batchId)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final
 
@@ -19,6 +19,7 @@ from penstock.errors import UsageError
 from penstock.producer.write_report import ShardCounts, WriteReport
 from penstock.spark.folder import Folder
 from penstock.spark.html_table import html_table
+from penstock.spark.sink_ports import FileFolder
 
 _log: Final = logging.getLogger("penstock.spark")
 FILE_NAME: Final = "penstock-sink.json"
@@ -92,7 +93,16 @@ def sink_report(query: Any, checkpoint_location: str | None = None) -> SinkRepor
         UsageError: The location is not known, or not reachable from here.
     """
     location = checkpoint_location or _location_of(query)
-    known = _read(location)
+    return read_report(location)
+
+
+def read_report(location: str, open_folder: Callable[[str], FileFolder] = Folder) -> SinkReport | None:
+    """Return the report in a checkpoint location; None before the first commit.
+
+    Raises:
+        UsageError: The location cannot be read from here.
+    """
+    known = _read(location, open_folder)
     return None if known is None else _from_json(known)
 
 
@@ -115,12 +125,18 @@ def merge(reports: Iterable[WriteReport]) -> WriteReport:
     return total
 
 
-def record_commit(location: str, batch: int, reports: Mapping[str, WriteReport], dead_letters: int) -> None:
+def record_commit(
+    location: str,
+    batch: int,
+    reports: Mapping[str, WriteReport],
+    dead_letters: int,
+    open_folder: Callable[[str], FileFolder] = Folder,
+) -> None:
     """Add a committed batch to the file, unless it was added before. Never raises."""
     try:
-        known = _read(location)
+        known = _read(location, open_folder)
         before = SinkReport(-1) if known is None else _from_json(known)
-        _write(location, _add(before, batch, reports, dead_letters))
+        _write(open_folder(location), _add(before, batch, reports, dead_letters))
     except Exception as error:  # noqa: BLE001 - a report is never worth a batch
         _log.warning(
             "batch %d: what the sink has written could not be noted in %s/%s, and sink_report does not show it: %s",
@@ -186,16 +202,16 @@ def _report_of(entry: Mapping[str, Any]) -> WriteReport:
     )
 
 
-def _read(location: str) -> Any:
+def _read(location: str, open_folder: Callable[[str], FileFolder] = Folder) -> Any:
     import pyarrow as pa
 
     try:
-        return json.loads(Folder(location).read(FILE_NAME))
+        return json.loads(open_folder(location).read(FILE_NAME))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, pa.ArrowException) as error:
         raise UsageError(f"{location}/{FILE_NAME} cannot be read from here: {error}") from error
 
 
-def _write(location: str, report: SinkReport) -> None:
-    Folder(location).replace(FILE_NAME, io.BytesIO(json.dumps(_to_json(report)).encode()))
+def _write(folder: FileFolder, report: SinkReport) -> None:
+    folder.replace(FILE_NAME, io.BytesIO(json.dumps(_to_json(report)).encode()))

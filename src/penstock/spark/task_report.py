@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.producer.write_report import WriteReport
-from penstock.spark.sink_metrics import merge
+from penstock.spark.folder import Folder
+from penstock.spark.sink_metrics import merge, record_commit
+from penstock.spark.sink_ports import FileFolder
 
 _log: Final = logging.getLogger("penstock.spark")
 
@@ -37,3 +39,20 @@ def sum_up(written: Iterable[TaskReport], what: str) -> tuple[dict[str, WriteRep
             "%s: %d rows that the service can never accept went to the dead letters", what, dead_letters
         )
     return totals, dead_letters
+
+
+def commit_batch(
+    written: Iterable[TaskReport],
+    batch: int,
+    checkpoint_location: str | None,
+    open_folder: Callable[[str], FileFolder] = Folder,
+) -> None:
+    """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
+    totals, dead_letters = sum_up(written, f"micro-batch {batch}")
+    if checkpoint_location is not None:
+        record_commit(checkpoint_location, batch, totals, dead_letters, open_folder)
+
+
+def abort_batch(written: Iterable[TaskReport], batch: int) -> None:
+    """Log what the finished tasks of a failed micro-batch wrote; the batch will be written again (at least once)."""
+    sum_up(written, f"failed micro-batch {batch}, acknowledged before the failure")
