@@ -23,7 +23,8 @@ _TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls tak
 class LeftToTheLeader(Checker):
     """K1: a Penstock worker that knows of a leader, or that there will be one, moves no lease that somebody reads.
 
-    Free leases are the leader's too while there is one; but whoever ends a shard takes its children.
+    Free leases are the leader's too while there is one; but whoever ends a shard takes its children, and so does whoever finds
+    its end written: of two processes under one worker id, the second one takes it for its own.
     """
 
     invariant = "K1"
@@ -31,7 +32,7 @@ class LeftToTheLeader(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._modes: dict[str, tuple[str, float]] = {}
-        self._ended: dict[str, str] = {}
+        self._ended: set[tuple[str, str]] = set()
         self._leader: tuple[str, float] | None = None
         self._version: tuple[str, float] = (NATIVE, 0.0)
         self._awaited: str | None = None
@@ -58,8 +59,10 @@ class LeftToTheLeader(Checker):
         if self._leader is not None and self._leader[0] == who:
             self._leader = None
 
-    def on_report(self, who: str, topic: str, reason: str, _key: str | None) -> None:
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
         """Remember what a worker knows, and since when."""
+        if topic == "ENDED" and key is not None:
+            self._ended.add((who, key))
         if topic == "FLEET" and reason != "unseen":
             self._modes[who] = (reason, self.history.now)
 
@@ -67,13 +70,13 @@ class LeftToTheLeader(Checker):
         """Look at every move."""
         name = name_of(who)
         if isinstance(write, End):
-            self._ended[write.key] = who
+            self._ended.add((who, write.key))
         if before is None or not isinstance(write, Take | RequestHandover) or name in self.history.leaders:
             return
         mode, since_s = self._modes.get(who, ("", 0.0))
         parents = self.history.shards[write.key].parents
         is_own = name in (before.owner, before.checkpoint_owner)
-        is_own |= any(self._ended.get(parent) == who for parent in parents)
+        is_own |= any((who, parent) in self._ended for parent in parents)
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(write.key))
         is_read = before.reader is not None and unchanged_s < self.options.lease_duration_s * _TOLERANCE
         is_left = mode == "led" or (mode == "leaderless" and is_read)

@@ -34,8 +34,9 @@ from penstock.core.leases.coordinator_events import ReaderStopped as ReaderHasSt
 from penstock.core.leases.coordinator_options import SharedStream
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, Refusal, WorkerStats
 from penstock.core.leases.lease import Lease
-from penstock.core.leases.lease_writes import Release, Renew, RequestHandover, Take
+from penstock.core.leases.lease_writes import Create, Release, Renew, RequestHandover, Take
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
+from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 
@@ -145,6 +146,17 @@ def test_what_the_leader_assigns_is_found_by_the_index_and_read():
     fleet.at(fleet.now + 1.1 * fleet.options.interval_s)
     assert dict(fleet.machine.stats.takes) == {"assigned": 1}
     assert fleet.effects(FindOwnLeases)[-1].known <= {"free"}
+
+
+def test_a_worker_that_finds_its_leases_by_the_index_looks_in_every_round_while_a_lease_is_missing():
+    fleet = Fleet(Lease("mine", counter=1, owner="me", checkpoint=at_record("5"), hash_range=LEFT))
+    fleet.listing = (Shard("mine", LEFT), Shard("lost", RIGHT))
+    fleet.start()
+    fleet.at(8 * fleet.options.interval_s)
+    assert fleet.writes(Create) == [Create(Lease("lost", hash_range=RIGHT))]
+    looks = len(fleet.effects(ScanTable))
+    fleet.at(28 * fleet.options.interval_s)
+    assert len(fleet.effects(ScanTable)) == looks + 2
 
 
 @pytest.mark.parametrize("has_row", [True, False])

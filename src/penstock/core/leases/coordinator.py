@@ -406,13 +406,13 @@ class Coordinator:
         workers = sorted(live)
         lacking = self.held_leases.lacking_parents()
         if self._membership.finds_by_index:
-            # Looks at the whole table are rare here, and the Java workers look for no parent's lease: whoever waits does.
+            # The Java workers look for no parent's lease: whoever waits for one does.
             lacking |= self.view.lacking_parents() & self.held_leases.parents_waited_for()
         for stream in begun:
             if stream.syncer.on_round(workers, stream.keys(lacking)):
                 stream.cleanup.on_round(now_s, workers)
         if any(stream.syncer.wants_look for stream in begun):
-            self._looks.look_whole_next_round(now_s)
+            self._looks.look_whole_next_round(now_s, are_rare=self._membership.finds_by_index)
         return self._balance(fleet, now_s)
 
     def _has_rows(self, stream: StreamLeases, standing: AbstractSet[str]) -> bool:

@@ -125,10 +125,17 @@ class LookSchedule:
         """How many leases are this worker's share, as far as it knows; 0 while it looks at a part that others watch."""
         return 0.0 if self._is_visiting else self.plan.share
 
-    def look_whole_next_round(self, now_s: float) -> None:
-        """Look at the whole table one round from now, although a part of it is looked at in every round."""
+    def look_whole_next_round(self, now_s: float, *, are_rare: bool) -> None:
+        """Look at the whole table one round from now, where that is not what happens in every round anyway.
+
+        Args:
+            now_s: Monotonic seconds.
+            are_rare: Regular looks are further apart than rounds.
+        """
         if self.plan.part is not None:
             self._scans.request_by(now_s + self._jittered(self.options.interval_s))
+        elif are_rare:
+            self._scans.request_by(now_s + self._jittered(self.plan.round_s))
 
     def schedule(self, now_s: float, look_s: float, *, is_whole: bool, is_moving: bool) -> None:
         """Schedule the next looks: one has just ended.
