@@ -279,8 +279,8 @@ SPARK = "connectors that keep offsets in Spark alone"
 QUERY_MUTANTS = (
     Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 466, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 2, SimTable, "decide", claims_without_the_lease),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 378, SimTable, "decide", promotes_any_batch),
+    Mutant("a claim without being the reader", CLAIMS, 6, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -301,7 +301,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        146,
+        152,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,

@@ -53,6 +53,8 @@ FAILED_BEFORE = {
     1504: "the claim of a batch that a restored location does not know was taken for the query's own by a checker",
     1654: "what came after an unread batch was skipped with it, since the time of day had been set behind the last answer",
     1775: "a parent that another query had set back counted as read before its children by a checker",
+    2313: "a query that loaded a stream twice under one name was refused too late: its first batches told nothing of it",
+    2438: "the same",
     1903: "the service's clock was taken from an answer that had waited for as long as a batch lasted",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
 }

@@ -74,7 +74,7 @@ def test_a_promotion_is_given_up_only_where_the_row_says_why(answer, is_done):
         Answering(answer),
         clock=SystemClock(),
         threads=SYSTEM_THREADS,
-        read=lambda _: (),
+        read=lambda *_: (),
         tasks_of=lambda *_: iter(()),
     )
     shards = Shards()

@@ -166,7 +166,7 @@ def read_task(
     iterators: IteratorCache,
     options: SourceOptions,
     task: ShardTask,
-    query: str,
+    query: str | None,
     *,
     hold_page: HoldPage = nullcontext,
     pushes: PushedReading | None = None,

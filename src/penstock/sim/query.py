@@ -349,10 +349,10 @@ class SimQuery(SimProcess):
         attempt = Attempt(self, self.query, self._options, task.shards, row_count_max, on_end)
         self.world.chance.choice(executors).run(attempt)
 
-    def _fix(self, task: ShardTask) -> Iterator[Any]:
+    def _fix(self, task: ShardTask, query: str | None) -> Iterator[Any]:
         self.world.met["settled: END FIXED BY THE DRIVER"] += 1
         kinesis = SimKinesis(self, "task ", self._stream, self._identity)
-        return read_task(kinesis, IteratorCache(), self._options, task, self.query)
+        return read_task(kinesis, IteratorCache(), self._options, task, query)
 
 
 class _DriverTable(SimLeaseTable):

@@ -33,6 +33,9 @@ _log: Final = logging.getLogger("penstock.spark")
 _THREADS_MAX: Final = 16
 _FULL_LOOKS: Final = 3
 """Batches after which the whole lease table is read: what concerns other workers shows there. Later only the batch's rows."""
+_SHARING_LOOKS: Final = 2
+"""Batches that tasks have claimed, after which the whole table is read: only such claims tell Spark's id of the query, by which
+its sources know each other. As a rule they are among the first ones that are looked at as a whole anyway."""
 _FIX_ATTEMPTS_MAX: Final = 4
 _NOTHING: Final = Share(record_count_max=0)
 
@@ -59,7 +62,8 @@ class BatchSettler:
         table: The application's lease table.
         clock: Time.
         threads: Where its threads come from.
-        read: Reads one shard of a batch as an executor does; its rows are dropped here.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here. It is told Spark's id of the query, or
+            None while no task has claimed.
         tasks_of: The tasks of a batch.
     """
 
@@ -71,7 +75,7 @@ class BatchSettler:
         *,
         clock: Clock,
         threads: Threads,
-        read: Callable[[ShardTask], Iterable[Any]],
+        read: Callable[[ShardTask, str | None], Iterable[Any]],
         tasks_of: Callable[[GivenBatch, QueryShards], Iterator[ShardTask]],
     ) -> None:
         self._options = options
@@ -83,6 +87,9 @@ class BatchSettler:
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
         self._full_looks_left = _FULL_LOOKS
+        self._sharing_looks_left = _SHARING_LOOKS
+        self._queries: frozenset[str] = frozenset()
+        """Spark's ids of the queries whose tasks made this worker's claims; more than one where a location was copied."""
         self._has_warned_of_unread = False
         self.rewound_from = -1
         """The last batch that was claimed and that the checkpoint location does not know."""
@@ -136,10 +143,25 @@ class BatchSettler:
         settlement = shards.settle(start, rows, self._clock.wall_ms(), self._clock.monotonic_s(), asked)
         if unclaimed:  # who made those claims says nothing of the cluster
             settlement = replace(settlement, processes=frozenset())
-        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), settlement.queries)
+        self._refuse_sharing(
+            settlement, shards, self.look(None) if self._looks_for_sharing(settlement, asked) else rows
+        )
         for shard_id, surprise in settlement.surprises:
             _explain(shard_id, surprise, start.batch)
         return settlement
+
+    def _looks_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
+        """Whether the whole table is to be read once more, since the batch tells the query and its rows are only a part."""
+        # One load: gives out three batches whose leases it loses, or whose rows nobody reads, so that no claim names the query.
+        # Another one: the same. If only these batches were looked at as a whole, neither would ever see the other.
+        if not settlement.queries or self._sharing_looks_left == 0:
+            return False
+        self._sharing_looks_left -= 1
+        return asked is not None
+
+    def _refuse_sharing(self, settlement: Settlement, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
+        self._queries |= settlement.queries
+        refuse_sharing_in_one_query(self._options, shards.worker, rows.values(), self._queries)
 
     def look(self, keys: Collection[str] | None) -> dict[str, Lease]:
         """Return leases as they are now: of these shards, or all."""
@@ -216,7 +238,7 @@ class BatchSettler:
     def _fix_end(self, task: ShardTask) -> None:
         for attempt in range(_FIX_ATTEMPTS_MAX):
             try:
-                for _ in self._read(task):
+                for _ in self._read(task, min(self._queries, default=None)):
                     pass
             except ClaimConflict:
                 if attempt == _FIX_ATTEMPTS_MAX - 1:

@@ -72,7 +72,8 @@ class Planner:
         chance: Jitter, and names that nobody else has.
         threads: Where its threads come from.
         open_metrics: Opens what figures go to, when the query's worker id is known.
-        read: Reads one shard of a batch as an executor does; its rows are dropped here.
+        read: Reads one shard of a batch as an executor does; its rows are dropped here. It is told Spark's id of the query, or
+            None while no task has claimed.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
         fan_out: Where the query's consumer is registered; None: it polls.
     """
@@ -87,7 +88,7 @@ class Planner:
         chance: Chance,
         threads: Threads,
         open_metrics: Callable[[SourceOptions, str], ClosableMetrics],
-        read: Callable[[ShardTask], Iterable[Any]],
+        read: Callable[[ShardTask, str | None], Iterable[Any]],
         kcl3: Kcl3Tables | None = None,
         fan_out: FanOut | None = None,
     ) -> None:

@@ -16,8 +16,10 @@ from penstock import Consumer
 from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
+from penstock.spark import stream_reader
 from penstock.spark.planner import coordinator_options
 from spark_support import numbered, put
+from waiting import wait_until
 
 DEADLINE_S = 60.0
 QUERY_OPTIONS = {"shards": 6}
@@ -298,3 +300,23 @@ def test_a_query_ends_with_a_sentence_when_a_lease_of_another_stream_appears_in_
     one.table.write(Create(replace(row, key="shardId-000000000077", owner=None, stream=other)))
     with pytest.raises(OptionError, match="row shardId-000000000077 belongs to another stream"):
         turn([one], lambda: False, "the refusal")
+
+
+def give_batches(queries, count, client, *, is_read):
+    """Batches with something in them, of each query in turn; their tasks run, or nobody asks for their rows."""
+    for query in queries * count:
+        put(client, query.stream, numbered(0, 100))
+        ends = []
+        wait_until(lambda asked=query, ends=ends: ends.append(asked.plan()) or ends[-1] is not None, "news")
+        query.commit(ends[-1], query.execute(ends[-1]) if is_read else [])
+
+
+def test_two_loads_of_one_query_are_refused_though_nobody_read_the_first_batches_of_either(
+    fleet, client, monkeypatch
+):
+    monkeypatch.setattr(stream_reader, "_query_id", lambda: "Spark's id of the query")
+    loads = [one := fleet(), fleet(beside=one)]
+    turn(loads, lambda: shares(one) == [3, 3], "three shards each")
+    give_batches(loads, 4, client, is_read=False)
+    with pytest.raises(OptionError, match="this query reads it twice under the applicationName"):
+        give_batches(loads, 3, client, is_read=True)
