@@ -16,7 +16,7 @@ from botocore.parsers import ResponseParserError
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage, install_parser
-from penstock.aws.repeated_call import repeat_get_records
+from penstock.aws.repeated_call import repeat_calls
 from penstock.local import LocalKinesis
 
 SHARD = "shardId-000000000000"
@@ -189,10 +189,14 @@ def test_who_answers_before_a_request_is_sent_is_asked_for_repetitions_too(clien
 
 def test_a_botocore_without_signer_or_connections_builds_each_call_itself(caplog):
     class Bare:
+        meta = botocore.session.Session().create_client("kinesis", "us-east-1").meta
+
         def get_records(self):
             """As it is."""
 
+        get_shard_iterator = get_records
+
     bare = Bare()
-    assert not repeat_get_records(bare)
-    assert "get_records" not in vars(bare)
-    assert "GetRecords costs more" in caplog.text
+    assert not repeat_calls(bare)
+    assert not vars(bare)
+    assert "calls of kinesis cost more" in caplog.text

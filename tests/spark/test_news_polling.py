@@ -406,17 +406,17 @@ def held_up(rig, shard):
     """Calls for one shard's iterator get no further before the test lets them."""
     let = threading.Event()
 
-    def wait(params, **_):
-        if shard in str(params["body"]):
+    def wait(request, **_):
+        if shard in str(request.body):
             assert let.wait(60)
 
     events = client_for("kinesis", rig.options).meta.events
-    events.register("before-call.kinesis.GetShardIterator", wait)
+    events.register("before-send.kinesis.GetShardIterator", wait)
     try:
         yield let
     finally:
         let.set()
-        events.unregister("before-call.kinesis.GetShardIterator", wait)
+        events.unregister("before-send.kinesis.GetShardIterator", wait)
 
 
 def test_a_shard_whose_answer_takes_long_does_not_hold_up_the_others(rig):

@@ -133,7 +133,7 @@ _loader: Final = lru_cache(maxsize=4)(botocore.loaders.create_loader)
 
 def _make_client(service: str, options: AwsOptions) -> Any:
     from penstock.aws.data_plane import hold_subscriptions, install_parser, keep_milliseconds, send_encoded
-    from penstock.aws.repeated_call import repeat_get_records
+    from penstock.aws.repeated_call import repeat_calls
 
     session = new_session(options)
     if options.access_key_id is not None and options.secret_access_key is not None:
@@ -158,7 +158,8 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         keep_milliseconds(client)
         send_encoded(client)
         hold_subscriptions(client)
-        repeat_get_records(client)
+    if service in ("kinesis", "dynamodb"):
+        repeat_calls(client)
     if assumed is not None:
         client.meta.events.register("before-send", assumed.check_signature)
     return client

