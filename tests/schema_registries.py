@@ -55,22 +55,6 @@ class CountingRegistry(MemorySchemaRegistry):
         return super().register_version(schema_name, definition)
 
 
-class Clock:
-    """A clock that moves when somebody sleeps, or when a test says so."""
-
-    def __init__(self):
-        self.now_s = 100.0
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def wall_ms(self):
-        return int(self.now_s * 1000)
-
-    def sleep(self, duration_s):
-        self.now_s += duration_s
-
-
 class Half:
     """Always the middle."""
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.cli.lease_backup import apply_reset, read_backup, write_backup
 from penstock.cli.lease_report import Sighting, live_owners, shares, state_of, watch, zone_of
 from penstock.core.leases.lease_reset import ResetPlan, plan_reset, plan_restore
@@ -73,24 +74,6 @@ def test_a_backup_is_never_written_over_another(tmp_path):
 # --- what is shown --------------------------------------------------------------------------------------
 
 
-class Clock:
-    """Time that moves when somebody sleeps; others work meanwhile."""
-
-    def __init__(self, meanwhile):
-        self.now_s = 0.0
-        self._meanwhile = meanwhile
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def wall_ms(self):
-        return 0
-
-    def sleep(self, duration_s):
-        self.now_s += duration_s
-        self._meanwhile(self.now_s)
-
-
 def test_watching_tells_live_owners_from_silent_ones():
     table = table_of([lease("s1", owner="live"), lease("s2", owner="dead"), lease("s3")])
 
@@ -98,7 +81,7 @@ def test_watching_tells_live_owners_from_silent_ones():
         if now_s == 1.0:
             table.write(Renew("s1", 0, "live"))
 
-    sightings, _ = watch(table, Clock(meanwhile), 4.0)
+    sightings, _ = watch(table, MovedClock(on_sleep=meanwhile), 4.0)
     assert [(s.lease.key, s.has_moved, s.unmoved_s) for s in sightings] == [
         ("s1", True, 3.0),
         ("s2", False, 4.0),
@@ -111,7 +94,7 @@ def test_watching_tells_live_owners_from_silent_ones():
 
 def test_watching_ends_as_soon_as_everything_was_seen_to_move():
     table = table_of([lease("s1", owner="live")])
-    clock = Clock(lambda now_s: table.write(Renew("s1", 0, "live")))
+    clock = MovedClock(on_sleep=lambda now_s: table.write(Renew("s1", 0, "live")))
     watch(table, clock, 60.0)
     assert clock.now_s == 0.5
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from tiny_fan_out import TinyFanOut
-from virtual_world import TinyKinesis, VirtualClock, World
+from virtual_world import TinyKinesis, World
 
+from moved_clock import MovedClock
 from penstock.errors import Throttled
 from penstock.local.quotas import ShardQuota
 from penstock.ports.fan_out import StreamConsumer
@@ -19,7 +20,7 @@ START = {"lease_duration_s": 10.0, "checkpoint_interval_s": 5.0, "max_records": 
 class SharedKinesis(TinyKinesis):
     """Refuses reads as the embedded server does."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, clock: MovedClock) -> None:
         super().__init__(clock, SHARD_COUNT)
         self._quotas = {shard_id: ShardQuota() for shard_id in self.shards}
 
@@ -38,7 +39,7 @@ class Fleet:
     """The applications; each has a table, a consumer and a worker of its own."""
 
     def __init__(self, **options) -> None:
-        self.clock = VirtualClock()
+        self.clock = MovedClock(1000.0)
         self.kinesis = SharedKinesis(self.clock)
         self.keys = self._keys()
         self.put_count = 0

@@ -5,8 +5,9 @@ from __future__ import annotations
 import logging
 
 import pytest
-from virtual_world import TinyKinesis, VirtualClock
+from virtual_world import TinyKinesis
 
+from moved_clock import MovedClock
 from penstock.core.hash_key import FULL_RANGE
 from penstock.errors import AccessDenied, Throttled
 from penstock.runtime.hash_ranges import HashRanges
@@ -31,7 +32,7 @@ class Listing(TinyKinesis):
 
 @pytest.fixture
 def clock():
-    return VirtualClock()
+    return MovedClock(1000.0)
 
 
 @pytest.fixture

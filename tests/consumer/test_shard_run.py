@@ -3,8 +3,8 @@
 import random
 
 import pytest
-from virtual_world import VirtualClock
 
+from moved_clock import MovedClock
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.shard_plan import TakeApart
@@ -25,7 +25,7 @@ SHARD = "shardId-0"
 CHILD = ChildShard("shardId-1", (SHARD,), FULL_RANGE)
 
 
-def running(clock: VirtualClock) -> ShardRun:
+def running(clock: MovedClock) -> ShardRun:
     run = ShardRun(
         "orders",
         StartReader(SHARD, 1, TRIM_HORIZON, Lease(SHARD), clock.monotonic_s() + 1e6),
@@ -44,7 +44,7 @@ def running(clock: VirtualClock) -> ShardRun:
 @pytest.mark.parametrize("children", [(), (CHILD,)], ids=["open", "at its end"])
 @pytest.mark.parametrize("is_expected", [True, False], ids=["expected", "a defect"])
 def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pause(children, is_expected):
-    clock = VirtualClock()
+    clock = MovedClock(1000.0)
     run = running(clock)
     page = RecordPage([WireRecord("1", b"x", "k", 0.0)], None if children else "next", 0, children)
     run.on_page(unread_page(page), clock.monotonic_s())
@@ -62,7 +62,7 @@ def test_a_record_that_cannot_be_taken_apart_just_now_is_tried_again_after_a_pau
 
 @pytest.mark.parametrize("why", StopWhy)
 def test_a_page_that_comes_when_the_run_is_over_is_not_kept(why):
-    clock = VirtualClock()
+    clock = MovedClock(1000.0)
     run = running(clock)
     assert run.advance(clock.monotonic_s(), True).fetch is not None
     run.stop(why)

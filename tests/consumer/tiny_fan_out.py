@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from virtual_world import TinyKinesis, VirtualClock
+from virtual_world import TinyKinesis
 
+from moved_clock import MovedClock
 from penstock.errors import NotFound, ResourceBusy, Throttled, Unavailable
 from penstock.local.quotas import FAN_OUT_BYTES_PER_S, Bucket
 from penstock.ports.fan_out import Broken, Ended, Opened, Pushed, StreamConsumer
@@ -49,7 +50,7 @@ class TinyFanOut:
     """Implements `penstock.ports.fan_out.FanOut`; `step` moves what is under way."""
 
     kinesis: TinyKinesis
-    clock: VirtualClock
+    clock: MovedClock
     consumers: dict[str, StreamConsumer] = field(default_factory=dict)
     streams: list[TinyStream] = field(default_factory=list)
     subscribed: list[tuple[float, str, IteratorStart]] = field(default_factory=list)

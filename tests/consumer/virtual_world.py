@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, field
 
+from moved_clock import MovedClock
 from penstock.consumer import Batch, ConsumerOptions
 from penstock.consumer.processor import HandlerProcessor
 from penstock.consumer.stream_reading import ConsumedStream
@@ -16,20 +17,6 @@ from penstock.ports.kinesis import IteratorStart, IteratorType, RecordPage, Shar
 from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from raw_record import Raw
-
-
-class VirtualClock:
-    def __init__(self) -> None:
-        self.now_s = 1000.0
-
-    def monotonic_s(self) -> float:
-        return self.now_s
-
-    def wall_ms(self) -> int:
-        return int(self.now_s * 1000)
-
-    def sleep(self, duration_s: float) -> None:
-        self.now_s += duration_s
 
 
 class InlinePool:
@@ -54,7 +41,7 @@ class TinyShard:
 class TinyKinesis:
     """A stream in memory: enough to be read, split, trimmed and throttled."""
 
-    def __init__(self, clock: VirtualClock, shard_count: int) -> None:
+    def __init__(self, clock: MovedClock, shard_count: int) -> None:
         self.clock = clock
         self.shards: dict[str, TinyShard] = {}
         self.throttled_reads = 0
@@ -179,14 +166,14 @@ class TableWithFaults(MemoryLeaseTable):
         super().__init__("app")
         self.history: list[tuple[str, str]] = []
 
-    def of(self, clock: VirtualClock) -> WorkersTable:
+    def of(self, clock: MovedClock) -> WorkersTable:
         return WorkersTable(self, clock)
 
 
 class WorkersTable:
     """One worker's connection to the table: it can be cut."""
 
-    def __init__(self, table: TableWithFaults, clock: VirtualClock) -> None:
+    def __init__(self, table: TableWithFaults, clock: MovedClock) -> None:
         self._table = table
         self._clock = clock
         self.is_cut = False
@@ -338,7 +325,7 @@ class World:
     def __init__(self, shard_count: int = 4, seed: int = 7) -> None:
         from penstock.runtime.metrics_tally import MetricsTally
 
-        self.clock = VirtualClock()
+        self.clock = MovedClock(1000.0)
         self.chance = random.Random(seed)
         self.kinesis = TinyKinesis(self.clock, shard_count)
         self.table = TableWithFaults()

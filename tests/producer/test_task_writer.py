@@ -9,27 +9,13 @@ import tracemalloc
 import pyarrow as pa
 import pytest
 
+from moved_clock import MovedClock
 from penstock.errors import DeliveryFailed, NotFound, OptionError, RecordError
 from penstock.local import LocalKinesisProcess
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.spark_options import parse_sink
 from stream_reading import firsts_by_key, kcl_reads
-
-
-class VirtualClock:
-    """Waiting moves it."""
-
-    def __init__(self, on_sleep):
-        self.now_s = 0.0
-        self._on_sleep = on_sleep
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def sleep(self, duration_s):
-        self.now_s += duration_s
-        self._on_sleep()
 
 
 def write_numbered(writer, count, keys=7):
@@ -166,7 +152,7 @@ def test_the_writers_of_one_task_share_one_bound_on_memory(server, kinesis, stre
 def test_a_stream_that_takes_nothing_does_not_keep_the_others_from_making_room(server, kinesis, stream):
     other = f"{stream}-other"
     server.create_stream(other, shards=1)
-    clock = VirtualClock(on_sleep=server.faults.clear)
+    clock = MovedClock(on_sleep=lambda _: server.faults.clear())
     memory = TaskMemory(30_000)
     slow, free = (
         TaskWriter(kinesis, each, memory=memory, clock=clock, chance=random.Random(1))

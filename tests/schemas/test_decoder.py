@@ -7,6 +7,7 @@ from decimal import Decimal
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.errors import (
     AccessDenied,
     NoSchemaHeader,
@@ -20,7 +21,7 @@ from penstock.errors import (
 )
 from penstock.schemas import SchemaDecoder, SchemaEncoder
 from penstock.schemas.header import add_header
-from schema_registries import ORDER, ORDER_JSON, ORDER_WITH_COUNT, Clock, CountingRegistry
+from schema_registries import ORDER, ORDER_JSON, ORDER_WITH_COUNT, CountingRegistry
 from waiting import DEADLINE_S
 
 
@@ -123,7 +124,7 @@ def test_an_unknown_or_deleted_version_is_named_and_not_asked_for_again_and_agai
     definition = registry.fetch_version(version_id).definition
     registry.delete(version_id)
     registry.calls.clear()
-    clock = Clock()
+    clock = MovedClock(100.0)
     decoder = SchemaDecoder(registry=registry, clock=clock, unknown_kept_s=5)
     for _ in range(3):
         with pytest.raises(

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import fastavro
 import pytest
 
+from moved_clock import MovedClock
 from penstock.errors import (
     AccessDenied,
     OptionError,
@@ -22,7 +23,7 @@ from penstock.errors import (
 )
 from penstock.ports.schema_registry import VersionStatus
 from penstock.schemas import SchemaDecoder, SchemaEncoder
-from schema_registries import ORDER, ORDER_JSON, ORDER_WITH_COUNT, Clock, CountingRegistry, Half
+from schema_registries import ORDER, ORDER_JSON, ORDER_WITH_COUNT, CountingRegistry, Half
 from waiting import DEADLINE_S
 
 ONE = {"id": 1, "item": "a"}
@@ -42,7 +43,7 @@ def test_the_version_is_looked_up_once_by_its_definition(registry):
 
 
 def test_a_definition_is_registered_only_when_that_is_asked_for(registry):
-    clock = Clock()
+    clock = MovedClock(100.0)
     encoder = SchemaEncoder("orders", ORDER, registry=registry, clock=clock)
     for _ in range(2):
         with pytest.raises(UnknownSchema, match=r"schema orders of registry in memory.*register=True"):
@@ -87,7 +88,7 @@ def test_threads_register_once(registry):
 
 
 def test_a_new_version_is_used_when_the_registry_has_checked_it():
-    registry, clock = CountingRegistry(pending_fetch_count=2), Clock()
+    registry, clock = CountingRegistry(pending_fetch_count=2), MovedClock(100.0)
     registry.add("orders", ORDER)
     encoder = SchemaEncoder(
         "orders", ORDER_WITH_COUNT, registry=registry, register=True, clock=clock, chance=Half()
@@ -97,7 +98,7 @@ def test_a_new_version_is_used_when_the_registry_has_checked_it():
 
 
 def test_a_version_that_is_never_checked_is_given_up_at_the_deadline():
-    registry, clock = CountingRegistry(pending_fetch_count=10**6), Clock()
+    registry, clock = CountingRegistry(pending_fetch_count=10**6), MovedClock(100.0)
     registry.add("orders", ORDER)
     encoder = SchemaEncoder(
         "orders",
@@ -116,7 +117,9 @@ def test_a_version_that_is_never_checked_is_given_up_at_the_deadline():
 def test_an_incompatible_version_is_refused_with_the_reason():
     registry = CountingRegistry(pending_fetch_count=1, checked=VersionStatus.FAILURE)
     registry.add("orders", ORDER)
-    encoder = SchemaEncoder("orders", ORDER_WITH_COUNT, registry=registry, register=True, clock=Clock())
+    encoder = SchemaEncoder(
+        "orders", ORDER_WITH_COUNT, registry=registry, register=True, clock=MovedClock(100.0)
+    )
     with pytest.raises(SchemaRefused, match="is FAILURE: the definition is not compatible"):
         encoder.encode(ONE)
 

@@ -4,15 +4,19 @@ import threading
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.errors import Throttled, Unavailable, UnknownSchema
 from penstock.schemas.version_cache import VersionCache
-from schema_registries import Clock
 from waiting import DEADLINE_S, wait_until
 
 
 def cache_of(fetch, *, count_max=10, refusal_kept_s=60.0, wait_s=DEADLINE_S, clock=None):
     return VersionCache(
-        fetch, count_max=count_max, refusal_kept_s=refusal_kept_s, wait_s=wait_s, clock=clock or Clock()
+        fetch,
+        count_max=count_max,
+        refusal_kept_s=refusal_kept_s,
+        wait_s=wait_s,
+        clock=clock or MovedClock(100.0),
     )
 
 
@@ -64,7 +68,7 @@ def test_who_waits_for_another_thread_does_not_wait_for_ever():
 
 
 def test_a_refusal_is_kept_for_a_while():
-    asked, clock = [], Clock()
+    asked, clock = [], MovedClock(100.0)
 
     def fetch(key):
         asked.append(key)

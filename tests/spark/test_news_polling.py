@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
@@ -23,19 +24,6 @@ from penstock.ports.kinesis import RecordPage
 from penstock.spark.news_polling import NewsPoller
 from raw_record import Raw
 from waiting import wait_until
-
-
-@dataclass
-class MovedClock:
-    """A clock that a test moves."""
-
-    now_s: float
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def wall_ms(self):
-        return 0
 
 
 def test_shards_that_wait_for_their_turn_are_not_said_to_give_no_answer():

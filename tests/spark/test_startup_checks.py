@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.lease import Lease
@@ -26,11 +27,11 @@ WHOLE = (Shard("shardId-1", FULL_RANGE, (), "1", None),)
 
 @dataclass
 class LaggingKinesis:
-    """Lists what a test says, one listing after the other; the last one stays. A clock, too."""
+    """Lists what a test says, one listing after the other; the last one stays."""
 
     listings: list[tuple[Shard, ...]]
     is_known: bool = True
-    slept_s: list[float] = field(default_factory=list)
+    clock: MovedClock = field(default_factory=MovedClock)
 
     def fetch_shards(self, stream, shard_filter=None):
         return ShardListing(self.listings.pop(0) if len(self.listings) > 1 else self.listings[0])
@@ -40,33 +41,24 @@ class LaggingKinesis:
             raise NotFound(f"{shard_id} does not exist")
         return "iterator"
 
-    def monotonic_s(self):
-        return sum(self.slept_s)
-
-    def wall_ms(self):
-        return 0
-
-    def sleep(self, duration_s):
-        self.slept_s.append(duration_s)
-
 
 def recreate(kinesis):
     table = MemoryLeaseTable()
-    recreate_missing(kinesis, table, OPTIONS, {}, KNOWN, StreamIdentity("arn", 1), clock=kinesis)
+    recreate_missing(kinesis, table, OPTIONS, {}, KNOWN, StreamIdentity("arn", 1), clock=kinesis.clock)
     return {lease.key: lease.checkpoint for lease in table.scan().leases}
 
 
 def test_a_shard_that_one_listing_leaves_out_gets_its_lease_back_when_it_is_listed():
     kinesis = LaggingKinesis([(), (), WHOLE])
     assert recreate(kinesis) == {"shardId-1": at_record("7")}
-    assert kinesis.slept_s == [1.0, 1.0]
+    assert kinesis.clock.now_s == 2.0
 
 
 def test_a_shard_that_is_unknown_and_unlisted_twice_is_gone():
     kinesis = LaggingKinesis([()], is_known=False)
     with pytest.raises(DataLossError, match="shardId-1 has left the stream"):
         recreate(kinesis)
-    assert kinesis.slept_s == [1.0]
+    assert kinesis.clock.now_s == 1.0
 
 
 def test_a_shard_that_is_unknown_once_and_listed_then_is_not_gone():
@@ -82,27 +74,18 @@ def test_a_shard_that_is_read_and_never_listed_ends_the_query_without_a_loss():
 
 
 class TableOverTime(MemoryLeaseTable):
-    """A lease table, and the clock by which others write to it: `rows[t]` is what is there after t looks."""
+    """A lease table to which others write meanwhile: `rows[t]` is what is there after t looks."""
 
     def __init__(self, *rows):
         super().__init__()
         self._rows = rows
         self._looks = 0
-        self.now_s = 0.0
+        self.clock = MovedClock()
 
     def scan(self, part=None):
         rows = self._rows[min(self._looks, len(self._rows) - 1)]
         self._looks += 1
         return LeaseScan(rows)
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def wall_ms(self):
-        return 0
-
-    def sleep(self, duration_s):
-        self.now_s += duration_s
 
 
 UNNAMED, _ = parse_source({"streamName": "s", "region": "r"})
@@ -112,8 +95,8 @@ CHILD = Lease("5", checkpoint=TRIM_HORIZON)
 
 
 def looked_until(table):
-    refuse_hidden_sharing(table, "me", UNNAMED, table)
-    return table.now_s
+    refuse_hidden_sharing(table, "me", UNNAMED, table.clock)
+    return table.clock.now_s
 
 
 def test_a_query_without_a_name_joins_where_nobody_renews():

@@ -18,6 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from moved_clock import MovedClock
+
 pytest.importorskip("httptools")
 
 from penstock.cli import main as cli
@@ -275,15 +277,8 @@ class Shard0:
         return RecordPage(records, None, 0)
 
 
-class Clock:
-    now_s = 0.0
-
-    def monotonic_s(self):
-        return self.now_s
-
-
 def test_a_page_that_stays_open_reads_again_when_the_checkpoint_has_moved_at_most_every_five_seconds():
-    shard, clock = Shard0(RECORDS_MAX), Clock()
+    shard, clock = Shard0(RECORDS_MAX), MovedClock()
     fetch = NextRecordReader(shard, clock).fetch
     first = fetch("orders", "s0", "7.0")
     assert (first.checkpoint, len(first.records)) == ("7.0", RECORDS_MAX)
@@ -304,7 +299,7 @@ def test_a_page_that_stays_open_reads_again_when_the_checkpoint_has_moved_at_mos
 
 @pytest.mark.parametrize("record_count", [0, 3, None])
 def test_where_few_records_or_an_error_came_it_is_read_again_after_half_a_minute(record_count):
-    shard, clock = Shard0(record_count), Clock()
+    shard, clock = Shard0(record_count), MovedClock()
     reader = NextRecordReader(shard, clock)
 
     def fetch():

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.cli.overview.trouble import Trouble
 from penstock.cli.overview.watcher import APPLICATIONS_MAX, ApplicationWatcher, FleetWatcher, LookOptions
 from penstock.core.hash_key import HashRange
@@ -18,19 +19,6 @@ from penstock.ports.kinesis import RecordPage, ShardListing
 from penstock.ports.lease_table import LeaseScan, SkippedRow
 
 ARN = "arn:aws:kinesis:eu-west-1:123456789012:stream/orders"
-
-
-class Clock:
-    now_s = 1000.0
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def wall_ms(self):
-        return int(self.now_s * 1000)
-
-    def sleep(self, duration_s):
-        self.now_s += duration_s
 
 
 class Table:
@@ -92,7 +80,7 @@ def lease(key, owner="w", **fields):
 
 @pytest.fixture
 def clock():
-    return Clock()
+    return MovedClock(1000.0)
 
 
 @pytest.fixture
