@@ -338,9 +338,9 @@ def _coordinator_options(
     options: ConsumerOptions, streams: Sequence[ConsumedStream], *, kcl3: bool
 ) -> CoordinatorOptions:
     whole = replace(options.coordinator_options(), kcl3=kcl3)
-    shard_counts = [stream.open_shard_count for stream in streams]
-    if None not in shard_counts:
-        jitter_s = cold_start_jitter_s(whole.cold_start_jitter_s, sum(count or 0 for count in shard_counts))
+    shard_counts = [stream.open_shard_count for stream in streams if stream.open_shard_count is not None]
+    if len(shard_counts) == len(streams):
+        jitter_s = cold_start_jitter_s(whole.cold_start_jitter_s, sum(shard_counts))
         whole = replace(whole, cold_start_jitter_s=jitter_s)
     first = streams[0]
     if not first.stream_id:

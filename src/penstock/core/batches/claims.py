@@ -13,9 +13,11 @@ A driver remembers which claim it saw on each shard when it planned. A claim tha
 itself was made by another driver, which works from the same checkpoint location and has gone on since. If the claim is
 gone, the row was created anew (after somebody emptied the table) and nothing has been claimed on it since. Then the batch is
 read from its start, at-least-once, as if the whole row were gone. A number alone does not name a batch
-(`penstock.core.batches.known_batches`): a claim counts as one of a batch only if the same run of the driver planned it. A claim keeps the ranges of a few batches before it. A
-driver that was paused in the middle of one of them finishes it with the same records, because its sink may have begun to
-overwrite what the successor wrote. Nothing is known of an older batch: the task fails, and never gives fewer records instead.
+(`penstock.core.batches.known_batches`): a claim counts as one of a batch only if the same run of the driver planned it.
+
+A claim keeps the ranges of a few batches before it. A driver that was paused in the middle of one of them finishes it with the
+same records, because its sink may have begun to overwrite what the successor wrote. Nothing is known of an older batch: the
+task fails, and never gives fewer records instead.
 
 Three questions are answered here, each by a pure function:
 

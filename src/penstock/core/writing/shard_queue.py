@@ -184,7 +184,8 @@ class ShardQueue:
         """Take the next entry that shares no key with those of the request, where order matters."""
         if self._returned:
             entry = self._returned.popleft()
-            # They come first, and were in one request.
+            # Entries that wait here share no key. Those that were refused were in one request, which is over before the next
+            # one takes any; and one that was not sent was packed without the keys of the request that had no room for it.
             assert not any(record.partition_key in taken_keys for record in entry.records), (
                 "a key is refused twice"
             )
