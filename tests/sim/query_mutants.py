@@ -208,6 +208,11 @@ def is_never_a_loss(*_args, **_kwargs):
     return MissingRecord.HARMLESS
 
 
+def believes_each_page(_self, _page):
+    """What the page before led to is what follows."""
+    return False
+
+
 def is_always_a_loss(*_args, **_kwargs):
     """A record that is gone has taken others with it."""
     return MissingRecord.LOSS
@@ -277,7 +282,7 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 215, SimTable, "decide", last_claim_stands),
+    Mutant("the last claim stands", CLAIMS, 53, SimTable, "decide", last_claim_stands),
     Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
     Mutant("a promotion is not fenced by its batch", CLAIMS, 378, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 6, SimTable, "decide", claims_without_the_lease),
@@ -445,6 +450,14 @@ QUERY_MUTANTS = (
         shard_reader,
         "judge_missing_record",
         is_never_a_loss,
+    ),
+    Mutant(
+        "a page is believed whatever left before it",
+        "this reader: the service goes on behind trimmed records without a word",
+        252,
+        ShardReader,
+        "_may_have_passed",
+        believes_each_page,
     ),
     Mutant(
         "a gone record is always a loss",

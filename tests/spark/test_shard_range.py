@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from moved_clock import MovedClock
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.kinesis import AwsKinesis
@@ -19,7 +20,7 @@ from penstock.core.reading.reader_options import ReaderOptions
 from penstock.errors import DataLossError, NotFound, Rejected, StreamChanged, Throttled, Unavailable
 from penstock.local import LocalKinesis
 from penstock.runtime.system_clock import SystemClock
-from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.iterator_cache import IteratorCache, KeptIterator
 from penstock.spark.shard_opening import WAY_OUT
 from penstock.spark.shard_range import ShardRange
 from spark_support import numbered, put
@@ -289,7 +290,7 @@ def test_a_refused_iterator_is_replaced(rig):
     rig.put(0, 10)
     cache = IteratorCache()
     position = rig.positions()[4]
-    cache.put(rig.kinesis, rig.stream, FIRST, position, "no-iterator-at-all", 1e12)
+    cache.put(rig.kinesis, rig.stream, FIRST, position, KeptIterator("no-iterator-at-all", None, 1e12))
     assert numbers(rig.read(position, iterators=cache)) == [5, 6, 7, 8, 9]
 
 
@@ -362,32 +363,20 @@ def test_an_iterator_is_kept_for_its_own_service_only(rig):
             {"endpoint_url": "http://127.0.0.1:9"},
         )
     ]
-    cache.put(rig.kinesis, "orders", FIRST, position, "iterator", 0.0)
+    kept = KeptIterator("iterator", None, 0.0)
+    cache.put(rig.kinesis, "orders", FIRST, position, kept)
     assert [cache.take(other, "orders", FIRST, position, 1.0) for other in others] == [None] * 3
-    assert cache.take(same, "orders", FIRST, position, 1.0) == "iterator"
+    assert cache.take(same, "orders", FIRST, position, 1.0) == kept
     assert cache.take(same, "orders", FIRST, position, 1.0) is None
 
 
 # --- pace and ends ----------------------------------------------------------------------------------------------
 
 
-class VirtualClock(SystemClock):
-    """A clock in which waiting takes no time."""
-
-    def __init__(self):
-        self.now_s = 0.0
-
-    def monotonic_s(self):
-        return self.now_s
-
-    def sleep(self, duration_s):
-        self.now_s += duration_s
-
-
 def test_a_large_page_uses_up_the_bytes_of_the_seconds_to_come(rig):
     for number in range(4):
         put(rig.client, rig.stream, [(f"k{number}", "x" * (1024 * 1024 - 2))])
-    clock = VirtualClock()
+    clock = MovedClock()
     shard = rig.read(fetch_count_max=2, clock=clock, read_bytes_per_s_max=2 * 1024 * 1024, spacing_s=0.2)
     read_at_s = []
     for page in shard.pages():

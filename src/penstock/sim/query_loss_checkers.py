@@ -16,8 +16,6 @@ from penstock.sim.query_checkers import Results
 
 _SHARD: Final = re.compile(r"shardId-\d+")
 _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with the shards that are left")
-_ITERATOR_S: Final = 10.0
-"""So long an iterator that was kept may go on behind records that have left the stream: it does not look back."""
 
 
 class QueryLossesTold(LossesTold):
@@ -127,7 +125,7 @@ class QueryLossesTold(LossesTold):
     def _judge_gap(self, name: str, batch: int, key: str, start: Position, first: int) -> None:
         shard = self.history.shards[key]
         begin = self.history.index_after(key, start)
-        noticed_s = self._begun_s.get((name, batch, key), 0.0) - _ITERATOR_S
+        noticed_s = self._begun_s.get((name, batch, key), 0.0)
         trimmed = max((count for at_s, count in self._trims.get(key, ()) if at_s < noticed_s), default=0)
         gap = shard.sequences[begin : min(trimmed, bisect_left(shard.sequences, first))]
         passed: set[Any] = shard.done.union(*self._told.get(key, {}).values())

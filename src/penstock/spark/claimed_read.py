@@ -312,11 +312,7 @@ class ClaimedRead:
 
     def _see_tip(self, page: ShardPage) -> None:
         self._progress.has_more = False
-        # The last record given out leaves the stream, and the next one, unread, with it: then this page is empty. Nothing is known
-        # to have been read up to the tip unless that record was still there.
-        last_ms = self._progress.last_arrival_ms
-        if last_ms is None or last_ms + self._context.retention_ms > page.service_ms:
-            self._progress.tip_ms = page.service_ms
+        self._progress.tip_ms = page.service_ms
 
     def _position_after(self, rows: pa.RecordBatch) -> Position:
         """Return the position of the last row: a record that is given out whole stands for all its user records."""

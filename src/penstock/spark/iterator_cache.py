@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.core.position import Position
@@ -19,16 +20,31 @@ _LIFE_S: Final = 240.0
 _SIZE_MAX: Final = 10_000
 
 
+@dataclass(frozen=True, slots=True)
+class KeptIterator:
+    """What was kept.
+
+    Args:
+        iterator: The service's text.
+        unread_since_ms: Moment by the service's clock; what is behind the iterator came then or later. None when unknown.
+        since_s: When it was kept, monotonic.
+    """
+
+    iterator: str
+    unread_since_ms: int | None
+    since_s: float
+
+
 class IteratorCache:
     """Thread-safe, bounded; an entry is handed out once."""
 
     def __init__(self) -> None:
-        self._entries: OrderedDict[tuple[object, str, str, str], tuple[str, float]] = OrderedDict()
+        self._entries: OrderedDict[tuple[object, str, str, str], KeptIterator] = OrderedDict()
         self._lock = threading.Lock()
 
     def take(
         self, service: object, stream: str, shard_id: str, position: Position, now_s: float
-    ) -> str | None:
+    ) -> KeptIterator | None:
         """Return the iterator for a position and forget it; None when there is none that is young enough.
 
         Args:
@@ -40,13 +56,13 @@ class IteratorCache:
         """
         with self._lock:
             entry = self._entries.pop((service, stream, shard_id, str(position)), None)
-            return entry[0] if entry is not None and now_s - entry[1] < _LIFE_S else None
+            return entry if entry is not None and now_s - entry.since_s < _LIFE_S else None
 
-    def put(  # noqa: PLR0917 - the key's parts, as for `take`, and the entry's
-        self, service: object, stream: str, shard_id: str, position: Position, iterator: str, now_s: float
+    def put(
+        self, service: object, stream: str, shard_id: str, position: Position, kept: KeptIterator
     ) -> None:
         """Keep an iterator; the oldest entry goes when the cache is full."""
         with self._lock:
-            self._entries[(service, stream, shard_id, str(position))] = (iterator, now_s)
+            self._entries[(service, stream, shard_id, str(position))] = kept
             while len(self._entries) > _SIZE_MAX:
                 self._entries.popitem(last=False)

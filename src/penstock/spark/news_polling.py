@@ -193,7 +193,7 @@ class NewsPoller:
     def _was_at_tip(self, state: ShardState, now_ms: int) -> bool:
         meaning = judge_missing_record(
             state.position,
-            tip_ms=state.tip_seen_ms,
+            unread_since_ms=state.tip_seen_ms,
             is_foreign=False,
             now_ms=now_ms,
             retention_ms=self._retention_ms,

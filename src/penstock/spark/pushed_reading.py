@@ -132,11 +132,17 @@ class PushedReading:
         self._kept.note_used(self._key)
         return page
 
-    def keep(self, position: Position, *, is_cut: bool) -> None:
+    @property
+    def unread_since_ms(self) -> int | None:
+        """Moment by the service's clock, when the subscription was kept: what it brings next came then or later."""
+        return None if self._subscription is None else self._subscription.unread_since_ms
+
+    def keep(self, position: Position, unread_since_ms: int | None, *, is_cut: bool) -> None:
         """Leave the subscription to the next batch, which begins at a position.
 
         Args:
             position: The end that was claimed.
+            unread_since_ms: Moment by the service's clock; what is behind the position came then or later.
             is_cut: The reading ended within the event that was fetched last.
         """
         subscription, self._subscription = self._subscription, None
@@ -150,6 +156,7 @@ class PushedReading:
         may_continue = is_needed and subscription.may_continue(position.sequence_number, is_cut=is_cut)
         # One that is over by now is left too: this batch is told already, and the next one counts it.
         if is_sure and (may_continue or subscription.end is not None):
+            subscription.unread_since_ms = unread_since_ms
             self._kept.keep(self._key, position, subscription, now_s)
         else:
             subscription.close()

@@ -40,7 +40,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis, RawRecord, RecordPage
 from penstock.spark.arrow_records import records_to_slices
 from penstock.spark.concurrent_read import HoldPage
-from penstock.spark.iterator_cache import IteratorCache
+from penstock.spark.iterator_cache import IteratorCache, KeptIterator
 from penstock.spark.pushed_reading import PushedReading
 
 if TYPE_CHECKING:
@@ -199,15 +199,10 @@ class ShardRange:
         """
         if self._is_pushed or self._is_inside_page:
             return
-        if self._reader is not None and self._reader.iterator is not None:
-            self._iterators.put(
-                self._kinesis,
-                self._stream,
-                self._shard_id,
-                position,
-                self._reader.iterator,
-                self._clock.monotonic_s(),
-            )
+        reader = self._reader
+        if reader is not None and reader.iterator is not None:
+            kept = KeptIterator(reader.iterator, reader.unread_since_ms, self._clock.monotonic_s())
+            self._iterators.put(self._kinesis, self._stream, self._shard_id, position, kept)
 
     def leave_subscription(self, end: Position, *, is_cut: bool) -> None:
         """Keep the subscription, if there is one, for a next free read that starts at `end`.
@@ -217,7 +212,8 @@ class ShardRange:
             is_cut: Rows of the last page were left for later.
         """
         if self._pushes is not None:
-            self._pushes.keep(end, is_cut=is_cut or self._is_inside_page)
+            unread_since_ms = None if self._reader is None else self._reader.unread_since_ms
+            self._pushes.keep(end, unread_since_ms, is_cut=is_cut or self._is_inside_page)
 
     def poll_only(self) -> None:
         """Read on by GetRecords alone, since an end is fixed now."""
@@ -271,14 +267,14 @@ class ShardRange:
     def _open(self) -> ShardReader:
         if self._pushes is not None and self._pushes.resume(self._start):
             self._is_pushed = True
-            return self._reader_at(SUBSCRIBED)
-        iterator = self._iterators.take(
+            return self._reader_at(SUBSCRIBED, self._pushes.unread_since_ms)
+        kept = self._iterators.take(
             self._kinesis, self._stream, self._shard_id, self._start, self._clock.monotonic_s()
         )
-        self.began_with_kept_iterator = iterator is not None
-        return self._reader_at(iterator)
+        self.began_with_kept_iterator = kept is not None
+        return self._reader_at(None) if kept is None else self._reader_at(kept.iterator, kept.unread_since_ms)
 
-    def _reader_at(self, iterator: str | None) -> ShardReader:
+    def _reader_at(self, iterator: str | None, unread_since_ms: int | None = None) -> ShardReader:
         return ShardReader(
             self._stream,
             self._shard_id,
@@ -287,6 +283,7 @@ class ShardRange:
             tip_ms=self._tip_ms,
             is_foreign=self._is_foreign,
             iterator=iterator,
+            unread_since_ms=unread_since_ms,
         )
 
     def _wait(self, step: Wait, now_s: float) -> None:

@@ -46,6 +46,8 @@ class TaskSubscription:
         """What ended it, if it was an error."""
         self.needed_s = float("-inf")
         """When polling alone was too slow for the shard, the last time."""
+        self.unread_since_ms: int | None = None
+        """Moment by the service's clock, when a batch left it to the next one; what it brings then came then or later."""
         self.has_brought = False
         """Whether an event came: the first one shows whether the record is still there at which it begins."""
         self._given: RecordPage | None = None

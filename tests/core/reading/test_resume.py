@@ -184,7 +184,7 @@ def test_a_missing_record_is_a_loss_only_when_it_can_have_been_one(
 ):
     judged = judge_missing_record(
         position,
-        tip_ms=tip_ms,
+        unread_since_ms=tip_ms,
         is_foreign=is_foreign,
         now_ms=NOW_MS,
         retention_ms=24 * HOUR_MS,
@@ -206,7 +206,7 @@ def test_no_record_that_was_trimmed_is_called_harmless(tip_ms, later_ms, retenti
     is_trimmed = arrival_ms < now_ms - retention_ms
     judged = judge_missing_record(
         at_record("9"),
-        tip_ms=tip_ms,
+        unread_since_ms=tip_ms,
         is_foreign=is_foreign,
         now_ms=now_ms,
         retention_ms=retention_ms,

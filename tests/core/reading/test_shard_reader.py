@@ -601,6 +601,92 @@ def test_a_shard_at_its_tip_keeps_the_moment_up_to_date():
     assert machine.tip_ms == EPOCH_MS + 3_500_000
 
 
+def behind():
+    """A machine that has read record 101, and the oldest unread record came half an hour before 3,000 s."""
+    machine = resumed(tip_s=1000.0)
+    assert places(machine.on_page(page(100, 101, behind=1_800_000, at_s=3000.0), 0.0, 0.1).rows) == [(101, 0)]
+    assert machine.unread_since_ms == EPOCH_MS + 1_200_000
+    return machine
+
+
+@pytest.mark.parametrize("last", [(), (150,)])
+def test_a_page_behind_which_unread_records_may_have_left_is_read_again_from_the_last_record(last):
+    machine = behind()
+    # Half an hour is left to it, and the pause was longer.
+    assert machine.on_page(page(*last, at_s=4800.0), 10.0, 10.1) == Kept(None)
+    assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
+    assert machine.tip_ms == EPOCH_MS + 1_000_000
+    machine.on_iterator("again", 11.0, 1_000_000)
+    assert places(machine.on_page(page(101, 102, 150, at_s=4801.0), 11.0, 11.1).rows) == [(102, 0), (150, 0)]
+    assert machine.tip_ms == EPOCH_MS + 4_801_000
+
+
+def test_unread_records_that_left_between_two_pages_are_a_loss():
+    machine = behind()
+    machine.on_page(page(150, at_s=4800.0), 10.0, 10.1)
+    machine.on_iterator("again", 11.0, 1_000_000)
+    kept = machine.on_page(page(150, at_s=4801.0), 11.0, 11.1)
+    assert kept.rows is None
+    assert "101" in str(kept.loss.error)
+    assert isinstance(machine.plan_step(12.0), Failed)
+
+
+def test_a_page_is_believed_while_what_was_unread_before_it_must_still_be_there():
+    machine = behind()
+    assert places(machine.on_page(page(150, at_s=4790.0), 10.0, 10.1).rows) == [(150, 0)]
+    assert isinstance(machine.plan_step(11.0), FetchPage)
+    assert machine.unread_since_ms == machine.tip_ms == EPOCH_MS + 4_790_000
+
+
+def test_while_unread_records_are_leaving_each_page_begins_at_the_last_record():
+    machine = resumed(tip_s=3000.0)
+    oldest_ms = 3600 * 1000 - 2000  # of the unread records; it leaves in two seconds
+    machine.on_page(page(100, 101, behind=oldest_ms, at_s=3000.0), 0.0, 0.1)
+    assert machine.plan_step(1.0) == FetchIterator(at_record("101"))
+    machine.on_iterator("again", 1.0, 1_000_000)
+    assert places(machine.on_page(page(101, 102, behind=oldest_ms, at_s=3001.0), 1.0, 1.1).rows) == [(102, 0)]
+    assert machine.plan_step(2.0) == FetchIterator(at_record("102"))
+
+
+def test_a_kept_iterator_is_not_believed_when_unread_records_may_have_left_since():
+    options = ReaderOptions(retention_s=3600.0)
+    machine = ShardReader(
+        "orders", "shardId-0", at_record("100"), options, iterator="kept", unread_since_ms=EPOCH_MS
+    )
+    assert machine.on_page(page(150, at_s=3600.0), 0.0, 0.1) == Kept(None)
+    assert machine.plan_step(1.0) == FetchIterator(at_record("100"))
+
+
+@pytest.mark.parametrize("options", [{}, {"retention_s": 3600.0}])
+def test_where_the_retention_or_the_time_is_unknown_a_page_is_believed(options):
+    at_s = (None, None) if options else (0.0, 9000.0)
+    machine = started(at_record("100"), **options)
+    machine.on_page(page(100, 101, behind=5, at_s=at_s[0]), 0.0, 0.1)
+    assert places(machine.on_page(page(150, at_s=at_s[1]), 10.0, 10.1).rows) == [(150, 0)]
+
+
+def test_a_reading_that_began_at_the_trim_horizon_goes_on_there_with_a_warning():
+    machine = started(retention_s=3600.0)
+    machine.on_page(page(1, behind=3_599_000, at_s=0.0), 0.0, 0.1)
+    assert machine.plan_step(1.0) == FetchIterator(at_record("1"))
+    machine.on_iterator("again", 1.0, 1_000_000)
+    kept = machine.on_page(page(5, behind=3_000_000, at_s=2.0), 1.0, 1.1)
+    assert kept.loss is None
+    assert "has not got away from the trim horizon" in kept.doubt
+    assert places(kept.rows) == [(5, 0)]
+    # It has got away now: from here on, what leaves unread is a loss.
+    machine.on_page(page(9, at_s=700.0), 2.0, 2.1)
+    machine.on_iterator("again", 3.0, 1_000_000)
+    assert machine.on_page(page(9, at_s=701.0), 3.0, 3.1).loss is not None
+
+
+def test_an_event_behind_which_unread_records_may_have_left_ends_the_subscription():
+    machine = behind()
+    event = replace(page(150, at_s=4800.0), is_pushed=True)
+    assert machine.on_page(event, 10.0, 10.1) == Kept(None)
+    assert machine.plan_step(11.0) == FetchIterator(at_record("101"))
+
+
 def test_an_open_shard_that_is_empty_behind_a_foreign_checkpoint_is_a_doubt_and_no_stop():
     machine = resumed(is_foreign=True)
     kept = empty_until_believed(machine, at_s=9_000.0)

@@ -129,40 +129,59 @@ class MissingRecord(Enum):
 
     HARMLESS = "nothing that was still to be read can have left the stream"
     UNSURE = "the shard is open and empty, and the foreign worker that wrote the checkpoint did not note when it was at the tip"
+    HORIZON = "reading began with the oldest records that there were, and has not got away from the trim horizon since"
     LOSS = "records behind it may have left the stream before they were read"
+
+
+def is_unread_kept(unread_since_ms: int, *, now_ms: int, retention_ms: int) -> bool:
+    """Whether everything that is unread must still be in the stream.
+
+    Args:
+        unread_since_ms: A moment by the service's clock; what is unread came then or later.
+        now_ms: The moment by the service's clock.
+        retention_ms: How long the stream keeps a record.
+    """
+    return unread_since_ms >= now_ms - retention_ms + _CLOCK_SLACK_MS
 
 
 def judge_missing_record(
     position: Position,
     *,
-    tip_ms: int | None,
+    unread_since_ms: int | None,
     is_foreign: bool,
     now_ms: int,
     retention_ms: int,
     is_open_and_empty: bool,
+    is_at_horizon: bool = False,
 ) -> MissingRecord:
     """Decide whether records can have been lost when the record of a position is gone (`ResumeCheck.TRIMMED`).
 
-    A record leaves the stream when it is older than the retention. What was unread when the tip was last seen at the
-    position came later than that moment, so it is still there as long as the retention reaches back that far.
+    A record leaves the stream when it is older than the retention. What is unread came later than the moment at which the tip
+    was last seen at the position, so it is still there as long as the retention reaches back that far.
 
     Args:
         position: Where reading was to go on: everything up to and including it is done.
-        tip_ms: A moment, by the service's clock, at which nothing was left to read behind the position; None when no
-            such moment is known.
+        unread_since_ms: A moment by the service's clock; what is behind the position came then or later, since the tip was
+            seen there, or an answer told how far it was. None when no such moment is known.
         is_foreign: The checkpoint was written by a worker that does not note such moments, a Java KCL worker for
             instance.
         now_ms: The moment by the service's clock.
         retention_ms: How long the stream keeps a record.
         is_open_and_empty: The shard is open and holds no record from its trim horizon on.
+        is_at_horizon: The reading began where the stream began, and what it had to read next was about to leave the
+            stream ever since.
 
     Returns:
-        HARMLESS: go on. UNSURE: warn and go on. LOSS: fail, or warn and go on, as the user's policy says.
+        HARMLESS: go on. UNSURE, HORIZON: warn and go on. LOSS: fail, or warn and go on, as the user's policy says.
     """
     if not position.is_record:
         return MissingRecord.HARMLESS
-    if tip_ms is not None and tip_ms >= now_ms - retention_ms + _CLOCK_SLACK_MS:
+    if unread_since_ms is not None and is_unread_kept(
+        unread_since_ms, now_ms=now_ms, retention_ms=retention_ms
+    ):
         return MissingRecord.HARMLESS
+    if is_at_horizon:
+        return MissingRecord.HORIZON
     if is_foreign and is_open_and_empty:
         return MissingRecord.UNSURE
     return MissingRecord.LOSS

@@ -9,6 +9,8 @@ A place in the shard is kept as the last sequence number that was read, never as
 new one always begins AT the last record (not after it), so that the machine sees whether that record is still there. When it
 is not, records may have been trimmed behind the reader's back, and `on_data_loss` decides: never silence.
 `penstock.core.reading.resume.judge_missing_record` tells a record that may have taken others with it from one that cannot have.
+The service goes on behind trimmed records without a word where it goes on by the iterator of the page before. So a reader that
+is so far behind that unread records may be leaving the stream begins anew at its last record for each page.
 
 | fault | answer |
 |---|---|
@@ -22,6 +24,7 @@ is not, records may have been trimmed behind the reader's back, and `on_data_los
 | a last page names no children | it is read again from the last record; the third time in a row the listing decides |
 | the shard is listed as open and cannot be read | tried `stubborn_failures_max` times, ever more rarely |
 | nothing is there where a record must be | asked again three times; then the record is missing |
+| unread records may have left since the page before | a new iterator at the last record, which must still be there |
 | a record is missing | `judge_missing_record`: harmless, a doubt, or a loss |
 | access is denied, anything else | tried `stubborn_failures_max` times |
 """
@@ -49,7 +52,13 @@ from penstock.core.reading.reader_steps import (
     Step,
     Wait,
 )
-from penstock.core.reading.resume import MissingRecord, ResumeCheck, check_resume, judge_missing_record
+from penstock.core.reading.resume import (
+    MissingRecord,
+    ResumeCheck,
+    check_resume,
+    is_unread_kept,
+    judge_missing_record,
+)
 from penstock.errors import DataLossError, NotFound, PenstockError, StreamChanged, Unavailable
 
 _LATEST_SLACK_MS: Final = (
@@ -72,6 +81,7 @@ class ShardReader:
         tip_ms: Moment by the service's clock at which nothing was left to read behind the start, or None.
         is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
         iterator: One that was kept from an earlier reading and begins right behind the start, or None.
+        unread_since_ms: Moment by the service's clock, when the iterator was kept; what was behind it came then or later.
     """
 
     def __init__(
@@ -84,6 +94,7 @@ class ShardReader:
         tip_ms: int | None = None,
         is_foreign: bool = False,
         iterator: str | None = None,
+        unread_since_ms: int | None = None,
     ) -> None:
         if start.is_shard_end:
             raise ValueError(f"shard {shard_id} is at its end: there is nothing to read")
@@ -100,6 +111,9 @@ class ShardReader:
         self._read_s: float | None = None
         self.tip_ms = tip_ms
         """Moment by the service's clock at which nothing was left to read behind `position`, or None."""
+        self.unread_since_ms = unread_since_ms
+        """Moment by the service's clock: what is behind `position` came then or later. None when unknown."""
+        self._is_at_horizon = not start.is_record and options.retention_s is not None
         self._is_foreign = is_foreign
         self._doubts = 0
         self._looks = 0
@@ -207,6 +221,10 @@ class ShardReader:
         self._failing_since_s = None
         self.millis_behind_latest = page.millis_behind_latest
         self._read_s = now_s
+        if self._may_have_passed(page):
+            self._iterator = None
+            self._pace(page, started_s)
+            return Kept(None)
         loss = doubt = None
         meaning = self._judge_resume(page)
         if meaning not in (None, MissingRecord.HARMLESS):
@@ -215,8 +233,8 @@ class ShardReader:
                 self._iterator = None
                 self._back_off(now_s, chance, self._doubts)
                 return Kept(None)
-            if meaning is MissingRecord.UNSURE:
-                doubt = f"{self._missing(page)}. It goes on, since {MissingRecord.UNSURE.value}"
+            if meaning is not MissingRecord.LOSS:
+                doubt = f"{self._missing(page)}. It goes on, since {meaning.value}"
             else:
                 loss = self._loss(page)
                 if self.options.on_data_loss == "fail":
@@ -231,8 +249,7 @@ class ShardReader:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
             self._ends_unconfirmed = 0
-            if not page.is_pushed:
-                self._pace(page, started_s)
+            self._pace(page, started_s)
         return Kept(rows, loss, doubt)
 
     def on_failure(
@@ -357,6 +374,7 @@ class ShardReader:
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
+        self._note_unread(page)
         if is_progress or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
             self._stubborn_failures = self._unlisted = 0
         return is_progress
@@ -375,13 +393,40 @@ class ShardReader:
         if check is not ResumeCheck.TRIMMED:
             return None
         retention_s = self.options.retention_s
+        known_ms = max((ms for ms in (self.tip_ms, self.unread_since_ms) if ms is not None), default=None)
         return judge_missing_record(
             skip,
-            tip_ms=None if page.service_ms is None or retention_s is None else self.tip_ms,
+            unread_since_ms=None if page.service_ms is None or retention_s is None else known_ms,
             is_foreign=self._is_foreign,
             now_ms=page.service_ms or 0,
             retention_ms=int((retention_s or 0) * 1000),
             is_open_and_empty=page.first_sequence_number is None and not is_last,
+            is_at_horizon=self._is_at_horizon,
+        )
+
+    def _may_have_passed(self, page: Page[Rows_co]) -> bool:
+        """Whether a page that the page before led to may have gone on behind records that have left the stream unread."""
+        # Behind a new iterator the record that it begins at tells; a start that is no record promises none.
+        if self._skip_through is not None or not self.position.is_record:
+            return False
+        return not self._is_unread_kept(page)
+
+    def _note_unread(self, page: Page[Rows_co]) -> None:
+        self.unread_since_ms = (
+            None if page.service_ms is None else page.service_ms - page.millis_behind_latest
+        )
+        is_kept = self._is_unread_kept(page)
+        self._is_at_horizon = self._is_at_horizon and not is_kept
+        if not is_kept and not page.is_pushed and self.position.is_record:
+            self._iterator = None  # the page that it leads to would not be believed
+
+    def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
+        """Whether all that was unread before a page must still have been in the stream then; also where nobody can tell."""
+        retention_s = self.options.retention_s
+        if self.unread_since_ms is None or page.service_ms is None or retention_s is None:
+            return True
+        return is_unread_kept(
+            self.unread_since_ms, now_ms=page.service_ms, retention_ms=int(retention_s * 1000)
         )
 
     def _is_doubtful(self, page: Page[Rows_co]) -> bool:
@@ -468,6 +513,8 @@ class ShardReader:
     # --- inside: pace ---
 
     def _pace(self, page: Page[Rows_co], started_s: float) -> None:
+        if page.is_pushed:
+            return
         spacing_s = self.options.spacing_s
         bytes_per_s_max = self.options.read_bytes_per_s_max
         bytes_s = 0.0 if bytes_per_s_max is None else page.read_bytes / bytes_per_s_max
