@@ -93,6 +93,7 @@ from penstock.core.leases.look_schedule import LookSchedule
 from penstock.core.leases.move_planner import NOTHING_TO_MOVE, MovePlanner, RoundPlan
 from penstock.core.leases.own_rows import OwnRows
 from penstock.core.leases.pending_writes import PendingWrite, PendingWrites
+from penstock.core.leases.refused_calls import RefusedCalls
 from penstock.core.leases.row_looks import RowLooks
 from penstock.core.leases.stream_check import StreamCheck
 from penstock.core.leases.stream_leases import StreamLeases, streams_of
@@ -154,6 +155,7 @@ class Coordinator:
             worker, options, turn, writes, scans, self.held_leases, self._awaited, self._stream_check
         )
         self._row_looks = RowLooks(turn)
+        self._refused_calls = RefusedCalls(turn)
         self._looks = LookSchedule(worker, options, view, turn, scans)
         self._planner = MovePlanner(worker, options)
         self.stats = CoordinatorStats()
@@ -244,7 +246,8 @@ class Coordinator:
                 self._on_write(event, now_s)
             case LeaseFetched(key, lease):
                 self._on_fetched(key, lease, now_s)
-            case FetchFailed(key):
+            case FetchFailed(key, problem, detail):
+                self._refused_calls.see("reading", key, problem, detail, now_s)
                 self.held_leases.on_fetch_failed(key, now_s)
                 self._row_looks.on_failed(key, now_s)
                 self._awaited.on_answer(key, self.held_leases, now_s)
@@ -506,9 +509,8 @@ class Coordinator:
         if pending is None:
             return
         outcome, purpose = event.outcome, pending.purpose
-        is_table_missing = isinstance(outcome, NotDone) and outcome.problem is Problem.TABLE_MISSING
-        if is_table_missing and self._scans.on_table_missing():
-            self._on_table_missing()
+        if isinstance(outcome, NotDone):
+            self._on_not_done(pending, outcome, now_s)
         match purpose:
             case ForHeldLease():
                 self.held_leases.on_write(pending, purpose, outcome, now_s)
@@ -530,6 +532,12 @@ class Coordinator:
                 self._late_checkpoints.on_answer(pending.write.key, position, outcome, now_s)
             case _:
                 assert_never(purpose)
+
+    def _on_not_done(self, pending: PendingWrite, outcome: NotDone, now_s: float) -> None:
+        if outcome.problem is Problem.TABLE_MISSING and self._scans.on_table_missing():
+            self._on_table_missing()
+        if not isinstance(pending.purpose, ForHeldLease):  # a held lease tells by itself
+            self._refused_calls.see("writing", pending.write.key, outcome.problem, outcome.detail, now_s)
 
     def _stream_of(self, pending: PendingWrite) -> StreamLeases:
         return self._streams[self.options.stream_id_of(pending.write.key)]
