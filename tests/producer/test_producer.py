@@ -57,6 +57,40 @@ def put_numbered(producer, count, keys=11):
 
 
 @pytest.mark.parametrize("aggregation", [True, False])
+@pytest.mark.parametrize(
+    ("data", "key", "hash_key", "message"),
+    [
+        ("text", "k", None, "the record with key 'k' is of type str, not bytes; encode it first"),
+        (None, "k", None, "is of type NoneType, not bytes"),
+        (b"x", None, None, "the partition key is of type NoneType, not str"),
+        (b"x", b"k", None, "the partition key is of type bytes, not str"),
+        (b"x", "k", 5, "explicit hash key 5 is not a decimal number"),
+    ],
+)
+def test_a_record_of_another_type_is_refused_and_harms_no_other(
+    kinesis, stream, data, key, hash_key, message, aggregation
+):
+    with Producer(stream, kinesis=kinesis, aggregation=aggregation) as producer:
+        before = producer.put(b"before", "k")
+        with pytest.raises(RecordError, match=re.escape(message)):
+            producer.put(data, key, hash_key)
+        after = producer.put(b"after", "k")
+        producer.flush(20)
+        assert before.result(1)
+        assert after.result(1)
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
+def test_bytes_that_change_while_they_wait_are_sent_as_they_were(server, kinesis, stream, aggregation):
+    buffer = bytearray(b"one")
+    with Producer(stream, kinesis=kinesis, aggregation=aggregation) as producer:
+        producer.put(buffer, "k")
+        buffer[:] = b"two"
+        producer.put(memoryview(buffer), "k")
+    assert [data for _, data in kcl_reads(server.client(), stream)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("aggregation", [True, False])
 def test_a_future_tells_where_its_record_is(server, kinesis, stream, aggregation):
     with Producer(stream, kinesis=kinesis, aggregation=aggregation) as producer:
         futures, _ = put_numbered(producer, 1200)

@@ -46,8 +46,11 @@ def parse_hash_key(text: str) -> int:
     Raises:
         RecordError: Not a decimal number from 0 to 2^128-1, or one with superfluous leading zeros.
     """
-    if not (text.isascii() and text.isdigit() and len(text) <= 39 and (text == "0" or text[0] != "0")):
-        raise RecordError(f"explicit hash key {text[:60]!r} is not a decimal number from 0 to 2^128-1")
+    is_text = isinstance(text, str)
+    if not (
+        is_text and text.isascii() and text.isdigit() and len(text) <= 39 and (text == "0" or text[0] != "0")
+    ):
+        raise RecordError(f"explicit hash key {text!r:.60} is not a decimal number from 0 to 2^128-1")
     value = int(text)
     if value > HASH_KEY_MAX:
         raise RecordError(f"explicit hash key {text} is over the largest one, 2^128-1")

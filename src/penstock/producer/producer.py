@@ -23,7 +23,7 @@ from typing import Any, Final, Self
 
 from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.writing.batcher import Batcher
-from penstock.core.writing.packing import check_record
+from penstock.core.writing.packing import check_record, plain_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
@@ -176,7 +176,7 @@ class Producer:
             one of the producer's threads and should be short. It cannot be cancelled.
 
         Raises:
-            RecordError: The service can never accept the record; it was not put.
+            RecordError: The service can never accept the record, or data or key are of another type; it was not put.
             BufferFull: There was no room in time; the record was not put.
             DeliveryFailed: The producer was closed.
             ServiceError: Only for the first record: the stream cannot be described.
@@ -184,6 +184,8 @@ class Producer:
         engine = self._engine
         if engine is None or self._is_closed or self._fork_count != _forks.count:
             engine = self._open()
+        if type(data) is not bytes or type(partition_key) is not str:
+            data = plain_record(self.stream, data, partition_key)
         check_record(self.stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
         future = engine.put(
             data,

@@ -136,6 +136,25 @@ class PackedEntry(PutEntry):
         return len(self.records) > 1
 
 
+def plain_record(stream: str, data: object, partition_key: object) -> bytes:
+    """Return the data of a record as bytes that nobody changes while they wait.
+
+    Raises:
+        RecordError: Data or key are of another type. Once put, they would fail the records that are sent with them.
+    """
+    if not isinstance(partition_key, str):
+        raise RecordError(
+            f"stream {stream}: the partition key is of type {type(partition_key).__name__}, not str"
+        )
+    if not isinstance(data, bytes | bytearray | memoryview):
+        way_out = "; encode it first" if isinstance(data, str) else ""
+        raise RecordError(
+            f"stream {stream}: the data of the record with key {partition_key[:40]!r} is of type {type(data).__name__}, "
+            f"not bytes{way_out}"
+        )
+    return bytes(data)
+
+
 def check_record(
     stream: str, data: bytes, partition_key: str, explicit_hash_key: str | None, record_bytes_max: int
 ) -> None:
