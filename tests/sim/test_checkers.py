@@ -522,6 +522,14 @@ def test_a_loss_where_the_reader_was_at_the_tip_is_a_false_alarm():
     assert judge_losses(at_tip, 60, ("loss", A, "s", 1)) is None
 
 
+def test_a_reader_that_was_away_for_as_long_as_a_record_lasts_may_ask_thrice_before_it_tells_a_loss():
+    away = [*RESUMED, *handled(6, 7), ("tip", A, "s", 1, EPOCH_MS), 60, ("trimmed", "s", 3, 7)]
+    asked = [("tip", A, "s", 1, EPOCH_MS + 60_000)]
+    assert judge_losses(away, asked * 3, ("loss", A, "s", 1)) is None
+    assert judge_losses(away, asked * 4, ("loss", A, "s", 1)) == "S9"
+    assert judge_losses(away, ("loss", A, "s", 1), asked, ("loss", A, "s", 1)) == "S9"
+
+
 def test_a_loss_where_the_row_notes_the_tip_is_a_false_alarm():
     row_at = row(owner="a", counter=1, checkpoint=at_record("7"))
     noted = [

@@ -29,6 +29,8 @@ FAILED_BEFORE = {
     1264: "a worker that found its leases by the index looked for a lease that was missing ten times less often than others",
     1456: "the same",
     1757: "the same",
+    1843: "a reader that was refused for the length of the retention told a loss, and a checker took its doubts for tips",
+    1896: "a handler that got one record at a time was still at work on a backlog when the run ended",
     1630: "the second driver of a query found a shard ended, and a checker blamed it for taking the child",
 }
 

@@ -527,10 +527,10 @@ class Suite:
                     break
         self.history.take_in(entry)
 
-    def is_settled(self) -> bool:
-        """Whether the liveness checkers have nothing to say."""
+    def is_settled(self, kinds: Sequence[type[Checker]] = LIVENESS) -> bool:
+        """Whether these checkers have nothing to say, as a rule those of liveness."""
         try:
-            for kind in LIVENESS:
+            for kind in kinds:
                 self.checkers[kind].at_end()
         except Broken:
             return False

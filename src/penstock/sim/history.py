@@ -83,6 +83,8 @@ class History:
     unread: set[tuple[str, int, str]] = field(default_factory=set)
     given_ms: dict[tuple[str, int], int] = field(default_factory=dict)
     healed_s: float | None = None
+    handled_s: float = float("-inf")
+    """When records were handled last."""
     start_ms: int | None = None
 
     def __post_init__(self) -> None:
@@ -226,6 +228,7 @@ class History:
 
     def _on_done(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
         self.shards[key].done.update(sequences)
+        self.handled_s = self.now
         reader = self.readers.get((who, key, epoch))
         if reader is not None:
             reader.done_index = bisect_right(self.shards[key].sequences, sequences[-1])

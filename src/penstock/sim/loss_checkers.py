@@ -16,6 +16,7 @@ from penstock.sim.history import History, name_of
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
+_DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader does not believe where a record must be
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +44,14 @@ class LossesTold(Checker):
         self._told: dict[str, dict[tuple[str, int], set[int]]] = {}
         """What is gone unread, by shard and reader that told it, or passed it in doubt."""
         self._doubtful: set[tuple[str, str, int]] = set()
+        self._doubted: dict[tuple[str, str], int] = {}
+        """Tips in a row that say nothing: their readers asked again, since nothing was where their last record must be."""
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
     def on_start(self, who: str, key: str, epoch: int, _position: Position) -> None:
         """Forget what an earlier reader saw, and remember whether it is a KCL worker's checkpoint that this one begins at."""
         self._tips.pop((who, key), None)
+        self._doubted.pop((who, key), None)
         row = self.history.rows.get(key)
         if self.history.noteless and row is not None and row.has_foreign_checkpoint:
             self._doubtful.add((who, key, epoch))
@@ -63,10 +67,31 @@ class LossesTold(Checker):
             self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
             return
+        if self._is_in_doubt(who, key, reader.next_index):
+            return
         # A reader that finds its place empty at the very beginning still asks itself whether that is a loss.
         if reader.deliveries or (who, key) in self._tips or shard.trimmed < reader.start_index:
             tips = self._tips.setdefault((who, key), deque(maxlen=20))
             tips.append(_Tip(self.history.now, server_ms, count))
+
+    def _is_in_doubt(self, who: str, key: str, next_index: int) -> bool:
+        """Whether a reader that was refused for about as long as a record lasts finds its last record gone, and asks again."""
+        tips = self._tips.get((who, key))
+        is_place_gone = self.history.shards[key].trimmed >= next_index
+        count = self._doubted.pop((who, key), 0)
+        if (
+            not tips
+            or not is_place_gone
+            or tips[-1].server_ms >= self._enough_ms()
+            or count >= _DOUBTED_TIPS_MAX
+        ):
+            return False
+        self._doubted[who, key] = count + 1
+        return True
+
+    def _enough_ms(self) -> int:
+        """Return the moment since which nothing that came has left the stream, for certain."""
+        return EPOCH_MS + int(self.history.now * 1000) - (self.history.retention_ms or 0) + SLACK_MS
 
     def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
         """A lease that was lost takes along what was not written yet."""
@@ -94,8 +119,8 @@ class LossesTold(Checker):
         history = self.history
         shard = history.shards[key]
         reader = history.readers.get((who, key, epoch))
-        retention_ms = history.retention_ms
-        if reader is None or shard.is_expired or retention_ms is None:
+        self._doubted[who, key] = _DOUBTED_TIPS_MAX  # it doubts no more
+        if reader is None or shard.is_expired or history.retention_ms is None:
             return
         lost = {
             number
@@ -105,7 +130,7 @@ class LossesTold(Checker):
         if lost:
             self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
             return
-        enough_ms = EPOCH_MS + int(history.now * 1000) - retention_ms + SLACK_MS
+        enough_ms = self._enough_ms()
         tips = self._tips.get((who, key))
         if tips and tips[-1].server_ms >= enough_ms:
             raise Broken(f"{who} tells a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")

@@ -142,8 +142,15 @@ def _judge(world: World, suite: Suite) -> SeedResult:
     if suite.violation is None and scenario.with_readers and scenario.records_per_s:
         world.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
+        while suite.violation is None and _is_catching_up(world, suite):
+            _run_until(world, suite, world.now + _STEP_S)
         suite.finish((NothingLost,))
     return _result(world, suite, settled_s)
+
+
+def _is_catching_up(world: World, suite: Suite) -> bool:
+    """Whether readers go on with what is left: a handler that gets one record at a time works on a backlog for minutes."""
+    return not suite.is_settled((NothingLost,)) and world.now < suite.history.handled_s + _READ_WITHIN_S
 
 
 def _judge_producers(world: ProducerWorld, suite: Suite) -> SeedResult:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from item_bytes import item_bytes
 from penstock.core.batches.claims import PAST_CLAIMS_MAX
 from penstock.sim.table_units import get_units, write_units
+from penstock.spark import stream_reader
 from waiting import wait_until
 
 SHARDS = 6
@@ -44,7 +45,10 @@ def plan(q):
     return ends[-1]
 
 
-def test_a_batch_costs_one_look_and_one_claim_a_shard_and_one_call_to_settle_them_all(server, client, query):
+def test_a_batch_costs_one_look_and_one_claim_a_shard_and_one_call_to_settle_them_all(
+    server, client, query, monkeypatch
+):
+    monkeypatch.setattr(stream_reader, "_query_id", lambda: "1f7d0b6e-6f0d-4c0b-9a55-0d1b9d9f3c11")
     q = query()
     for _ in range(1 + max(SETTLED_AS_A_WHOLE, PAST_CLAIMS_MAX)):
         put_everywhere(client, q.stream)
