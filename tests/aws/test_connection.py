@@ -146,7 +146,9 @@ def test_a_missing_region_says_where_to_set_one(bare_environment):
 
 
 def test_an_endpoint_that_is_no_address_is_refused(bare_environment):
-    with pytest.raises(OptionError, match="Invalid endpoint: nonsense"):
+    with pytest.raises(
+        OptionError, match=r"^no client for kinesis: Invalid endpoint: nonsense; check .* --endpoint-url"
+    ):
         client_for("kinesis", AwsOptions(region="us-east-1", endpoint_url="nonsense"))
 
 

@@ -57,6 +57,12 @@ def _forget_after_fork() -> None:
 os.register_at_fork(after_in_child=_forget_after_fork)
 
 
+_WAY_OUT: Final = (
+    "check the region, the option endpoint_url (endpointUrl in Spark, --endpoint-url on the command line), AWS_ENDPOINT_URL "
+    "and its forms for single services"
+)
+
+
 def client_for(service: str, options: AwsOptions) -> Any:
     """Return the process's client of a service, created on first use; safe from several threads and after a fork.
 
@@ -80,9 +86,9 @@ def client_for(service: str, options: AwsOptions) -> Any:
             except (sdk.InvalidRegionError, ValueError) as error:
                 if has_user(str(error)):  # an endpoint of the environment: not shown, nor as the cause
                     raise OptionError(
-                        f"cannot reach {service} with {options!r}: the endpoint in the environment cannot be one"
+                        f"no client for {service}: the endpoint in the environment cannot be one; {_WAY_OUT}"
                     ) from None
-                raise OptionError(f"cannot reach {service} with {options!r}: {error}") from error
+                raise OptionError(f"no client for {service}: {error}; {_WAY_OUT}") from error
             if _environment_of(service) != key[2]:
                 return client  # made while the environment changed, of parts of both: not for others
             for old in [old for old in _clients if old[:2] == key[:2]]:

@@ -151,6 +151,21 @@ def test_a_copy_from_before_a_split_names_children_that_another_worker_holds(ser
     assert set(q.numbers()) >= set(range(10, 20)) or f"the lease of shard {FIRST} is gone" in caplog.text
 
 
+@pytest.mark.parametrize(("later", "repeated"), [(4, []), (5, list(range(10, 20)))])
+def test_the_copys_last_batch_comes_again_where_five_batches_followed_it(query, client, later, repeated):
+    q = query()
+    for begin in (0, 10):
+        put(client, q.stream, numbered(begin, begin + 10))
+        q.batch()
+    copy = q.done
+    for begin in range(20, 20 + 10 * later, 10):
+        put(client, q.stream, numbered(begin, begin + 10))
+        q.batch()
+    restore(q, copy)
+    q.drain()
+    assert q.numbers() == [*repeated, *range(20, 20 + 10 * later)]
+
+
 def test_the_copys_last_batch_holds_the_same_rows_where_no_later_batch_read_and_after_another_restart(
     query, client
 ):
