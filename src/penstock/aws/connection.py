@@ -17,7 +17,6 @@ from typing import Any, Final
 import botocore.config
 import botocore.credentials
 import botocore.exceptions as sdk
-import botocore.loaders
 import botocore.session
 
 import penstock
@@ -133,8 +132,12 @@ def renew_credentials(options: AwsOptions, seen: int) -> bool:
         return True
 
 
-_loader: Final = lru_cache(maxsize=4)(botocore.loaders.create_loader)
-"""The SDK's descriptions of services and endpoints, by the path of more of them: read once for all clients."""
+@lru_cache(maxsize=4)
+def _loader(more: str | None) -> Any:
+    """Return the SDK's descriptions of services and endpoints, and those of further folders: read once for all clients."""
+    from penstock.aws.service_descriptions import Descriptions
+
+    return Descriptions(more)
 
 
 def _make_client(service: str, options: AwsOptions) -> Any:
