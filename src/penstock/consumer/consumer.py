@@ -41,16 +41,17 @@ from penstock.core.keyword_options import merge_connection, merge_options
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import PenstockError, UsageError
 from penstock.ports.clock import Chance, Clock
-from penstock.ports.fan_out import FanOut
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics
-from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from penstock.ports.fan_out import FanOut
+    from penstock.runtime.consumer_registration import ConsumerRegistration
 
 log = logging.getLogger("penstock.consumer")
 
@@ -432,6 +433,9 @@ class Consumer:
     ) -> ConsumerRegistration | None:
         if self.options.retrieval == "polling" or fan_out is None:
             return None
+        # Loaded by those who subscribe: a consumer that polls starts sooner without it.
+        from penstock.runtime.consumer_registration import ConsumerRegistration
+
         name = self.options.consumer_name or self.application
         registration = ConsumerRegistration(fan_out, stream_arn, name, clock, chance)
         if self.options.retrieval == "fan-out":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from penstock.consumer.stream_reading import ConsumedStream
 from penstock.core.leases.lease_keys import keyed_start
@@ -14,7 +14,9 @@ from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition, check_has_come, parse_starting
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError, UsageError
-from penstock.runtime.consumer_registration import ConsumerRegistration
+
+if TYPE_CHECKING:
+    from penstock.runtime.consumer_registration import ConsumerRegistration
 
 Start: TypeAlias = str | Position | StartingPosition
 StreamArgument: TypeAlias = str | Sequence[str] | Mapping[str, Start]

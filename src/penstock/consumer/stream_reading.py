@@ -6,10 +6,9 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from penstock.consumer.auto_fetching import AutoFetcher
 from penstock.consumer.fetching import ShardFetcher
-from penstock.consumer.pushed_fetching import PushedFetcher
 from penstock.consumer.shard_plan import Fetch
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator_effects import StartReader
@@ -22,9 +21,12 @@ from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
-from penstock.runtime.consumer_registration import ConsumerRegistration
 from penstock.runtime.loop import Pool
-from penstock.runtime.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from penstock.consumer.pushed_fetching import PushedFetcher
+    from penstock.runtime.consumer_registration import ConsumerRegistration
+    from penstock.runtime.subscriptions import Subscriptions
 
 log = logging.getLogger("penstock.consumer")
 
@@ -116,6 +118,10 @@ class StreamReading:
         self._pushed = None if subscriptions is None else self._open_pushed(subscriptions, auto)
 
     def _open_pushed(self, subscriptions: Subscriptions, auto: AutoRetrieval | None) -> PushedFetcher:
+        # Loaded by those who subscribe: a consumer that polls starts sooner without it.
+        from penstock.consumer.auto_fetching import AutoFetcher
+        from penstock.consumer.pushed_fetching import PushedFetcher
+
         parts = self._parts
         if auto is None:
             return PushedFetcher(

@@ -10,7 +10,7 @@ import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
@@ -32,7 +32,9 @@ from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import LoopThread, Pool, ThreadPool
-from penstock.runtime.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from penstock.runtime.subscriptions import Subscriptions
 
 log = logging.getLogger("penstock.consumer")
 
@@ -133,19 +135,7 @@ class Worker:
             kcl3=ports.kcl3,
             streams={stream.stream_id: stream.name for stream in streams},
         )
-        self.subscriptions: dict[str, Subscriptions] = {
-            stream.stream_id: Subscriptions(
-                stream.registration,
-                options=options.subscription_options(),
-                clock=ports.clock,
-                chance=ports.chance,
-                metrics=ports.metrics,
-                pool=pools.read,
-                labels=stream.labels,
-            )
-            for stream in streams
-            if stream.registration is not None
-        }
+        self.subscriptions = self._open_subscriptions(ports)
         self.delivery = DeliveryLoop(
             open_streams=lambda has_room, on_answered: self._open_streams(ports, has_room, on_answered),
             leases=self.leases,
@@ -167,6 +157,28 @@ class Worker:
         )
         self.leases.readers = self.delivery
         self.leases.on_unusable_table = self.fail
+
+    def _open_subscriptions(self, ports: WorkerPorts) -> dict[str, Subscriptions]:
+        registered = [
+            (stream, stream.registration) for stream in self._consumed if stream.registration is not None
+        ]
+        if not registered:
+            return {}
+        # Loaded by those who subscribe: a consumer that polls starts sooner without it.
+        from penstock.runtime.subscriptions import Subscriptions
+
+        return {
+            stream.stream_id: Subscriptions(
+                registration,
+                options=self._options.subscription_options(),
+                clock=ports.clock,
+                chance=ports.chance,
+                metrics=ports.metrics,
+                pool=self._pools.read,
+                labels=stream.labels,
+            )
+            for stream, registration in registered
+        }
 
     def _open_streams(
         self, ports: WorkerPorts, has_room: Callable[[], bool], on_answered: Callable[[ShardRun], None]
