@@ -12,8 +12,8 @@ from virtual_world import HeldPool, World
 from penstock.aws.data_plane import WireRecord
 from penstock.consumer import unread as consumer_unread
 from penstock.consumer.budget import Budget
-from penstock.consumer.records import Record
-from penstock.consumer.unread import take_apart
+from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
+from penstock.consumer.unread import take_apart, unread_bytes
 from penstock.core.aggregation import AggregateBuilder, DecodeCounts
 from penstock.core.position import TRIM_HORIZON, at_record
 from penstock.core.reading.delivery import ShardDelivery
@@ -32,6 +32,26 @@ def aggregate(count: int, data: bytes = b"", key_count: int = 1) -> bytes:
 
 def taken_apart(data: bytes) -> list[Record]:
     return take_apart([WireRecord("7" * 56, data, "a", 1e9)], 1, SHARD, DecodeCounts(), None).records
+
+
+def test_plain_records_are_taken_apart_the_same_at_once_and_one_by_one(monkeypatch):
+    page = [
+        WireRecord(str(10**55 + n), b"x" * n, None if n == 2 else f"k{n}", 1e9 + n // 2) for n in range(5)
+    ]
+    need_bytes = unread_bytes(page)
+    rooms = (-1, 0, 1, need_bytes // 2, need_bytes - 1, need_bytes, need_bytes + 1)
+
+    def taken(records, room_bytes):
+        return take_apart(records, room_bytes, SHARD, DecodeCounts(), None, stream="s")
+
+    mixed = [*page[:2], WireRecord("7" * 56, aggregate(3), "a", 1e9), *page[2:]]
+    at_once = [taken(records, room) for records in ([], page, mixed) for room in rooms]
+    monkeypatch.setattr(consumer_unread, "_all_plain", lambda *_: None)
+    assert at_once == [taken(records, room) for records in ([], page, mixed) for room in rooms]
+    records = taken(page, need_bytes).records
+    assert len(records) == len(page)
+    assert memory_bytes_of(records) == sum(record.memory_bytes for record in records)
+    assert record_bytes_of(records) == sum(record.record_bytes for record in records)
 
 
 def empty_records(count):

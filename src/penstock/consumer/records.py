@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import NamedTuple, Protocol, Self, overload
 
@@ -49,6 +49,16 @@ class Record(NamedTuple):
     def position(self) -> Position:
         """The place of the record in its shard."""
         return at_record(self.sequence_number, self.sub_sequence_number)
+
+
+def record_bytes_of(records: Iterable[Record]) -> int:
+    """Return the bytes of payloads and keys of records: the sum of their `record_bytes`, at a third of its cost."""
+    return sum([len(record.data) + len(record.partition_key or "") for record in records])
+
+
+def memory_bytes_of(records: Collection[Record]) -> int:
+    """Return what records count against the limits on memory: the sum of their `memory_bytes`."""
+    return len(records) * RECORD_MEMORY_BYTES + record_bytes_of(records)
 
 
 class Acknowledging(Protocol):

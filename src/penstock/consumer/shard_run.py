@@ -20,7 +20,7 @@ from typing import Final
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor, UnusableHandlerError
 from penstock.consumer.pull import IterationEnded
-from penstock.consumer.records import Record
+from penstock.consumer.records import Record, memory_bytes_of, record_bytes_of
 from penstock.consumer.shard_plan import Fetch, Plan, TakeApart
 from penstock.consumer.unread import TakenApart, UnreadPage, unread_bytes
 from penstock.core.leases.coordinator_effects import StartReader, StopWhy
@@ -128,7 +128,7 @@ class ShardRun:
             tip_ms=start.lease.tip_ms_at(start.position),
             is_foreign=start.lease.has_foreign_checkpoint and start.position == start.lease.checkpoint,
         )
-        self._delivery: ShardDelivery[Record] = ShardDelivery(start.key, start.position, delivery_options)
+        self._delivery = ShardDelivery(start.key, start.position, delivery_options, memory_bytes_of)
         self._deliver_until_s = start.deliver_until_s
         self._durable = start.position
         self._is_fetching = False
@@ -383,14 +383,9 @@ class ShardRun:
                 return
             unread = [self._unread.popleft() for _ in taken.counts]
             self._unread_bytes -= unread_bytes(unread)
-            new = taken.records
-            done_count = self._done_count(new)
-            if done_count:
-                new = new[done_count:]
-            for raw, count in zip(unread, taken.counts, strict=True):
-                skipped = min(count, done_count)
-                done_count -= skipped
-                self._arrivals.add(count - skipped, raw.arrival_s)
+            done_count = self._done_count(taken.records)
+            new = taken.records[done_count:] if done_count else taken.records
+            self._arrivals.add_all(taken.counts, [raw.arrival_s for raw in unread], done_count)
             if new:
                 self._taken_through = at_record(new[-1].sequence_number, new[-1].sub_sequence_number)
             self._delivery.add(new, self._delivery.millis_behind_latest)
@@ -466,7 +461,7 @@ class ShardRun:
         """Note that a call of user code returned."""
         size_bytes = 0
         if call.kind is CallKind.BATCH:
-            size_bytes = sum(record.record_bytes for record in call.records)
+            size_bytes = record_bytes_of(call.records)
             self._metrics.count("records", len(call.records), self.labels)
             self._metrics.count("bytes", size_bytes, self.labels)
         elif call.kind is CallKind.DEAD_LETTER:

@@ -5,7 +5,7 @@ An aggregate can hold a hundred times its size in user records, so it is taken a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -74,7 +74,7 @@ class TakenApart(NamedTuple):
 
 
 def take_apart(
-    unread: Iterable[RawRecord],
+    unread: Sequence[RawRecord],
     room_bytes: int,
     shard_id: str,
     counts: DecodeCounts,
@@ -93,6 +93,9 @@ def take_apart(
             fails, the record stays as it is.
         stream: For the records.
     """
+    whole = _all_plain(unread, room_bytes, shard_id, stream)
+    if whole is not None:
+        return TakenApart(whole, [1] * len(whole), None)
     records: list[Record] = []
     held_counts: list[int] = []
     arrival_s, arrival = 0.0, datetime.fromtimestamp(0, UTC)
@@ -125,3 +128,34 @@ def take_apart(
         if room_bytes <= 0:
             break
     return TakenApart(records, held_counts, None)
+
+
+def _all_plain(
+    unread: Sequence[RawRecord], room_bytes: int, shard_id: str, stream: str
+) -> list[Record] | None:
+    """Return the records if none is an aggregate and there is room for all, as nearly always; else None.
+
+    The same as the loop of `take_apart`, at half its cost.
+    """
+    if unread_bytes(unread) > room_bytes or MAGIC in [raw.data[:4] for raw in unread]:
+        return None
+    moments = {
+        arrival_s: datetime.fromtimestamp(arrival_s, UTC) for arrival_s in {raw.arrival_s for raw in unread}
+    }
+    new = tuple.__new__  # saves half the time of Record(...)
+    return [
+        new(
+            Record,
+            (
+                raw.data,
+                raw.partition_key,
+                raw.sequence_number,
+                0,
+                None,
+                moments[raw.arrival_s],
+                shard_id,
+                stream,
+            ),
+        )
+        for raw in unread
+    ]

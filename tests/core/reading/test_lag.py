@@ -1,6 +1,8 @@
 """The age of the oldest record that is not done."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.core.aggregation import AggregateBuilder
 from penstock.core.position import TRIM_HORIZON, at_record
@@ -51,3 +53,22 @@ def test_the_oldest_record_that_is_not_done_is_known_to_the_second():
     assert [marks.oldest_s(done) for done in range(8)] == [10.0, 10.0, 10.0, 12.0, 12.0, 12.0, 5.0, None]
     marks.add(1, 20.0)
     assert marks.oldest_s(7) == 20.0
+
+
+RECORDS = st.lists(st.tuples(st.integers(0, 3), st.floats(0.0, 5.0)), max_size=12)
+
+
+@given(st.lists(RECORDS, max_size=3), st.integers(0, 8))
+def test_records_added_at_once_are_marked_as_if_they_came_one_after_the_other(pages, skipped):
+    at_once, one_by_one = ArrivalMarks(), ArrivalMarks()
+    for page in pages:
+        at_once.add_all([count for count, _ in page], [arrival_s for _, arrival_s in page], skipped)
+        left_out = skipped
+        for count, arrival_s in page:
+            now = min(count, left_out)
+            left_out -= now
+            one_by_one.add(count - now, arrival_s)
+    total = sum(count for page in pages for count, _ in page)
+    assert [at_once.oldest_s(done) for done in range(total + 1)] == [
+        one_by_one.oldest_s(done) for done in range(total + 1)
+    ]

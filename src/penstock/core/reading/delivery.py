@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
@@ -76,9 +76,16 @@ class ShardDelivery(Generic[R]):
         shard_id: For messages.
         start: The checkpoint at which the shard was taken.
         options: How to deliver.
+        memory_of: What records count against the limits on memory: the sum of their `memory_bytes`.
     """
 
-    def __init__(self, shard_id: str, start: Position, options: DeliveryOptions) -> None:
+    def __init__(
+        self,
+        shard_id: str,
+        start: Position,
+        options: DeliveryOptions,
+        memory_of: Callable[[Collection[R]], int] = _memory_bytes,
+    ) -> None:
         self.shard_id = shard_id
         self.options = options
         self.phase = Phase.RUNNING
@@ -86,6 +93,7 @@ class ShardDelivery(Generic[R]):
         self.waiting_bytes = 0
         self.millis_behind_latest = 0
         self.children: tuple[ChildShard, ...] | None = None
+        self._memory_of = memory_of
         self._start = start
         self._ids = count(1)
         self._under_way: dict[int, _Piece[R]] = {}
@@ -176,7 +184,7 @@ class ShardDelivery(Generic[R]):
         self.millis_behind_latest = millis_behind_latest
         if self.phase is not Phase.RUNNING or not records:
             return
-        self.waiting_bytes += _memory_bytes(records)
+        self.waiting_bytes += self._memory_of(records)
         if self.options.concurrency == 1:
             self._open_lane(_WHOLE_SHARD).fresh.extend(records)
             self._added += len(records)
@@ -245,7 +253,7 @@ class ShardDelivery(Generic[R]):
         """
         piece = self._under_way.pop(call_id)
         if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
-            self.waiting_bytes -= _memory_bytes(piece.records)
+            self.waiting_bytes -= self._memory_of(piece.records)
             if self.options.checkpointing == "auto" or piece.kind is CallKind.DEAD_LETTER:
                 self._acknowledge(piece.records, piece.ordinals, now_s)
             self._free_lane(piece.lane)
@@ -267,7 +275,7 @@ class ShardDelivery(Generic[R]):
             self._lifecycle[piece.kind] = "due"
             return
         if self.phase is not Phase.RUNNING:
-            self.waiting_bytes -= _memory_bytes(piece.records)
+            self.waiting_bytes -= self._memory_of(piece.records)
             return
         self._lanes[piece.lane].again.insert(0, piece)
         self._ready.appendleft(piece.lane)
@@ -287,7 +295,7 @@ class ShardDelivery(Generic[R]):
         piece = self._under_way.pop(call_id)
         if piece.records and self.phase is not Phase.RUNNING:
             # Not acknowledged, so the next reader of the shard gets the records again.
-            self.waiting_bytes -= _memory_bytes(piece.records)
+            self.waiting_bytes -= self._memory_of(piece.records)
             return None
         if self.phase is Phase.LOST:
             # LOST is told once. Whatever else failed was not heard: LOST follows a STOP or an END, nothing a START.
@@ -301,7 +309,7 @@ class ShardDelivery(Generic[R]):
             return self._repeat(piece, now_s, chance)
         if piece.kind is CallKind.BATCH and self.options.on_failure == "dead_letter":
             return self._give_up(piece, error)
-        self.waiting_bytes -= _memory_bytes(piece.records)
+        self.waiting_bytes -= self._memory_of(piece.records)
         return self._stop(self._describe(piece, error), error)
 
     # --- acknowledging ---
@@ -428,7 +436,11 @@ class ShardDelivery(Generic[R]):
         if lane.again:
             return self._begin(lane.again.pop(0))
         size = min(len(lane.fresh), self.options.batch_records_max)
-        records = tuple([lane.fresh.popleft() for _ in range(size)])
+        if size == len(lane.fresh):
+            records = tuple(lane.fresh)
+            lane.fresh.clear()
+        else:
+            records = tuple([lane.fresh.popleft() for _ in range(size)])
         end = at_record(records[-1].sequence_number, records[-1].sub_sequence_number)
         self._last_taken = max(self._last_taken, end)
         ordinals: Sequence[int]
@@ -470,8 +482,8 @@ class ShardDelivery(Generic[R]):
         self._ready.clear()
         self._paused.clear()
         for lane in self._lanes.values():
-            self.waiting_bytes -= _memory_bytes(lane.fresh)
-            self.waiting_bytes -= sum(_memory_bytes(piece.records) for piece in lane.again)
+            self.waiting_bytes -= self._memory_of(lane.fresh)
+            self.waiting_bytes -= sum(self._memory_of(piece.records) for piece in lane.again)
         self.waiting_bytes -= self._lane_bytes * len(self._lanes)
         self._lanes.clear()
 

@@ -89,6 +89,31 @@ class ArrivalMarks:
         else:
             self._marks.append((self._count, arrival_s))
 
+    def add_all(self, counts: Sequence[int], arrivals_s: Sequence[float], skipped_count: int = 0) -> None:
+        """Add the records of several Kinesis records, each of which holds some.
+
+        Args:
+            counts: How many each of them holds.
+            arrivals_s: When each of them arrived.
+            skipped_count: So many records, from the first one on, are left out.
+        """
+        marked_s, waiting = (
+            float("-inf"),
+            0,
+        )  # records that share the mark; the loop has no call, for it runs once per record
+        for count, arrival_s in zip(counts, arrivals_s, strict=True):
+            if skipped_count:
+                left_out = min(count, skipped_count)
+                skipped_count -= left_out
+                count -= left_out  # noqa: PLW2901 - what is left of it
+            if -_SHARED_S < arrival_s - marked_s < _SHARED_S:
+                waiting += count
+            elif count:
+                self.add(waiting, marked_s)
+                self.add(count, arrival_s)
+                marked_s, waiting = self._marks[-1][1], 0
+        self.add(waiting, marked_s)
+
     def oldest_s(self, done_count: int) -> float | None:
         """Return when the oldest record that is not done arrived; None when all are.
 
