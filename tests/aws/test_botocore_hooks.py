@@ -10,13 +10,14 @@ import botocore.loaders
 import botocore.session
 import pytest
 from botocore.awsrequest import AWSResponse
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, UnknownServiceError
 from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage, install_parser
 from penstock.aws.repeated_call import repeat_calls
+from penstock.aws.service_descriptions import Descriptions
 from penstock.local import LocalKinesis
 
 SHARD = "shardId-000000000000"
@@ -93,6 +94,21 @@ def test_the_descriptions_of_services_are_read_once_for_all_clients(monkeypatch)
     )
     assert open_client(2) is not open_client(1)
     assert read == []
+
+
+def test_descriptions_are_those_that_botocore_reads(tmp_path):
+    theirs, ours = botocore.loaders.Loader(), Descriptions(None)
+    for kind in ("service-2", "endpoint-rule-set-1"):
+        assert list(ours.list_available_services(kind)) == theirs.list_available_services(kind)
+        for service in ("kinesis", "dynamodb"):
+            assert ours.load_service_model(service, kind) == theirs.load_service_model(service, kind)
+    assert ours.load_data("endpoints") == theirs.load_data("endpoints")
+    with pytest.raises(UnknownServiceError, match="kinesis"):
+        ours.load_service_model("nothing", "service-2")
+    folder = tmp_path / "nothing" / "2026-11-23"
+    folder.mkdir(parents=True)
+    (folder / "service-2.json").write_text('{"metadata": {}}')
+    assert Descriptions(str(tmp_path)).load_service_model("nothing", "service-2") == {"metadata": {}}
 
 
 def test_get_records_is_built_once_and_repeated_with_another_body(client):
