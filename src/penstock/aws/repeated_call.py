@@ -125,7 +125,9 @@ class _RepeatedCall:
             keys = self._signer._credentials.get_frozen_credentials()  # noqa: SLF001 - docs/internals-used.md
             signed = first.signing.headers(body, keys)
             headers: Any = HeadersDict({**first.headers, **signed, "Content-Length": str(len(body))})
-            return AWSPreparedRequest("POST", first.url, headers, body, False, dict(first.context))
+            prepared: Any = AWSPreparedRequest("POST", first.url, headers, body, False)
+            prepared.context = dict(first.context)  # as newer versions of botocore have it
+            return prepared
         request = AWSRequest("POST", first.url, first.headers, body)
         request.context.update(first.context)
         self._sign(self.operation, request)
