@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import pickle
 import random
 import tracemalloc
@@ -10,9 +11,10 @@ import pyarrow as pa
 import pytest
 
 from moved_clock import MovedClock
-from penstock.errors import DeliveryFailed, NotFound, OptionError, RecordError
+from penstock.errors import AccessDenied, DeliveryFailed, NotFound, OptionError, RecordError
 from penstock.local import LocalKinesisProcess
 from penstock.producer import TaskMemory, TaskWriter, TaskWriterOptions
+from penstock.producer.placement import PlacementCache
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.spark_options import parse_sink
 from stream_reading import firsts_by_key, kcl_reads
@@ -80,12 +82,45 @@ def test_tasks_of_one_process_ask_once_how_a_stream_places_records(server, kines
     assert server.calls().count("DescribeStreamSummary") == 1
 
 
+def test_tasks_that_open_the_service_one_after_the_other_ask_once_too(server, kinesis, stream):
+    server.reset_calls()
+    placements = PlacementCache()
+    for _ in range(3):
+        each = kinesis.without_retries()
+        writer = TaskWriter(each, stream, TaskWriterOptions(aggregation=True), placements=placements)
+        writer.write(b"x", "k")
+        writer.finish()
+        del each, writer
+        gc.collect()  # as Spark's daemon does after each task
+    assert server.calls().count("DescribeStreamSummary") == 1
+
+
 def test_a_record_over_the_streams_limit_is_refused_and_the_others_arrive(server, kinesis, stream):
     writer = TaskWriter(kinesis, stream)
     writer.write(b"x" * (2**20 - 1), "k")
     with pytest.raises(RecordError, match="1048577 bytes, and the stream takes 1048576"):
         writer.write(b"x" * 2**20, "k")
     assert writer.finish().user_record_count == 1
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "words"),
+    [
+        ("ExpiredTokenException", AccessDenied, "DescribeStreamSummary"),
+        (
+            "AccessDeniedException",
+            RecordError,
+            "DescribeStreamSummary is not permitted, so the limit is assumed",
+        ),
+    ],
+)
+def test_a_record_is_not_called_too_large_where_the_credentials_have_expired(
+    server, kinesis, stream, code, error, words
+):
+    server.faults.error("DescribeStreamSummary", count=None, status=400, code=code, stream=stream)
+    writer = TaskWriter(kinesis, stream, placements=PlacementCache())
+    with pytest.raises(error, match=words):
+        writer.write(b"x" * 2**20, "k")
 
 
 def test_silence_for_too_long_ends_the_task_and_says_what_is_left(server, kinesis, stream):

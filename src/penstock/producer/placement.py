@@ -6,9 +6,9 @@ import logging
 import threading
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakKeyDictionary
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
+from penstock.core.service_codes import STALE_CREDENTIALS
 from penstock.core.shard import StreamSummary
 from penstock.errors import AccessDenied
 from penstock.ports.kinesis import Kinesis
@@ -25,18 +25,21 @@ class Placement:
         predicts: Whether a hash key tells the shard.
         record_bytes_max: The stream's limit on data and partition key of one record.
         shard_count: Open shards.
+        is_assumed: Whether the stream may not be described, so that all of this is what most streams do.
     """
 
     may_aggregate: bool
     predicts: bool
     record_bytes_max: int
     shard_count: int = 1
+    is_assumed: bool = False
 
 
 PLACED_BY_KEY: Final = Placement(may_aggregate=True, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
 """What nearly every stream does; assumed where a mistake does no harm."""
 
 _REMEMBERED_S: Final = 60.0
+_REMEMBERED_COUNT_MAX: Final = 256
 
 
 class PlacementCache:
@@ -44,29 +47,31 @@ class PlacementCache:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: WeakKeyDictionary[Kinesis, dict[tuple[str, bool, bool], tuple[float, Placement]]] = (
-            WeakKeyDictionary()
-        )
+        # Strong references: each task opens the service anew, and a weak one would go with the task that asked.
+        self._found: dict[tuple[Kinesis, str, bool, bool], tuple[float, Placement]] = {}
 
     def fetch(
         self, kinesis: Kinesis, stream: str, *, wants_aggregation: bool, is_forced: bool, now_s: float
     ) -> Placement:
         """Return what `fetch_placement` returned at most a minute ago, or call it."""
-        key = (stream, wants_aggregation, is_forced)
+        key = (kinesis, stream, wants_aggregation, is_forced)
         with self._lock:
-            told_s, placement = self._found.get(kinesis, {}).get(key, (float("-inf"), None))
+            told_s, placement = self._found.get(key, (float("-inf"), None))
         if placement is not None and 0 <= now_s - told_s < _REMEMBERED_S:
             return placement
         placement = fetch_placement(kinesis, stream, wants_aggregation=wants_aggregation, is_forced=is_forced)
         with self._lock:
-            self._found.setdefault(kinesis, {})[key] = (now_s, placement)
+            self._found.pop(key, None)
+            self._found[key] = (now_s, placement)
+            if len(self._found) > _REMEMBERED_COUNT_MAX:
+                del self._found[next(iter(self._found))]
         return placement
 
     def forget(self, kinesis: Kinesis, stream: str) -> None:
         """Call `fetch_placement` the next time."""
         with self._lock:
-            for key in [key for key in self._found.get(kinesis, {}) if key[0] == stream]:
-                del self._found[kinesis][key]
+            for key in [key for key in self._found if key[:2] == (kinesis, stream)]:
+                del self._found[key]
 
 
 PLACEMENTS: Final = PlacementCache()
@@ -81,11 +86,14 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
 
     Raises:
         NotFound, Throttled, Unavailable, Rejected: No answer.
+        AccessDenied: The credentials have expired or are unknown; whether the policy permits the call is another matter.
     """
     summary: StreamSummary | None
     try:
         summary = kinesis.fetch_summary(stream)
     except AccessDenied as error:
+        if error.code in STALE_CREDENTIALS:
+            raise
         if wants_aggregation and not is_forced:
             _log.warning(
                 "stream %s: DescribeStreamSummary is not permitted (%s), so nothing says that aggregates would reach "
@@ -93,7 +101,7 @@ def fetch_placement(kinesis: Kinesis, stream: str, *, wants_aggregation: bool, i
                 stream,
                 error,
             )
-        return Placement(is_forced, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX)
+        return Placement(is_forced, predicts=True, record_bytes_max=RECORD_DEFAULT_BYTES_MAX, is_assumed=True)
     may_aggregate = not wants_aggregation or _may_aggregate(summary) or is_forced
     if not may_aggregate:
         _log.warning(

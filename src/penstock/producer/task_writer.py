@@ -14,11 +14,11 @@ from typing import Final
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 from penstock.core.writing.packing import check_record
-from penstock.errors import DeliveryFailed, ServiceError
+from penstock.errors import DeliveryFailed, RecordError, ServiceError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import NoMetrics
-from penstock.producer.placement import PLACED_BY_KEY, PLACEMENTS, Placement
+from penstock.producer.placement import PLACED_BY_KEY, PLACEMENTS, Placement, PlacementCache
 from penstock.producer.sender import Sender, SenderPorts
 from penstock.producer.write_report import WriteReport
 from penstock.producer.writer_options import (
@@ -113,6 +113,7 @@ class TaskWriter:
         clock: Time; None for the system's.
         chance: Jitter; None for the system's.
         memory: Shared with the task's other writers; None for a bound of its own.
+        placements: What the process knows of streams.
     """
 
     def __init__(
@@ -124,7 +125,9 @@ class TaskWriter:
         clock: Clock | None = None,
         chance: Chance | None = None,
         memory: TaskMemory | None = None,
+        placements: PlacementCache = PLACEMENTS,
     ) -> None:
+        self._placements = placements
         self._ports = SenderPorts(
             kinesis, clock or SystemClock(), chance or random.SystemRandom(), NoMetrics()
         )
@@ -136,6 +139,7 @@ class TaskWriter:
         self._sender: Sender | None = None
         self._record_bytes_max = 0
         self._knows_record_limit = False
+        self._assumes_limit = False
         self.report = WriteReport()
 
     def write(self, data: bytes, partition_key: str, explicit_hash_key: str | None = None) -> None:
@@ -155,7 +159,10 @@ class TaskWriter:
         batcher = sender.batcher
         if len(data) + 4 * len(partition_key) > self._record_bytes_max:
             self._learn_record_limit()
-        check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
+        try:
+            check_record(self._stream, data, partition_key, explicit_hash_key, self._record_bytes_max)
+        except RecordError as error:
+            raise self._explained(error) from None
         before_bytes = batcher.waiting_bytes
         batcher.add(data, partition_key, explicit_hash_key, self._ports.clock.monotonic_s())
         self._memory.used_bytes += batcher.waiting_bytes - before_bytes
@@ -228,12 +235,21 @@ class TaskWriter:
     def _learn_record_limit(self) -> None:
         """Fetch once how large a record may be; called when one is larger than the default."""
         if not self._knows_record_limit:
+            placement = self._fetch_placement()
             self._knows_record_limit = True
-            self._record_bytes_max = self._fetch_placement().record_bytes_max
+            self._record_bytes_max = placement.record_bytes_max
+            self._assumes_limit = placement.is_assumed
+
+    def _explained(self, error: RecordError) -> RecordError:
+        if not self._assumes_limit:
+            return error
+        return RecordError(
+            f"{error}. DescribeStreamSummary is not permitted, so the limit is assumed: permit it if the stream takes more"
+        )
 
     def _fetch_placement(self) -> Placement:
         options = self._options
-        return PLACEMENTS.fetch(
+        return self._placements.fetch(
             self._ports.kinesis,
             self._stream,
             wants_aggregation=options.aggregation,
@@ -242,7 +258,7 @@ class TaskWriter:
         )
 
     def _fetch_placement_again(self) -> Placement:
-        PLACEMENTS.forget(self._ports.kinesis, self._stream)
+        self._placements.forget(self._ports.kinesis, self._stream)
         return self._fetch_placement()
 
     def _is_request_full(self, batcher: Batcher) -> bool:

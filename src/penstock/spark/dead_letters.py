@@ -44,11 +44,11 @@ class DeadLetters:
         self._writer: TaskWriter | None = None
         self.count = 0
 
-    def add(self, stream: str, row_number: int, row: tuple[Any, Any, Any], reason: str) -> None:
+    def add(self, stream: str | None, row_number: int, row: tuple[Any, Any, Any], reason: str) -> None:
         """Add a row.
 
         Args:
-            stream: The stream that it was meant for.
+            stream: The stream that it was meant for; None where it names none.
             row_number: Its place in the task, from 0.
             row: Data, partition key, explicit hash key, as the columns have them.
             reason: Why the service can never accept it.
@@ -86,6 +86,7 @@ class DeadLetters:
                 clock=self._ports.clock,
                 chance=self._ports.chance,
                 memory=self._memory,
+                placements=self._ports.placements,
             )
         try:
             self._writer.write(letter.encode(), key)

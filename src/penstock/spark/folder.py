@@ -13,12 +13,22 @@ import secrets
 import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, Final
+from typing import IO, Any, Final, Protocol
 
 _CHUNK_BYTES: Final = 2**20
 _OBJECT_STORES: Final = frozenset({"s3", "gcs", "abfs"})
 _FILE: Final = 0o600
 _FOLDER: Final = 0o700
+
+
+class FileFolder(Protocol):
+    """Implemented by `Folder` and by the simulator."""
+
+    def read(self, name: str) -> bytes:
+        """Return a file's content; raises FileNotFoundError where there is none, other OSErrors where it cannot be read."""
+
+    def replace(self, name: str, content: IO[bytes]) -> None:
+        """Write a file as a whole; raises OSError when it cannot be written, and the old one is unchanged then."""
 
 
 class Folder:

@@ -17,9 +17,8 @@ from typing import Any, Final
 
 from penstock.errors import UsageError
 from penstock.producer.write_report import ShardCounts, WriteReport
-from penstock.spark.folder import Folder
+from penstock.spark.folder import FileFolder, Folder
 from penstock.spark.html_table import html_table
-from penstock.spark.sink_ports import FileFolder
 
 _log: Final = logging.getLogger("penstock.spark")
 FILE_NAME: Final = "penstock-sink.json"

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from penstock.ports.clock import Chance, Clock
+from penstock.producer.placement import PLACEMENTS, PlacementCache
+from penstock.spark.folder import FileFolder
 
 if TYPE_CHECKING:
     from penstock.aws.aws_options import AwsOptions
     from penstock.ports.kinesis import Kinesis
-
-
-class FileFolder(Protocol):
-    """Implemented by `penstock.spark.folder.Folder` and by the simulator."""
-
-    def read(self, name: str) -> bytes:
-        """Return a file's content; raises FileNotFoundError where there is none, other OSErrors where it cannot be read."""
-
-    def replace(self, name: str, content: IO[bytes]) -> None:
-        """Write a file as a whole; raises OSError when it cannot be written, and the old one is unchanged then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +26,7 @@ class SinkPorts:
             task. Called when there are letters to write.
         clock: Time; None for the system's.
         chance: Jitter; None for the system's.
+        placements: What the process knows of streams.
     """
 
     open_kinesis: Callable[[AwsOptions], Kinesis]
@@ -41,3 +34,4 @@ class SinkPorts:
     name_letters: Callable[[], str]
     clock: Clock | None = None
     chance: Chance | None = None
+    placements: PlacementCache = PLACEMENTS

@@ -66,12 +66,13 @@ class SinkTask:
     def _write(self, rows: Iterator[_Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
         writers: dict[str, TaskWriter] = {}
         for row_number, (data, key, hash_key, to_stream) in enumerate(rows):
-            stream = self._stream_of(to_stream, row_number)
-            writer = writers.get(stream)
-            if writer is None:
-                writer = writers[stream] = self._open(stream, memory)
             row = (data, key, hash_key)
+            stream: str | None = None
             try:
+                stream = self._stream_of(to_stream, row_number)
+                writer = writers.get(stream)
+                if writer is None:
+                    writer = writers[stream] = self._open(stream, memory)
                 self._send(writer, stream, row_number, row)
             except RecordError as error:
                 if dead is None:
@@ -98,6 +99,7 @@ class SinkTask:
             clock=self._ports.clock,
             chance=self._ports.chance,
             memory=memory,
+            placements=self._ports.placements,
         )
 
     def _stream_of(self, value: Any, row_number: int) -> str:
@@ -105,7 +107,8 @@ class SinkTask:
             return str(value)
         if self._options.stream is None:
             raise RecordError(
-                f"row {row_number}: the column streamName is null and no option streamName is set"
+                f"row {row_number} of the task: the column streamName is null and no option streamName is set; set it, give a "
+                "value, or put such rows aside with onError=deadLetter"
             )
         return self._options.stream
 

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.producer.write_report import WriteReport
-from penstock.spark.folder import Folder
+from penstock.spark.folder import FileFolder, Folder
 from penstock.spark.sink_metrics import merge, record_commit
-from penstock.spark.sink_ports import FileFolder
 
 _log: Final = logging.getLogger("penstock.spark")
 

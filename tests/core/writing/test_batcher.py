@@ -314,11 +314,11 @@ def test_more_keys_than_are_remembered_still_go_each_to_its_shard_and_in_order()
 def test_shards_that_cannot_be_listed_for_too_long_end_the_wait_with_the_services_word():
     batcher = Batcher(BatcherSettings(no_progress_deadline_s=10.0))
     batcher.add(b"first", "a", None, 0.0)
-    for now_s in (0.0, 5.0):
+    for now_s in (0.0, 5.0, 10.0):
         assert isinstance(batcher.plan_step(now_s), FetchShards)
         batcher.note_map_failure("no connection", now_s, 0.5)
-    assert isinstance(batcher.plan_step(10.0), FetchShards)
-    batcher.note_map_failure("access denied", 10.0, 0.5)
+    assert isinstance(batcher.plan_step(11.0), FetchShards)  # whoever stood still tries once more
+    batcher.note_map_failure("access denied", 11.0, 0.5)
     assert batcher.plan_step(11.0) == Stuck("the shards could not be listed for 11 s; last: access denied")
 
 
@@ -346,12 +346,38 @@ def test_a_shard_whose_record_has_no_room_in_a_request_comes_in_the_next():
 
 def test_a_shard_that_accepts_nothing_for_too_long_ends_the_wait_by_name():
     batcher = make(no_progress_deadline_s=10.0)
-    request = batcher.plan_step(0.0)
-    batcher.on_failed_call(request, Failure.UNAVAILABLE, "no connection", 0.0, 0.5)
-    step = batcher.plan_step(10.5)
-    assert step == Stuck(
-        "nothing was acknowledged by shard shardId-000000000000 for 10 s; last: no connection"
+    for now_s in (0.0, 5.0, 10.6):
+        request = batcher.plan_step(now_s)
+        batcher.on_failed_call(request, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+    assert batcher.plan_step(10.6) == Stuck(
+        "nothing was acknowledged by shard shardId-000000000000 for 11 s; last: no connection"
     )
+
+
+def test_a_shard_whose_records_only_waited_for_others_has_not_failed():
+    batcher = make(no_progress_deadline_s=10.0)
+    assert isinstance(batcher.plan_step(60.0, flushes=True), PutRequest)
+
+
+def test_whoever_stood_still_after_a_refusal_tries_once_more_before_giving_up():
+    batcher = make(no_progress_deadline_s=10.0)
+    for now_s in (0.0, 60.0):
+        request = batcher.plan_step(now_s)
+        assert isinstance(request, PutRequest)
+        batcher.on_failed_call(request, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+    assert isinstance(batcher.plan_step(60.0), Stuck)
+
+
+def test_an_acknowledgement_begins_a_shards_deadline_anew():
+    batcher = make(no_progress_deadline_s=10.0)
+    batcher.on_failed_call(batcher.plan_step(0.0), Failure.UNAVAILABLE, "no connection", 0.0, 0.5)
+    request = batcher.plan_step(9.0)
+    answers = [PutAnswer(sequence_number="1", shard_id=ONE[0].shard_id) for _ in request.entries]
+    batcher.on_answers(request, answers, 9.0, 0.5)
+    batcher.add(b"later", "a", None, 9.0)
+    for now_s in (15.0, 20.0):
+        batcher.on_failed_call(batcher.plan_step(now_s), Failure.UNAVAILABLE, "no connection", now_s, 0.5)
+    assert isinstance(batcher.plan_step(25.0), PutRequest)
 
 
 def test_new_records_do_not_prolong_a_dead_shards_deadline():
@@ -366,7 +392,7 @@ def test_new_records_do_not_prolong_a_dead_shards_deadline():
             batcher.on_failed_call(step, Failure.UNAVAILABLE, "no connection", now_s, 0.5)
         now_s += 0.5
     assert isinstance(step, Stuck)
-    assert now_s < 12
+    assert now_s < 16  # a pause later at most
 
 
 def test_a_record_refused_for_good_is_given_back_and_the_others_go_on():

@@ -141,7 +141,7 @@ class Batcher:
         if was_empty:
             queue.waits_since_s = now_s
             if not queue.in_flight:
-                queue.progress_s = now_s
+                queue.tried_s = None
             self._active[queue.shard_id] = queue
         if was_full:
             self._full_bytes += record.size_bytes
@@ -213,10 +213,10 @@ class Batcher:
                 break
             if queue.in_flight and settings.keeps_key_order:
                 continue
-            if now_s - queue.progress_s > settings.no_progress_deadline_s:
+            if queue.failing_s > settings.no_progress_deadline_s:
                 return Stuck(
                     f"nothing was acknowledged by shard {queue.shard_id or '(unknown)'} for "
-                    f"{now_s - queue.progress_s:.0f} s; last: {self.last_error or 'no answer yet'}"
+                    f"{queue.failing_s:.0f} s; last: {self.last_error}"
                 )
             due_s = queue.due_s(now_s, settings.linger_s, takes_all=takes_all)
             if due_s > now_s:
@@ -229,8 +229,7 @@ class Batcher:
                 size_bytes += sum(entry.size_bytes for entry in taken)
                 entries += taken
                 used.append(queue)
-                queue.in_flight += 1
-                queue.wait_on()
+                queue.note_taken(now_s)
                 queue.flow.note_sent(sum(entry.cost_s for entry in taken), now_s)
         if not entries:
             return WaitUntil(until_s, "every shard is in flight, paused or lingering")
@@ -286,12 +285,14 @@ class Batcher:
         for shard_id, found in by_shard.items():
             queue = self._release(shard_id)
             if found.accepted_cost:
-                queue.progress_s = now_s
+                queue.tried_s = None
                 queue.flow.note_accepted(found.accepted_cost, now_s)
             if found.is_throttled:
                 result.pauses[shard_id] = queue.flow.note_refused(now_s, u)
             elif found.again:
                 result.pauses[shard_id] = queue.flow.note_failed(now_s, u)
+            if found.again:
+                queue.failed_s = now_s
             self._put_back(queue, found.again)
         self._check()
         return result
@@ -309,6 +310,7 @@ class Batcher:
             queue = self._release(shard_id)
             note = queue.flow.note_refused if failure is Failure.THROTTLED else queue.flow.note_failed
             result.pauses[shard_id] = note(now_s, u)
+            queue.failed_s = now_s
             self._put_back(queue, entries)
         self._check()
         return result
@@ -343,14 +345,14 @@ class Batcher:
         kept: list[PendingRecord] = []
         expired: list[PendingRecord] = []
         # A shard is silent, and its records expire: those that stay must not get a new deadline by being placed again.
-        progress_s = {shard_id: queue.progress_s for shard_id, queue in self._active.items()}
+        failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         waits_since_s = {shard_id: queue.waits_since_s for shard_id, queue in self._active.items()}
         for record in self._drain():
             (expired if record.came_s < came_before_s else kept).append(record)
         for record in kept:
             self._place(record, record.came_s)
         for shard_id, queue in self._active.items():
-            queue.progress_s = progress_s.get(shard_id, queue.progress_s)
+            queue.tried_s, queue.failed_s = failing.get(shard_id, (queue.tried_s, queue.failed_s))
             queue.waits_since_s = waits_since_s.get(shard_id, queue.waits_since_s)
         self._forget(expired)
         self._check()
@@ -453,7 +455,7 @@ class Batcher:
     def _distribute(self, now_s: float) -> PutResult:
         """Move every pending record to the queue of its shard by the present map, in the order of arrival."""
         result = self._settle_astray()
-        progress_s = {shard_id: queue.progress_s for shard_id, queue in self._active.items()}
+        failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         records = self._drain()
         router = self._map.router
         known = {_UNPREDICTED, *(() if router is None else router.shard_ids)}
@@ -465,9 +467,10 @@ class Batcher:
             self._queue(shard_id).flow = flow
         for record in records:
             self._place(record, now_s)
-        for shard_id in progress_s.keys() & self._active.keys():
+        for shard_id in failing.keys() & self._active.keys():
             # A shard that accepted nothing for long does not get a new deadline by a new listing.
-            self._active[shard_id].progress_s = progress_s[shard_id]
+            queue = self._active[shard_id]
+            queue.tried_s, queue.failed_s = failing[shard_id]
         self._check()
         return result
 

@@ -24,7 +24,7 @@ class BatcherSettings:
         request_bytes_max: Data and keys of one request.
         linger_s: How long a record waits at most for others to share a request with.
         map_age_max_s: After so long the shards are listed again.
-        no_progress_deadline_s: A queue of which nothing was acknowledged for so long has failed.
+        no_progress_deadline_s: A queue has failed when its tries have failed for so long, and nothing was acknowledged.
     """
 
     aggregates: bool = False

@@ -39,6 +39,7 @@ class ShardMap:
         self._ready_s = float("-inf")
         self._failure_count = 0
         self._failing_since_s: float | None = None
+        self._failed_s = 0.0
         self._last_error = ""
         self._unlisted: set[str] = set()
         self._unexplained_count = 0
@@ -60,7 +61,8 @@ class ShardMap:
         if self._is_asked:
             return WaitUntil(None, "the shards are being listed")
         is_needed = is_needed or self.router is None
-        failing_s = 0.0 if self._failing_since_s is None else now_s - self._failing_since_s
+        # Not up to now: whoever stood still meanwhile tries once more before giving up.
+        failing_s = 0.0 if self._failing_since_s is None else self._failed_s - self._failing_since_s
         if is_needed and failing_s > self._deadline_s:
             return Stuck(f"the shards could not be listed for {failing_s:.0f} s; last: {self._last_error}")
         if now_s < self._ready_s:
@@ -118,6 +120,7 @@ class ShardMap:
         self._is_asked = False
         self._failure_count += 1
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s
+        self._failed_s = now_s
         self._last_error = why
         self._ready_s = now_s + _PAUSES.delay_s(self._failure_count, u)
 

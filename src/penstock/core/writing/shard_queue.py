@@ -40,11 +40,12 @@ class ShardQueue:
         "_tails",
         "aggregates",
         "count",
+        "failed_s",
         "flow",
         "in_flight",
-        "progress_s",
         "shard_id",
         "size_bytes",
+        "tried_s",
         "waits_since_s",
     )
 
@@ -62,7 +63,10 @@ class ShardQueue:
         self.flow = flow
         self.aggregates = aggregates
         self.in_flight = 0
-        self.progress_s = float("-inf")
+        self.tried_s: float | None = None
+        """When something was first sent since the last acknowledgement; None when nothing was."""
+        self.failed_s = float("-inf")
+        """When something was last refused, or stayed without an answer."""
         self.waits_since_s = float("-inf")
         self.size_bytes = 0
         self.count = 0
@@ -79,6 +83,13 @@ class ShardQueue:
     def __bool__(self) -> bool:
         """Whether any record waits. Those in flight do not."""
         return self.count > 0
+
+    @property
+    def failing_s(self) -> float:
+        """Seconds from the first try to the last one, since the last acknowledgement."""
+        # Not up to now: records may wait for others before they are sent, and whoever stood still knows nothing of the shard
+        # until it has tried again.
+        return 0.0 if self.tried_s is None else self.failed_s - self.tried_s
 
     @property
     def is_full(self) -> bool:
@@ -99,7 +110,14 @@ class ShardQueue:
         lingers = not takes_all and not self._returned and not (self.aggregates and self.is_full)
         return max(self.flow.ready_s, self.waits_since_s + linger_s if lingers else now_s)
 
-    def wait_on(self) -> None:
+    def note_taken(self, now_s: float) -> None:
+        """Count a request that holds records of this shard; what it left behind waits on."""
+        self.in_flight += 1
+        if self.tried_s is None:
+            self.tried_s = now_s
+        self._wait_on()
+
+    def _wait_on(self) -> None:
         """Let what a request left behind go on waiting: since it came, not since the request was planned."""
         # Many records of one key wait, and each request takes one: if every one of them lingered anew, the last would wait
         # for all of these times together. The key whose turn is next may have a younger record than one behind it.
