@@ -15,9 +15,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from penstock.sim.run import SeedResult, run_query_seed, run_seed
+from penstock.sim.run import SeedResult, run_query_seed, run_seed, run_sink_seed
 
-KINDS = (("fleets of consumers", run_seed, 1.0), ("fleets with Spark queries", run_query_seed, 0.5))
+KINDS = (
+    ("fleets of consumers", run_seed, 1.0),
+    ("fleets with Spark queries", run_query_seed, 0.5),
+    ("Spark queries that write", run_sink_seed, 1.0),
+)
 """What runs, and which share of the seeds that are asked for: queries take twice as long."""
 
 

@@ -10,10 +10,12 @@ from sim.kcl3_mutants import KCL3_MUTANTS
 from sim.mutants import MUTANTS, Mutant
 from sim.producer_mutants import PRODUCER_MUTANTS
 from sim.query_mutants import QUERY_MUTANTS
+from sim.sink_mutants import SINK_MUTANTS
 
 MUTANTS_BY_KIND: Final[Mapping[SeedKind, tuple[Mutant, ...]]] = {
     SeedKind.CONSUMERS: MUTANTS,
     SeedKind.QUERIES: QUERY_MUTANTS,
     SeedKind.KCL3: KCL3_MUTANTS,
     SeedKind.PRODUCERS: PRODUCER_MUTANTS,
+    SeedKind.SINKS: SINK_MUTANTS,
 }

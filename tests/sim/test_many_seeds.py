@@ -5,7 +5,7 @@ from functools import partial
 
 import pytest
 
-from penstock.sim.run import run_kcl3_seed, run_producer_seed, run_query_seed, run_seed
+from penstock.sim.run import run_kcl3_seed, run_producer_seed, run_query_seed, run_seed, run_sink_seed
 from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 
@@ -14,6 +14,7 @@ WORKERS = range(60, 350, BLOCK)
 PUSHED = range(10, 50, BLOCK)
 KCL3 = range(8, 38, BLOCK)
 PRODUCERS = range(24, 64, BLOCK)
+SINKS = range(16, 116, BLOCK)
 QUERIES = range(20, 240, BLOCK)
 
 
@@ -28,6 +29,11 @@ def check(run, begin):
 
 @pytest.fixture(scope="module")
 def met_by_queries():
+    return {}
+
+
+@pytest.fixture(scope="module")
+def met_by_sinks():
     return {}
 
 
@@ -49,6 +55,11 @@ def test_no_invariant_is_broken_in_fleets_that_a_kcl_3_worker_leads(begin):
 @pytest.mark.parametrize("begin", PRODUCERS)
 def test_no_promise_of_a_producer_is_broken_in_any_of_many_seeds(begin):
     check(run_producer_seed, begin)
+
+
+@pytest.mark.parametrize("begin", SINKS)
+def test_no_promise_of_a_sink_is_broken_in_any_of_many_seeds(begin, met_by_sinks):
+    met_by_sinks[begin] = check(run_sink_seed, begin)
 
 
 @pytest.mark.parametrize("begin", QUERIES)
@@ -76,3 +87,9 @@ def test_everything_that_is_expected_of_queries_came_up_in_them(met_by_queries):
     if len(met_by_queries) < len(QUERIES):
         pytest.skip("only a part of the seeds was run, or some of them failed")
     assert never_met(sum(met_by_queries.values(), Counter()), SeedKind.QUERIES) == []
+
+
+def test_everything_that_is_expected_of_sinks_came_up_in_them(met_by_sinks):
+    if len(met_by_sinks) < len(SINKS):
+        pytest.skip("only a part of the seeds was run, or some of them failed")
+    assert never_met(sum(met_by_sinks.values(), Counter()), SeedKind.SINKS) == []

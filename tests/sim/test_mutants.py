@@ -9,7 +9,7 @@ from penstock.sim.run import run_scenario
 from penstock.sim.seed_kinds import DRAW, SeedKind
 from sim.mutants import MUTANTS
 from sim.mutants_by_kind import MUTANTS_BY_KIND
-from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, WORKERS
+from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, SINKS, WORKERS
 
 SEARCH = Path(__file__).parents[2] / "tools" / "mutant_seeds.py"
 RUN_ELSEWHERE = {
@@ -17,6 +17,7 @@ RUN_ELSEWHERE = {
     SeedKind.QUERIES: QUERIES,
     SeedKind.KCL3: KCL3,
     SeedKind.PRODUCERS: PRODUCERS,
+    SeedKind.SINKS: SINKS,
 }
 ALL = [(kind, mutant) for kind, mutants in MUTANTS_BY_KIND.items() for mutant in mutants]
 

@@ -52,6 +52,12 @@ def add_parser(subparsers: Subparsers) -> None:
         action="store_true",
         help="producers, whose calls are refused in part, arrive late and lose their answers; with consumers behind some of them",
     )
+    parser.add_argument(
+        "--sinks",
+        action="store_true",
+        help="Spark queries that write to a stream, whose tasks and drivers are killed, run twice and refused; with consumers "
+        "behind some of them (needs pyarrow)",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -148,12 +154,13 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
-    if args.queries + args.kcl3 + args.producers > 1:
-        raise OptionError("--queries, --kcl3 and --producers are different worlds: choose one")
-    kind = "--queries" if args.queries else "--kcl3" if args.kcl3 else None
+    if args.queries + args.kcl3 + args.producers + args.sinks > 1:
+        raise OptionError("--queries, --kcl3, --producers and --sinks are different worlds: choose one")
+    kind = "--queries" if args.queries else "--kcl3" if args.kcl3 else "--sinks" if args.sinks else None
     if kind is not None and find_spec("pyarrow") is None:
+        part = "sink" if args.sinks else "source"
         raise OptionError(
-            f"{kind} runs the Spark source's own code, which needs pyarrow: pip install 'penstock[spark]'"
+            f"{kind} runs the Spark {part}'s own code, which needs pyarrow: pip install 'penstock[spark]'"
         )
     if args.fleet is None and (args.leases is not None or args.scenario):
         raise OptionError("--leases and --scenario describe a fleet: add --fleet with the number of workers")

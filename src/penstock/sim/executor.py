@@ -19,6 +19,7 @@ from penstock.sim.fan_out import SimFanOut
 from penstock.sim.faults import STREAM
 from penstock.sim.fibers import VirtualThreads
 from penstock.sim.process import SimProcess
+from penstock.sim.spark_job import TaskFailed
 from penstock.spark.concurrent_read import HoldPage, read_concurrently
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.kept_subscriptions import KeptSubscriptions
@@ -39,13 +40,6 @@ class ShardRows:
 
     numbers: tuple[int, ...]
     is_whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
-    """An attempt failed, or its executor ended."""
-
-    error: Exception | None
 
 
 @dataclass(eq=False, slots=True)

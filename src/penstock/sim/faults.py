@@ -21,6 +21,7 @@ from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.kcl3_plan import Kcl3Plan
 from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.query_plan import CALM, QueryPlan, draw_query_plan
+from penstock.sim.sink_plan import SinkPlan
 
 EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
@@ -91,6 +92,7 @@ class Scenario:
         retention_s: How long the stream keeps a record; None is for ever.
         kcl3: The KCL 3 workers of the fleet, or None.
         producers: Which workers are producers, and what they put; None where there are none.
+        sinks: Which workers are queries that write, and what; None where there are none.
         settle_max_s: So long after the faults' end everything must be read and balanced.
     """
 
@@ -114,6 +116,7 @@ class Scenario:
     retention_s: float | None = None
     kcl3: Kcl3Plan | None = None
     producers: ProducerPlan | None = None
+    sinks: SinkPlan | None = None
     settle_max_s: float = SETTLE_MAX_S
 
 

@@ -24,12 +24,14 @@ from penstock.producer.sender import Sender, SenderPorts
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis
 from penstock.sim.faults import STREAM
 from penstock.sim.process import SimProcess
-from penstock.sim.producer_plan import ProducerPlan
+from penstock.sim.producer_plan import ProducerPlan, PutFaults
 
 if TYPE_CHECKING:
     from penstock.sim.environment import Environment
+    from penstock.sim.stream import SimShard, SimStream
 
-_LATE_MAX_S: Final = 6.0
+LATE_MAX_S: Final = 6.0
+"""A call that nobody answers has arrived by then, if it arrives."""
 _LOOK_MAX_S: Final = 0.25
 """An idle sender looks again at least so often: nobody wakes it for a new record."""
 
@@ -40,13 +42,16 @@ class SimPuts:
     Args:
         world: Time, chance and the stream.
         plan: What goes wrong.
+        stream: What is put into; None for the world's.
     """
 
-    def __init__(self, world: Environment, plan: ProducerPlan) -> None:
+    def __init__(self, world: Environment, plan: PutFaults, stream: SimStream | None = None) -> None:
         self._world = world
         self._plan = plan
+        self._stream = world.stream if stream is None else stream
 
-    def _happens(self, fault: str) -> bool:
+    def happens(self, fault: str) -> bool:
+        """Draw whether something of the plan happens now, by the name of its likelihood."""
         world = self._world
         likelihood: float = getattr(self._plan, fault)
         happens = not world.is_healed and likelihood > 0 and world.chance.random() < likelihood
@@ -57,57 +62,82 @@ class SimPuts:
     def serve(self, entries: Sequence[PutEntry]) -> Any:
         """Answer one call."""
         world = self._world
-        if self._happens("put_throttled"):
+        if self.happens("put_throttled"):
             return Throttled("throttled", code="ProvisionedThroughputExceededException")
-        if self._happens("put_unavailable"):
+        if self.happens("put_unavailable"):
             return Unavailable("internal failure")
-        if self._happens("put_lost"):
+        if self.happens("put_lost"):
             self._leave_unanswered(entries)
             return UNKNOWN
-        if self._happens("put_late"):
+        if self.happens("put_late"):
             self._leave_unanswered(entries)
-            world.schedule(world.now + world.chance.uniform(0.1, _LATE_MAX_S), self._take_late, entries)
+            world.schedule(world.now + world.chance.uniform(0.1, LATE_MAX_S), self._take_late, entries)
             return UNKNOWN
         answers = self._take(entries)
-        if self._happens("put_unanswered"):
+        if self.happens("put_unanswered"):
             self._leave_unanswered(entries)
             return UNKNOWN
         return answers
 
     def _leave_unanswered(self, entries: Sequence[PutEntry]) -> None:
         for entry in entries:
-            self._world.note("unanswered", tuple(data.decode() for _, _, data in _records_of(entry)))
+            self.note_unanswered(tuple(self.text_of(data) for _, _, data in _records_of(entry)))
+
+    # --- what the history is told -------------------------------------------------------------------------
+
+    def text_of(self, data: bytes) -> str:
+        """Return what tells a record from all others."""
+        return data.decode()
+
+    def note_unanswered(self, texts: tuple[str, ...]) -> None:
+        """Note that nobody has answered for the records of an entry."""
+        self._world.note("unanswered", texts)
+
+    def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
+        """Note that a shard has taken an entry, and whether readers see its records."""
+        world = self._world
+        world.note("stored", shard_id, numbers[0], texts, is_read)
+        for number in numbers if is_read else ():
+            world.note("put", shard_id, number, world.now_ms())
+
+    def note_astray(self, texts: tuple[str, ...], is_read: bool) -> None:
+        """Note that another shard than the predicted one has taken an aggregate."""
+        self._world.note("astray", texts, is_read)
+
+    # --- entries ------------------------------------------------------------------------------------------
 
     def _take(self, entries: Sequence[PutEntry]) -> list[PutAnswer]:
         answers = [PutAnswer()] * len(entries)
         places = list(range(len(entries)))
         self._world.chance.shuffle(places)
         for place in places:
-            answers[place] = self._take_one(entries[place])
+            answers[place] = self.take_one(entries[place])
         return answers
 
     def _take_late(self, entries: Sequence[PutEntry]) -> None:
         self._take(entries)
 
-    def _take_one(self, entry: PutEntry) -> PutAnswer:
-        if self._happens("entry_throttled"):
-            return PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow down")
-        if self._happens("entry_failed"):
-            return PutAnswer(error_code="InternalFailure", error_message="sorry")
-        world, stream = self._world, self._world.stream
+    def shard_of(self, entry: PutEntry) -> SimShard:
+        """Return the open shard that an entry belongs to."""
         hash_key = effective_hash_key(entry.partition_key, entry.explicit_hash_key)
-        shard = next(shard for shard in stream.open_shards() if hash_key in shard.hash_range)
+        return next(shard for shard in self._stream.open_shards() if hash_key in shard.hash_range)
+
+    def take_one(self, entry: PutEntry) -> PutAnswer:
+        """Take or refuse one entry."""
+        if self.happens("entry_throttled"):
+            return PutAnswer(error_code="ProvisionedThroughputExceededException", error_message="slow down")
+        if self.happens("entry_failed"):
+            return PutAnswer(error_code="InternalFailure", error_message="sorry")
+        world, stream, shard = self._world, self._stream, self.shard_of(entry)
         found = _records_of(entry)
         numbers = stream.put_blob(shard, entry.data, entry.partition_key, len(found), world.now_ms())
         # The KCL drops an aggregate as a whole where one of its records belongs to another shard.
         is_read = all(effective_hash_key(key, explicit) in shard.hash_range for key, explicit, _ in found)
-        texts = tuple(data.decode() for _, _, data in found)
-        world.note("stored", shard.shard_id, numbers[0], texts, is_read)
-        for number in numbers if is_read else ():
-            world.note("put", shard.shard_id, number, world.now_ms())
+        texts = tuple(self.text_of(data) for _, _, data in found)
+        self.note_stored(shard.shard_id, numbers, texts, is_read)
         if len(found) > 1 and isinstance(entry, PackedEntry) and entry.shard_id != shard.shard_id:
-            world.note("astray", texts, is_read)
-        if self._happens("entry_unanswered"):
+            self.note_astray(texts, is_read)
+        if self.happens("entry_unanswered"):
             self._leave_unanswered([entry])
             return PutAnswer()
         return PutAnswer(sequence_number=str(numbers[0]), shard_id=shard.shard_id)

@@ -8,15 +8,10 @@ from penstock.core.writing.batcher_steps import BatcherSettings
 
 
 @dataclass(frozen=True, slots=True)
-class ProducerPlan:
-    """Rates: likelihoods in [0, 1] per call, or per entry where the name says so.
+class PutFaults:
+    """What happens to calls of PutRecords; likelihoods in [0, 1] per call, or per entry where the name says so.
 
     Args:
-        workers: The workers that are producers. Any others are consumers of what they put.
-        settings: How the producers' batchers work.
-        sender_count: Requests of one producer that may be in flight at once.
-        key_count: Partition keys of one producer.
-        records_per_s: Records that one producer is given.
         put_throttled: The whole call is refused for its rate.
         put_unavailable: The whole call is not taken.
         put_lost: The call does not arrive, and nobody answers.
@@ -27,11 +22,6 @@ class ProducerPlan:
         entry_unanswered: The entry is stored, and the answer does not speak of it.
     """
 
-    workers: frozenset[str] = frozenset()
-    settings: BatcherSettings = field(default_factory=BatcherSettings)
-    sender_count: int = 2
-    key_count: int = 5
-    records_per_s: float = 3.0
     put_throttled: float = 0.0
     put_unavailable: float = 0.0
     put_lost: float = 0.0
@@ -40,3 +30,22 @@ class ProducerPlan:
     entry_throttled: float = 0.0
     entry_failed: float = 0.0
     entry_unanswered: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerPlan(PutFaults):
+    """What producers put, and what happens to it.
+
+    Args:
+        workers: The workers that are producers. Any others are consumers of what they put.
+        settings: How the producers' batchers work.
+        sender_count: Requests of one producer that may be in flight at once.
+        key_count: Partition keys of one producer.
+        records_per_s: Records that one producer is given.
+    """
+
+    workers: frozenset[str] = frozenset()
+    settings: BatcherSettings = field(default_factory=BatcherSettings)
+    sender_count: int = 2
+    key_count: int = 5
+    records_per_s: float = 3.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any
 
 from penstock.core.batches.claims import resolve_start
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
@@ -26,26 +26,21 @@ from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.loop import Loop
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKcl3Tables, SimKinesis, SimLeaseTable
 from penstock.sim.environment import Environment
-from penstock.sim.executor import Attempt, ShardRows, SimExecutor, TaskFailed, read_task
+from penstock.sim.executor import Attempt, ShardRows, SimExecutor, read_task
 from penstock.sim.fan_out import SimFanOut
 from penstock.sim.faults import STREAM, Scenario
 from penstock.sim.fibers import Fiber, VirtualThreads
 from penstock.sim.process import SimProcess
+from penstock.sim.spark_job import JobFailed, SparkJob, TaskFailed
 from penstock.sim.stream import SimStream
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.planner import Planner
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions, parse_source
 
-_TASK_FAILURES_MAX: Final = 4  # spark.task.maxFailures
-
 
 class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDATE
     """Another driver has written this entry of the checkpoint location's log."""
-
-
-class JobFailed(Exception):  # noqa: N818 - as Spark says it
-    """A task failed too often."""
 
 
 @dataclass(slots=True)
@@ -124,16 +119,6 @@ def source_options(
     return parse_source(given)[0]
 
 
-@dataclass(slots=True)
-class _Task:
-    """One task of a batch, in the driver's eyes."""
-
-    shards: list[ShardTask]
-    failure_count: int = 0
-    rows: dict[str, ShardRows] | None = None
-    error: Exception | None = None
-
-
 class SimQuery(SimProcess):
     """One life of a query's driver.
 
@@ -180,7 +165,6 @@ class SimQuery(SimProcess):
         )
         self._clock = SimClock(self)
         self._threads = VirtualThreads(self)
-        self._changed = self._threads.condition()
         self._table = _DriverTable(self, lambda: world.fibers.current is self._main)
         self._main: Fiber | None = None
         self._is_stopping = False
@@ -309,45 +293,17 @@ class SimQuery(SimProcess):
     # --- a job --------------------------------------------------------------------------------------------------
 
     def _run_tasks(self, groups: list[list[ShardTask]], row_count_max: int | None) -> dict[str, ShardRows]:
-        tasks = [_Task(group) for group in groups]
-        for task in tasks:
-            self._attempt(task, row_count_max)
-            if self.world.has_fault("second_attempt"):
-                self.later(self.world.chance.uniform(0.0, 5.0), self._speculate, task, row_count_max)
-        with self._changed:
-            self._changed.wait_for(
-                lambda: (
-                    all(task.rows is not None for task in tasks)
-                    or any(task.failure_count >= _TASK_FAILURES_MAX for task in tasks)
-                )
-            )
-        failed = next((task for task in tasks if task.rows is None), None)
-        if failed is not None:
-            raise JobFailed(f"a task failed {failed.failure_count} times, last: {failed.error!r}")
-        return {key: rows for task in tasks for key, rows in (task.rows or {}).items()}
+        def start(number: int, on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]) -> bool:
+            executors = self._executors()
+            if executors:
+                attempt = Attempt(self, self.query, self._options, groups[number], row_count_max, on_end)
+                self.world.chance.choice(executors).run(attempt)
+            return bool(executors)
 
-    def _speculate(self, task: _Task, row_count_max: int | None) -> None:
-        if task.rows is None:
-            self._attempt(task, row_count_max)
-
-    def _attempt(self, task: _Task, row_count_max: int | None) -> None:
-        executors = self._executors()
-        if not executors:
-            self.later(1.0, self._attempt, task, row_count_max)
-            return
-
-        def on_end(result: dict[str, ShardRows] | TaskFailed) -> None:
-            if isinstance(result, TaskFailed):
-                task.failure_count += 1
-                task.error = result.error
-                if task.rows is None and task.failure_count < _TASK_FAILURES_MAX:
-                    self.later(self.world.chance.uniform(0.01, 0.5), self._attempt, task, row_count_max)
-            elif task.rows is None:
-                task.rows = result
-            self._changed.notify_all()
-
-        attempt = Attempt(self, self.query, self._options, task.shards, row_count_max, on_end)
-        self.world.chance.choice(executors).run(attempt)
+        job = SparkJob[dict[str, ShardRows]](
+            self, len(groups), start, lambda: self.world.has_fault("second_attempt")
+        )
+        return {key: rows for result in job.run() for key, rows in result.items()}
 
     def _fix(self, task: ShardTask, query: str | None) -> Iterator[Any]:
         self.world.met["settled: END FIXED BY THE DRIVER"] += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from collections.abc import Callable
 from typing import Any, Final
@@ -11,8 +10,8 @@ from penstock.core.leases.lease_writes import Applied, Release, Take
 from penstock.core.stream_identity import StreamIdentity
 from penstock.sim.executor import SimExecutor
 from penstock.sim.faults import EPOCH_MS, Scenario
-from penstock.sim.fibers import ProcessEnded
 from penstock.sim.history import HistoryEntry
+from penstock.sim.journal import Journal
 from penstock.sim.process import SimProcess
 from penstock.sim.query import QueryLog, SimQuery
 from penstock.sim.query_checkers import NAMESAKE, STRANGER, TWINS
@@ -33,7 +32,7 @@ class QueryWorld(World):
         self._logs: dict[str, QueryLog] = {}
         self._extra: list[SimQuery] = []
         self._executors: dict[str, SimExecutor] = {}
-        self._journal = _Journal(self)
+        self._journal = Journal(self)
         self._other = SimStream(random.Random(scenario.seed), 2, EPOCH_MS)
 
     def begin(self) -> None:
@@ -235,33 +234,3 @@ class QueryWorld(World):
             self.met["fault: strangers_per_min"] += 1
             other = (self._other, _OTHER_STREAM)
             self._start_extra(self._driver(STRANGER, QueryLog(), self._on_extra_gone, stream=other))
-
-
-class _Journal(logging.Handler):
-    """Notes what the production code logs as a warning, or worse, in the history; nothing of it is shown."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(logging.WARNING)
-        self._world = world
-        self._logger = logging.getLogger("penstock")
-        self._before = (self._logger.level, self._logger.propagate)
-
-    def open(self) -> None:
-        """Begin."""
-        self._logger.addHandler(self)
-        self._logger.setLevel(logging.WARNING)
-        self._logger.propagate = False
-
-    def shut(self) -> None:
-        """End, and leave the loggers as they were."""
-        self._logger.removeHandler(self)
-        self._logger.setLevel(self._before[0])
-        self._logger.propagate = self._before[1]
-
-    def emit(self, record: logging.LogRecord) -> None:
-        """Note a line; what a process says while it is ended is not heard."""
-        error = None if not record.exc_info else record.exc_info[1]
-        fiber = self._world.fibers.current
-        if fiber is not None and fiber.process.is_alive and not isinstance(error, ProcessEnded):
-            name = "" if error is None else repr(error)
-            self._world.note("log", fiber.process.who, record.levelname, record.getMessage(), name)

@@ -182,8 +182,11 @@ class SimReader:
         if call.kind is CallKind.BATCH:
             is_new = call.ordinals[0] > self._delivered
             self.note("deliver" if is_new else "redeliver", numbers)
-            if self._world.scenario.producers is not None:
-                self.note("handed", tuple((each.data.decode(), each.partition_key) for each in call.records))
+            scenario = self._world.scenario
+            if scenario.producers is not None or scenario.sinks is not None:
+                # What names a record comes first in it; a row of a sink is longer.
+                named = ((each.data.partition(b"|")[0], each.partition_key) for each in call.records)
+                self.note("handed", tuple((text.decode(), key) for text, key in named))
             self._delivered = max(self._delivered, call.ordinals[-1])
         self.worker.later(self._world.handling_s(), self._end_call, call, numbers)
 

@@ -21,7 +21,15 @@ from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.producer_world import ProducerWorld
 from penstock.sim.query_checkers import QUERIES, OnceEach
 from penstock.sim.query_loss_checkers import QueryLossesTold
-from penstock.sim.seed_kinds import DRAW, SeedKind, draw_kcl3_scenario, draw_producer_scenario
+from penstock.sim.seed_kinds import (
+    DRAW,
+    SeedKind,
+    draw_kcl3_scenario,
+    draw_producer_scenario,
+    draw_sink_scenario,
+)
+from penstock.sim.sink_plan import SinkPlan
+from penstock.sim.sink_situations import SinkSituations
 from penstock.sim.situations import Situations
 from penstock.sim.story import tell
 from penstock.sim.world import World
@@ -68,8 +76,11 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         more = (*QUERIES, QueryLossesTold)
     elif scenario.producers is not None:
         more = _producer_checkers(scenario, scenario.producers, more)
+    elif scenario.sinks is not None:
+        more = _sink_checkers(scenario, scenario.sinks, more)
     if scenario.kcl3 is not None:
         more = (*more, LeftToTheLeader)
+    writers = scenario.producers or scenario.sinks
     suite = Suite(
         scenario.options,
         more,
@@ -77,13 +88,13 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         dict(scenario.limits),
         scenario.foreign,
         frozenset() if scenario.kcl3 is None else scenario.kcl3.workers,
-        frozenset() if scenario.producers is None else scenario.producers.workers,
+        frozenset() if writers is None else writers.workers,
     )
     world = _open_world(scenario, suite.see)
     try:
         with _silence():
-            if isinstance(world, ProducerWorld) and not scenario.with_readers:
-                return _judge_producers(world, suite)
+            if writers is not None and not scenario.with_readers:
+                return _judge_writers(world, suite, _at_end_of(scenario))
             return _judge(world, suite)
     finally:
         world.close()
@@ -96,9 +107,31 @@ def _producer_checkers(
     return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
 
 
+def _sink_checkers(
+    scenario: Scenario, plan: SinkPlan, of_consumers: tuple[type[Checker], ...]
+) -> tuple[type[Checker], ...]:
+    from penstock.sim.sink_checkers import IN_ORDER, SINKS  # needs pyarrow, which fleets of consumers do not
+
+    kinds = SINKS if plan.options["ordering"] == "none" else (*SINKS, *IN_ORDER)
+    return (*kinds, ArrivesInOrder, *of_consumers) if scenario.with_readers else kinds
+
+
+def _at_end_of(scenario: Scenario) -> tuple[type[Checker], ...]:
+    """Return what producers and sinks are asked at the end."""
+    if scenario.producers is not None:
+        return (AcknowledgedIsThere,)
+    from penstock.sim.sink_checkers import NothingLostInSilence
+
+    return (NothingLostInSilence,)
+
+
 def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) -> World:
     if scenario.producers is not None:
         return ProducerWorld(scenario, scenario.producers, listener)
+    if scenario.sinks is not None:
+        from penstock.sim.sink_world import SinkWorld
+
+        return SinkWorld(scenario, scenario.sinks, listener)
     if not scenario.queries:
         return World(scenario, listener)
     from penstock.sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
@@ -137,8 +170,8 @@ def _judge(world: World, suite: Suite) -> SeedResult:
         suite.finish()
     if scenario.kcl3 is not None:
         suite.finish((LeftToTheLeader,))
-    if scenario.producers is not None:
-        suite.finish((AcknowledgedIsThere, ArrivesInOrder))
+    if scenario.producers is not None or scenario.sinks is not None:
+        suite.finish((*_at_end_of(scenario), ArrivesInOrder))
     if suite.violation is None and scenario.with_readers and scenario.records_per_s:
         world.put_everywhere()
         _run_until(world, suite, world.now + _READ_WITHIN_S)
@@ -153,7 +186,7 @@ def _is_catching_up(world: World, suite: Suite) -> bool:
     return not suite.is_settled((NothingLost,)) and world.now < suite.history.handled_s + _READ_WITHIN_S
 
 
-def _judge_producers(world: ProducerWorld, suite: Suite) -> SeedResult:
+def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]) -> SeedResult:
     world.begin()
     _run_until(world, suite, world.scenario.safety_s)
     healed_s = world.now
@@ -165,15 +198,18 @@ def _judge_producers(world: ProducerWorld, suite: Suite) -> SeedResult:
             and not world.is_done()
         ):
             _run_until(world, suite, world.now + _STEP_S)
-        suite.finish((AcknowledgedIsThere,))
+        suite.finish(at_end)
     return _result(world, suite, world.now - healed_s)
 
 
 def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
     scenario = world.scenario
-    situations = Situations(scenario, world.met)
+    counting: list[Situations | SinkSituations] = [Situations(scenario, world.met)]
+    if scenario.sinks is not None:
+        counting.append(SinkSituations(world.met))
     for entry in world.history:
-        situations.see(entry)
+        for situations in counting:
+            situations.see(entry)
     return SeedResult(
         scenario.seed,
         suite.violation,
@@ -203,6 +239,11 @@ def run_kcl3_seed(seed: int) -> SeedResult:
 def run_producer_seed(seed: int) -> SeedResult:
     """Run the scenario with producers that a seed draws."""
     return run_scenario(draw_producer_scenario(seed))
+
+
+def run_sink_seed(seed: int) -> SeedResult:
+    """Run the scenario with queries that write that a seed draws."""
+    return run_scenario(draw_sink_scenario(seed))
 
 
 def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:

@@ -15,13 +15,16 @@ from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock.sim.faults import SETTLE_MAX_S, FaultPlan, Scenario, draw_query_scenario, draw_scenario
 from penstock.sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK, UPGRADING, Kcl3Plan
 from penstock.sim.producer_plan import ProducerPlan
+from penstock.sim.sink_plan import draw_sink_plan
 
 _MIGRATING_SEEDS: Final = 2
 """Of three seeds of KCL 3 fleets this one migrates."""
 _QUERY_SEEDS: Final = frozenset({4, 5})
 """Of six seeds of KCL 3 fleets these have a query, in a native fleet and in one that migrates."""
 _READ_SEEDS: Final = 3
-"""Of four seeds of producers this one has consumers."""
+"""Of four seeds of producers, and of sinks, this one has consumers."""
+_WRITTEN_WITHIN_S: Final = 900.0
+"""So long after the faults' end every batch of a sink is done: one attempt may wait for its deadline, and another try."""
 
 
 class SeedKind(Enum):
@@ -31,6 +34,7 @@ class SeedKind(Enum):
     QUERIES = "queries"
     KCL3 = "kcl3"
     PRODUCERS = "producers"
+    SINKS = "sinks"
 
 
 def draw_kcl3_scenario(seed: int) -> Scenario:
@@ -157,26 +161,13 @@ def draw_producer_scenario(seed: int) -> Scenario:
     plan = replace(plan, workers=frozenset(names))
     safety_s = chance.choice((40.0, 80.0))
     if seed % 4 == _READ_SEEDS:
-        return _with_consumers(drawn, plan, safety_s + 40.0)
-    drawn_faults = drawn.faults
-    faults = FaultPlan(
-        crashes_per_min=drawn_faults.crashes_per_min,
-        stops_per_min=drawn_faults.stops_per_min,
-        pauses_per_min=drawn_faults.pauses_per_min,
-        pause_max_s=drawn_faults.pause_max_s,
-        clock_rate_spread=drawn_faults.clock_rate_spread,
-        stream_throttle=drawn_faults.stream_throttle,
-        bad_listing=drawn_faults.bad_listing,
-        reshards_per_min=2 * drawn_faults.reshards_per_min,
-        denials_per_min=denials_per_min,
-        latency_max_s=drawn_faults.latency_max_s,
-    )
+        return replace(_with_consumers(drawn, plan.workers, safety_s + 40.0), producers=plan)
     return Scenario(
         seed=seed,
         workers=names,
         shard_count=drawn.shard_count,
         options=drawn.options,
-        faults=faults,
+        faults=_faults_of_writers(drawn, denials_per_min),
         safety_s=safety_s,
         records_per_s=0.0,
         with_readers=False,
@@ -185,8 +176,59 @@ def draw_producer_scenario(seed: int) -> Scenario:
     )
 
 
-def _with_consumers(drawn: Scenario, plan: ProducerPlan, safety_s: float) -> Scenario:
-    """Let the fleet of consumers that a seed draws read what its producers put, from the first record on."""
+def _faults_of_writers(drawn: Scenario, denials_per_min: float) -> FaultPlan:
+    """Return what goes wrong for those who write, apart from their calls; nothing happens to leases."""
+    faults = drawn.faults
+    return FaultPlan(
+        crashes_per_min=faults.crashes_per_min,
+        stops_per_min=faults.stops_per_min,
+        pauses_per_min=faults.pauses_per_min,
+        pause_max_s=faults.pause_max_s,
+        clock_rate_spread=faults.clock_rate_spread,
+        stream_throttle=faults.stream_throttle,
+        bad_listing=faults.bad_listing,
+        reshards_per_min=2 * faults.reshards_per_min,
+        denials_per_min=denials_per_min,
+        latency_max_s=faults.latency_max_s,
+    )
+
+
+def draw_sink_scenario(seed: int) -> Scenario:
+    """Draw a seed's queries that write, with consumers of what they write in a quarter of the seeds."""
+    drawn = draw_scenario(seed)
+    chance = random.Random(f"sinks {seed}")
+    plan = draw_sink_plan(chance)
+    denials_per_min = chance.uniform(0.3, 1.5) if chance.random() < 0.25 else 0.0
+    names = tuple(f"s{index}" for index in range(chance.choice((1, 1, 2))))
+    plan = replace(plan, workers=frozenset(names))
+    safety_s = chance.choice((60.0, 120.0))
+    if seed % 4 == _READ_SEEDS:
+        # Readers of the stream are to get every row, and the rows of each key in their order.
+        plan = replace(
+            plan,
+            options={**plan.options, "ordering": "key"},
+            keys_stay=True,
+            routes=False,
+            large_row=0.0,
+            row_count_max=min(plan.row_count_max, 20),
+        )
+        return replace(_with_consumers(drawn, plan.workers, safety_s), sinks=plan)
+    return Scenario(
+        seed=seed,
+        workers=names,
+        shard_count=drawn.shard_count,
+        options=drawn.options,
+        faults=_faults_of_writers(drawn, denials_per_min),
+        safety_s=safety_s,
+        records_per_s=0.0,
+        with_readers=False,
+        sinks=plan,
+        settle_max_s=_WRITTEN_WITHIN_S,
+    )
+
+
+def _with_consumers(drawn: Scenario, writers: frozenset[str], safety_s: float) -> Scenario:
+    """Let the fleet of consumers that a seed draws read what its producers or sinks put, from the first record on."""
     # What deletes rows or records excuses readers from the order that is asked for here.
     faults = replace(
         drawn.faults,
@@ -199,7 +241,7 @@ def _with_consumers(drawn: Scenario, plan: ProducerPlan, safety_s: float) -> Sce
     policy = BalancePolicy.EVEN if drawn.foreign else drawn.options.policy
     return replace(
         drawn,
-        workers=(*sorted(plan.workers), *drawn.workers),
+        workers=(*sorted(writers), *drawn.workers),
         options=replace(drawn.options, policy=policy, start=StartingPosition(default=TRIM_HORIZON)),
         faults=faults,
         safety_s=safety_s,
@@ -209,7 +251,6 @@ def _with_consumers(drawn: Scenario, plan: ProducerPlan, safety_s: float) -> Sce
         leavers=frozenset(),
         limits=(),
         retention_s=None,
-        producers=plan,
         # Handlers that take one record at a time work off all that the producers have put.
         settle_max_s=2 * SETTLE_MAX_S,
     )
@@ -220,5 +261,6 @@ DRAW: Final[Mapping[SeedKind, Callable[[int], Scenario]]] = {
     SeedKind.QUERIES: draw_query_scenario,
     SeedKind.KCL3: draw_kcl3_scenario,
     SeedKind.PRODUCERS: draw_producer_scenario,
+    SeedKind.SINKS: draw_sink_scenario,
 }
 """Draws a seed's scenario, by kind."""

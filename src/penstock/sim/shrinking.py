@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from penstock.sim.faults import DELIVERY, FaultPlan, Scenario
 from penstock.sim.query_plan import CALM, QueryPlan
+from penstock.sim.sink_plan import SinkPlan
 
 RUNS_MAX: Final = 150
 
@@ -51,6 +52,11 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     for each in _changed(scenario.query_plan, CALM):
         if each != "options":
             yield replace(scenario, query_plan=replace(scenario.query_plan, **{each: getattr(CALM, each)}))
+    if scenario.sinks is not None:
+        calm: Any = SinkPlan()
+        for each in _changed(scenario.sinks, calm):
+            if each not in {"workers", "options"}:
+                yield replace(scenario, sinks=replace(scenario.sinks, **{each: getattr(calm, each)}))
 
 
 def _changed(value: Any, default: Any) -> list[str]:
@@ -77,7 +83,7 @@ def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]
 
 def _show(value: Any) -> str:
     """Show a value as code; of a plan only what is not its default."""
-    if not isinstance(value, FaultPlan | QueryPlan):
+    if not isinstance(value, FaultPlan | QueryPlan | SinkPlan):
         return repr(value)
     given = ", ".join(f"{name}={getattr(value, name)!r}" for name in _changed(value, type(value)()))
     return f"{type(value).__name__}({given})"

@@ -166,6 +166,33 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "unread": lambda name, batch, keys: f"no action of {name} reads batch {batch} of {', '.join(keys)}",
     "committed": lambda name, batch, _results: f"{name} commits batch {batch}",
     "executor_down": lambda who: f"{who} is killed",
+    "sink_planned": lambda name, batch, texts: (
+        f"{name} plans batch {batch}, of {sum(map(len, texts))} rows in {len(texts)} partitions"
+    ),
+    "sink_bad": lambda text, why: f"the service can never accept {text}: {why}",
+    "sink_batch": lambda who, batch: f"{who} runs batch {batch}",
+    "sink_attempt": lambda _who, executor, name, _keeps, texts, _deadline: (
+        f"{executor} begins {name} with {', '.join(texts) or 'no rows'}"
+    ),
+    "sink_attempt_killed": lambda name: f"{name} is killed",
+    "sink_unanswered": lambda name, texts: f"nobody answers {name} for {', '.join(texts)}",
+    "sink_refused": lambda name, stream: f"{stream} refuses something of {name}",
+    "sink_astray": lambda name, texts, is_read: (
+        f"another shard takes {', '.join(texts)} of {name}" + ("" if is_read else ", and its readers drop it")
+    ),
+    "sink_letter": lambda name, stream, texts, _is_read: f"{name} puts {', '.join(texts)} aside in {stream}",
+    "sink_file": lambda who, location, name, _content: f"{who} writes {name} into {location}",
+    "sink_task_done": lambda name, *_: f"{name} is done",
+    "sink_task_failed": lambda name, error, text: f"{name} fails with {error}: {text}",
+    "sink_tasks_done": lambda who, batch, _names: f"the tasks of {who} are done with batch {batch}",
+    "sink_committed": lambda who, batch: f"the sink of {who} commits batch {batch}",
+    "sink_logged": lambda name, batch, _names: f"Spark notes that batch {batch} of {name} is done",
+    "sink_aborted": lambda who, batch, count: (
+        f"{who} gives batch {batch} up, of which {count} tasks are done"
+    ),
+    "sink_query_failed": lambda who, error, text: f"{who} fails with {error}: {text}",
+    "sink_silent": lambda stream, key, until_s: f"{key} of {stream} refuses everything until {until_s:.2f} s",
+    "sink_deleted": lambda stream, until_s: f"{stream} is deleted, and comes back at {until_s:.2f} s",
     "query_failed": lambda who, error, text: f"{who} fails with {error}: {text}",
 }
 """How each kind of line is told; calls and renewals are left out."""

@@ -1,0 +1,235 @@
+"""Planted bugs of the sink."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from penstock.core.writing.batcher import Batcher
+from penstock.core.writing.packing import PendingRecord
+from penstock.core.writing.shard_queue import ShardQueue
+from penstock.errors import DeliveryFailed, RecordError
+from penstock.producer import task_writer
+from penstock.producer.task_writer import TaskWriter
+from penstock.spark import sink_metrics
+from penstock.spark.dead_letters import DeadLetters
+from penstock.spark.sink_metrics import SinkReport, merge
+from penstock.spark.sink_task import SinkTask
+from sim.mutants import Mutant
+from sim.producer_mutants import (
+    forgets_refused_ones,
+    lies_anywhere,
+    puts_refused_ones_behind,
+    takes_no_answer_for_success,
+)
+
+
+def waits_for_nothing(self):
+    """A task ends when its rows are handed over, with some of them still in its memory."""
+    return self.report
+
+
+def swallows_failures(self, rows, memory, dead):
+    """A task that could not write all of its rows ends as one that did."""
+    try:
+        return WRITE(self, rows, memory, dead)
+    except DeliveryFailed:
+        return WRITE(self, iter(()), memory, dead)
+
+
+def counts_every_commit(before, batch, reports, dead_letters):
+    """A batch that is committed again after a crash is counted again."""
+    return SinkReport(
+        batch=batch,
+        last=dict(reports),
+        total={
+            stream: merge(
+                each for each in (before.total.get(stream), reports.get(stream)) if each is not None
+            )
+            for stream in {**before.total, **reports}
+        },
+        dead_letters=dead_letters,
+        dead_letters_total=before.dead_letters_total + dead_letters,
+    )
+
+
+def drops_bad_rows(self, stream, row_number, row, reason):
+    """A row that the service can never accept is counted, and kept nowhere."""
+    self.count += 1
+
+
+def forgets_letters(self, lines):
+    """A folder that cannot be written is passed over."""
+    with suppress(Exception):
+        WRITE_FILE(self, lines)
+
+
+def hides_copies(self, request, failure, why, now_s, u):
+    """What may be there twice is not told."""
+    result = ON_FAILED_CALL(self, request, failure, why, now_s, u)
+    result.possible_duplicate_count = 0
+    return result
+
+
+def sends_all_again(self, request, answers, now_s, u):
+    """A partial failure repeats the whole request."""
+    if any(answer.error_code for answer in answers):
+        answers = [type(answers[0])(error_code="InternalFailure", error_message="") for _ in answers]
+    return ON_ANSWERS(self, request, answers, now_s, u)
+
+
+def counts_from_its_coming(self, now_s):
+    """The deadline runs while a record waits for others, before anything was sent."""
+    if self.tried_s is None:
+        self.tried_s = now_s - 20.0
+    NOTE_TAKEN(self, now_s)
+
+
+def never_gives_up(options, **more):
+    """A shard that accepts nothing holds a task for ever."""
+    settings = SETTINGS_OF(options, **more)
+    object.__setattr__(settings, "no_progress_deadline_s", 1e9)
+    return settings
+
+
+def checks_nothing(*_args):
+    """Whatever the rows hold is sent."""
+
+
+def names_no_row(writer, stream, row_number, row):
+    """An error tells what is wrong, and not with which row."""
+    try:
+        SEND(writer, stream, row_number, row)
+    except RecordError as error:
+        raise RecordError("a row is too large, or has a bad key") from error
+
+
+WRITE = SinkTask._write
+SEND = SinkTask._send
+WRITE_FILE = DeadLetters._write_file
+ON_FAILED_CALL = Batcher.on_failed_call
+ON_ANSWERS = Batcher.on_answers
+NOTE_TAKEN = ShardQueue.note_taken
+SETTINGS_OF = task_writer.settings_of
+
+SINK_MUTANTS = (
+    Mutant(
+        "a task does not wait for its last rows",
+        "sinks that flush at their leisure",
+        1,
+        TaskWriter,
+        "finish",
+        waits_for_nothing,
+    ),
+    Mutant(
+        "a task swallows a failure to write",
+        "sinks that log and go on",
+        1,
+        SinkTask,
+        "_write",
+        swallows_failures,
+    ),
+    Mutant(
+        "a sink takes a partial failure for a success",
+        "Hazelcast 24774",
+        0,
+        Batcher,
+        "_put_back",
+        forgets_refused_ones,
+    ),
+    Mutant(
+        "a sink takes no answer for a success",
+        "several: two outcomes instead of three",
+        1,
+        Batcher,
+        "on_failed_call",
+        takes_no_answer_for_success,
+    ),
+    Mutant(
+        "a sink puts refused rows behind later ones",
+        "KPL 23, Benthos 1641",
+        1,
+        ShardQueue,
+        "put_back",
+        puts_refused_ones_behind,
+    ),
+    Mutant(
+        "a sink repeats a whole request",
+        "writers that retry by the call",
+        1,
+        Batcher,
+        "on_answers",
+        sends_all_again,
+    ),
+    Mutant(
+        "a sink's aggregate may lie anywhere",
+        "producers that keep an old shard map",
+        57,
+        PendingRecord,
+        "lies_in",
+        lies_anywhere,
+    ),
+    Mutant(
+        "copies are not told",
+        "writers that count what they sent once",
+        1,
+        Batcher,
+        "on_failed_call",
+        hides_copies,
+    ),
+    Mutant(
+        "a repeated commit counts twice",
+        "metrics that know no batch numbers",
+        0,
+        sink_metrics,
+        "_add",
+        counts_every_commit,
+    ),
+    Mutant(
+        "a bad row is dropped",
+        "sinks that skip what they cannot write",
+        1,
+        DeadLetters,
+        "add",
+        drops_bad_rows,
+    ),
+    Mutant(
+        "dead letters are lost with their folder",
+        "dead letters as an afterthought",
+        86,
+        DeadLetters,
+        "_write_file",
+        forgets_letters,
+    ),
+    Mutant(
+        "the deadline runs before the first try",
+        "Penstock before 0.2",
+        3,
+        ShardQueue,
+        "note_taken",
+        counts_from_its_coming,
+    ),
+    Mutant(
+        "a silent shard holds a task for ever",
+        "writers whose retries have no end",
+        63,
+        task_writer,
+        "settings_of",
+        never_gives_up,
+    ),
+    Mutant(
+        "no row is looked at before it is sent",
+        "writers that leave the limits to the service",
+        11,
+        task_writer,
+        "check_record",
+        checks_nothing,
+    ),
+    Mutant(
+        "an error names no row",
+        "several: the row that nobody finds",
+        1,
+        SinkTask,
+        "_send",
+        staticmethod(names_no_row),
+    ),
+)

@@ -1,0 +1,186 @@
+"""Sinks in the simulator: what a batch holds is written, in order, and twice only with a cause, whoever is killed when."""
+
+from collections import Counter
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.position import TRIM_HORIZON
+from penstock.sim.checker import Broken
+from penstock.sim.history import History
+from penstock.sim.run import run_sink_seed
+from penstock.sim.seed_kinds import SeedKind, draw_sink_scenario
+from penstock.sim.sink_checkers import (
+    EndsInTime,
+    ErrorsName,
+    LettersOnce,
+    NothingLostInSilence,
+    OrderOfEachAttempt,
+    ReportAddsUp,
+    TwiceWithCause,
+)
+from penstock.sim.situations import never_met
+
+SEEDS = 16  # test_many_seeds.py runs the following ones
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run_sink_seed(seed) for seed in range(SEEDS)]
+
+
+def test_no_promise_is_broken(runs):
+    for result in runs:
+        told = "\n".join(result.story(60))
+        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+
+
+def test_in_some_worlds_consumers_read_what_sinks_write():
+    scenarios = [draw_sink_scenario(seed) for seed in range(40)]
+    read = [scenario for scenario in scenarios if scenario.with_readers]
+    assert len(read) == 10
+    assert all(set(scenario.workers) > scenario.sinks.workers for scenario in read)
+
+
+def test_the_same_seed_gives_the_same_history(runs):
+    assert run_sink_seed(7).digest == runs[7].digest
+
+
+def test_what_never_came_up_is_told():
+    assert "situation: a task runs twice at the same time" in never_met(Counter(), SeedKind.SINKS)
+
+
+# --- the checkers -----------------------------------------------------------------------------------------------
+
+NAME, AGAIN = "s0#1 0.0 attempt 1", "s0#2 0.0 attempt 1"
+REPORT = '{"batch": 0, "dead_letters_total": %d, "total": {"stream": {"user_record_count": %d}}}'
+FILE = "dead-letters-s0-batch-0-part-00000.jsonl"
+
+
+def begun(name=NAME, *, keeps=False, rows=("a", "b"), deadline_s=10.0):
+    texts = tuple(f"s0:0.0.{place}" for place, _ in enumerate(rows))
+    return ("sink_attempt", "s0#1", "executor0#1", name, keeps, texts, deadline_s)
+
+
+ROWS = ("s0:0.0.0", "s0:0.0.1")
+PLANNED = [
+    ("added", ROWS[0], "key"),
+    ("added", ROWS[1], "key"),
+    ("sink_planned", "s0", 0, (ROWS,)),
+    begun(),
+]
+WITH_A_BAD_ROW = [
+    ("added", ROWS[0], "key"),
+    ("sink_bad", ROWS[1], "too large"),
+    ("sink_planned", "s0", 0, (ROWS,)),
+    begun(keeps=True),
+]
+
+
+def stored(*places, name=NAME, is_read=True):
+    return ("sink_stored", name, "stream", tuple(ROWS[place] for place in places), is_read)
+
+
+def done(count=2, twice=0, letters=0):
+    return ("sink_task_done", NAME, (("stream", count),), twice, letters)
+
+
+def failed(kind, text):
+    return ("sink_task_failed", NAME, kind, text)
+
+
+LOGGED = ("sink_logged", "s0", 0, (NAME,))
+UNANSWERED = ("sink_unanswered", NAME, ROWS[:1])
+FILED = ("sink_file", "executor0#1", "letters", FILE, '{"row": 1}\n')
+SILENT = "stream stream: nothing was acknowledged by shard shardId-0 for %d s; last: x. Acknowledged so far: 0 records; not acknowledged: 2"
+CALL = ("call", "executor0#1", "sink put", NAME)
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "is_broken"),
+    [
+        (NothingLostInSilence, [*PLANNED, stored(0, 1), done(), LOGGED], False),
+        (NothingLostInSilence, [*PLANNED, stored(0), done()], True),
+        (NothingLostInSilence, [*PLANNED, stored(0), stored(1, is_read=False), done()], True),
+        (NothingLostInSilence, [*PLANNED, begun(AGAIN), stored(0), stored(1, name=AGAIN), done()], True),
+        (NothingLostInSilence, [*PLANNED, stored(0, 1), LOGGED], True),
+        (NothingLostInSilence, [*PLANNED, stored(0, 1), done()], True),
+        (NothingLostInSilence, [*WITH_A_BAD_ROW, stored(0), FILED, done(), LOGGED], False),
+        (NothingLostInSilence, [*WITH_A_BAD_ROW, stored(0), done(), LOGGED], True),
+        (NothingLostInSilence, [*WITH_A_BAD_ROW[:3], begun(), stored(0), FILED, done()], True),
+        (NothingLostInSilence, [("log", "s0#1", "CRITICAL", "the driver crashed", "KeyError()")], True),
+        (NothingLostInSilence, [("sink_over_limits", NAME, 501, 10)], True),
+        (OrderOfEachAttempt, [*PLANNED, stored(0), stored(1), stored(0)], False),
+        (OrderOfEachAttempt, [*PLANNED, stored(1)], True),
+        (OrderOfEachAttempt, [*PLANNED, stored(0, is_read=False), stored(1)], True),
+        (OrderOfEachAttempt, [*PLANNED, begun(AGAIN), stored(0), stored(1, name=AGAIN)], True),
+        (TwiceWithCause, [*PLANNED, stored(0, 1), done()], False),
+        (TwiceWithCause, [*PLANNED, stored(0), stored(0)], True),
+        (TwiceWithCause, [*PLANNED, UNANSWERED, stored(0), stored(0, 1), done(twice=1)], False),
+        (TwiceWithCause, [*PLANNED, UNANSWERED, stored(0), stored(0, 1), done(twice=0)], True),
+        (TwiceWithCause, [*PLANNED, begun(AGAIN), stored(0), stored(0, name=AGAIN)], False),
+        (TwiceWithCause, [*PLANNED, stored(0, 1), done(count=3)], True),
+        (TwiceWithCause, [*WITH_A_BAD_ROW, stored(0), done(count=1, letters=1)], False),
+        (TwiceWithCause, [*WITH_A_BAD_ROW, stored(0), done(count=1)], True),
+        (TwiceWithCause, [*WITH_A_BAD_ROW, stored(1)], True),
+        (ErrorsName, [*PLANNED, failed("NotFound", "stream stream does not exist")], False),
+        (ErrorsName, [*PLANNED, failed("NotFound", "it does not exist")], True),
+        (ErrorsName, [*PLANNED, failed("ServiceError", "stream stream: something is wrong")], True),
+        (ErrorsName, [*PLANNED, failed("DeliveryFailed", "stream stream: throttled")], True),
+        (ErrorsName, [("healed",), *PLANNED, failed("NotFound", "stream stream does not exist")], False),
+        (ErrorsName, [*PLANNED, failed("DeliveryFailed", SILENT % 10)], True),
+        (ErrorsName, [*PLANNED, ("sink_refused", NAME, "stream"), failed("DeliveryFailed", SILENT % 0)], False),
+        (ErrorsName, [*PLANNED, failed("RecordError", "stream stream, row 1 of the task: it is too large")], True),
+        (ErrorsName, [*WITH_A_BAD_ROW, failed("RecordError", "stream stream, row 1 of the task: x")], True),
+        (ErrorsName, [*WITH_A_BAD_ROW[:3], begun(), failed("RecordError", "stream s, row 1 of the task: x")], False),
+        (ErrorsName, [*WITH_A_BAD_ROW[:3], begun(), failed("RecordError", "a row is too large")], True),
+        (ReportAddsUp, [*PLANNED, ("sink_file", "s0#1", "checkpoint of s0", "penstock-sink.json", REPORT % (0, 2))], False),
+        (ReportAddsUp, [*PLANNED, ("sink_file", "s0#1", "checkpoint of s0", "penstock-sink.json", REPORT % (0, 4))], True),
+        (LettersOnce, [*WITH_A_BAD_ROW, FILED], False),
+        (LettersOnce, [*WITH_A_BAD_ROW, (*FILED[:4], '{"row": 0}\n{"row": 1}\n')], True),
+        (EndsInTime, [*PLANNED, *[CALL] * 12], False),
+        (EndsInTime, [*PLANNED, *[CALL] * 13], True),
+        (EndsInTime, [*PLANNED, *[CALL] * 12, stored(0), *[CALL] * 12], False),
+    ],
+)  # fmt: skip
+def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
+    checker = kind(History(TRIM_HORIZON), CoordinatorOptions())
+
+    def judge():
+        for line in lines:
+            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
+        checker.at_end()
+
+    if is_broken:
+        with pytest.raises(Broken):
+            judge()
+    else:
+        judge()
+
+
+def test_an_attempt_that_goes_on_long_after_its_deadline_is_found():
+    history = History(TRIM_HORIZON)
+    checker = EndsInTime(history, CoordinatorOptions())
+    checker.on_sink_attempt(*begun()[1:])
+    checker.on_call(*CALL[1:])
+    history.now = 50.0
+    checker.on_call(*CALL[1:])
+    history.now = 60.0
+    with pytest.raises(Broken, match="still writes 60 s after"):
+        checker.on_call(*CALL[1:])
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_sinks(capsys):
+    assert main(["simulate", "--sinks", "--seeds", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "never came up: " in out
+    assert out.splitlines()[-1].startswith("2 seeds, 0 violations, ")
+
+
+def test_one_kind_of_world_is_simulated_at_a_time(capsys):
+    assert main(["simulate", "--sinks", "--producers"]) == 2
+    assert "--sinks are different worlds" in capsys.readouterr().err
