@@ -304,7 +304,10 @@ def _producer(record_count: int) -> Row:
         budget_s=45,
         is_quick=True,
         text="boto3's loop does not keep the order of a key when an entry is refused, gives no receipt and never waits for "
-        "quotas. The difference is a receipt, a queue entry and a lock per record.",
+        "quotas. What that takes is 3 µs a record for a lock, the checks and the receipt, 4 µs for its shard, its place behind the "
+        "records of its key, its entry and its answer, and 3 µs for Python's collection of garbage, which finds every record that "
+        "waits. A call takes less for it: 3 µs a record with its signature, JSON and Base64, where boto3 takes 15, since botocore "
+        "builds only the first PutRecords of a process and reads no answer.",
     )
 
 

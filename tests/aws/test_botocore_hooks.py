@@ -16,9 +16,12 @@ from botocore.parsers import ResponseParserError
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import WirePage, install_parser
+from penstock.aws.kinesis import AwsKinesis
 from penstock.aws.repeated_call import repeat_calls
 from penstock.aws.service_descriptions import Descriptions
+from penstock.errors import UnknownOutcome
 from penstock.local import LocalKinesis
+from penstock.ports.kinesis import PutEntry
 
 SHARD = "shardId-000000000000"
 EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
@@ -146,6 +149,59 @@ def test_get_records_is_built_once_and_repeated_with_another_body(client):
     assert len(seen) == 3
 
 
+def test_put_records_is_built_once_and_repeated_with_other_entries(client):
+    built, sent_bodies = [], []
+    options = AwsOptions(
+        region="us-east-1",
+        endpoint_url=client.meta.endpoint_url,
+        access_key_id="writer",
+        secret_access_key="k",
+    )
+    fresh = client_for("kinesis", options)
+    fresh.meta.events.register(
+        "before-parameter-build.kinesis.PutRecords", lambda params, **_: built.append(params)
+    )
+    fresh.meta.events.register(
+        "before-send.kinesis.PutRecords", lambda request, **_: sent_bodies.append(json.loads(request.body))
+    )
+    kinesis = AwsKinesis(options)
+    for data in (b"1", b"2", b"3"):
+        (answer,) = kinesis.put_records("s", [PutEntry(data, "k")])
+        assert (answer.shard_id, answer.error_code) == (SHARD, None)
+    assert len(built) == 1
+    assert [(body["StreamName"], body["Records"][0]["Data"]) for body in sent_bodies] == [
+        ("s", "MQ=="),
+        ("s", "Mg=="),
+        ("s", "Mw=="),
+    ]
+    plain = fresh.put_records(StreamName="s", Records=[{"Data": b"4", "PartitionKey": "k"}])
+    assert (len(built), len(plain["Answers"].records)) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{}", b'{"Records":null}', b'{"Records":[{"ShardId":"x"', b'{"Records":[]}', b"<html>"],
+)
+def test_a_repeated_put_whose_answer_is_not_whole_has_no_known_outcome(client, body):
+    options = AwsOptions(
+        region="us-east-1",
+        endpoint_url=client.meta.endpoint_url,
+        access_key_id="writer",
+        secret_access_key="k",
+    )
+    kinesis, own = AwsKinesis(options), client_for("kinesis", options)
+    kinesis.put_records("s", [PutEntry(b"1", "k")])
+    answer = AWSResponse("http://nowhere", 200, {"content-length": str(len(body))}, io.BytesIO(body))
+    answer._content = body
+    event = "before-send.kinesis.PutRecords"
+    own.meta.events.register(event, lambda **_: answer, unique_id="cut")
+    try:
+        with pytest.raises(UnknownOutcome, match="PutRecords"):
+            kinesis.put_records("s", [PutEntry(b"2", "k")])
+    finally:
+        own.meta.events.unregister(event, unique_id="cut")
+
+
 def test_a_refused_repetition_is_the_clients_error(client):
     at = iterator(client, ShardIteratorType="LATEST")
     client.get_records(ShardIterator=at)
@@ -210,7 +266,7 @@ def test_a_botocore_without_signer_or_connections_builds_each_call_itself(caplog
         def get_records(self):
             """As it is."""
 
-        get_shard_iterator = get_records
+        get_shard_iterator = put_records = get_records
 
     bare = Bare()
     assert not repeat_calls(bare)

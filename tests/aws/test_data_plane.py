@@ -13,7 +13,14 @@ from botocore.parsers import ResponseParserError, create_parser
 from penstock.aws import data_plane
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.data_plane import decode_page, encode_entries, install_parser, page_of
+from penstock.aws.data_plane import (
+    answers_of,
+    decode_answers,
+    decode_page,
+    encode_entries,
+    install_parser,
+    page_of,
+)
 from penstock.aws.kinesis import AwsKinesis
 from penstock.errors import RecordError, Rejected
 from penstock.local import LocalKinesis
@@ -112,6 +119,36 @@ def test_a_botocore_without_a_place_for_parsers_is_used_as_it_is_and_said_so(cap
     assert "decoded the slow way" in caplog.text
 
 
+ANSWERS = {
+    "FailedRecordCount": 2,
+    "EncryptionType": "KMS",
+    "Records": [
+        {"SequenceNumber": "4959", "ShardId": "shardId-000000000000"},
+        {"ErrorCode": "InternalFailure", "ErrorMessage": "Zürich"},
+        {"ErrorCode": "ProvisionedThroughputExceededException"},
+        {"SequenceNumber": None, "ShardId": None, "ErrorCode": None, "ErrorMessage": None},
+        {},
+    ],
+}
+
+
+def test_answers_to_entries_read_the_same_as_by_botocore():
+    body = json.dumps(ANSWERS).encode()
+    shape = (
+        botocore.session.get_session().get_service_model("kinesis").operation_model("PutRecords").output_shape
+    )
+    stock = create_parser("json").parse({"status_code": 200, "headers": {}, "body": body}, shape)
+    ours = {"Answers": decode_answers(body)}
+    assert answers_of(ours) == answers_of(stock)
+    assert [(a.sequence_number, a.shard_id, a.error_code, a.error_message) for a in answers_of(ours)] == [
+        ("4959", "shardId-000000000000", None, None),
+        (None, None, "InternalFailure", "Zürich"),
+        (None, None, "ProvisionedThroughputExceededException", None),
+        (None, None, None, None),
+        (None, None, None, None),
+    ]
+
+
 ENTRIES = [
     PutEntry(b"\x00\xff", 'Zürich "\\ \u2028'),
     PutEntry(b"", "k", "340282366920938463463374607431768211455"),
@@ -146,7 +183,7 @@ def test_a_client_still_takes_plain_records(options):
     answer = client_for("kinesis", options).put_records(
         StreamName="s", Records=[{"Data": b"plain", "PartitionKey": "k"}]
     )
-    assert answer["FailedRecordCount"] == 0
+    assert [each.error_code for each in answers_of(answer)] == [None]
 
 
 def test_a_put_that_botocore_would_send_without_our_body_is_refused_by_the_service(options):

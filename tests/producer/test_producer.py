@@ -221,11 +221,11 @@ def test_memory_is_bounded_and_put_waits_then_raises(server, kinesis, stream):
     with pytest.raises(BufferFull, match="buffer_bytes_max is 20000"):  # noqa: PT012 - which put raises is the question
         for number in range(1000):
             taken.append(producer.put(b"x" * 1000, f"{number}"))  # noqa: PERF401 - the error ends the loop
-    assert len(taken) == 7  # 1000 bytes, a key, 320 of the record and 1600 of its future each
+    assert len(taken) == 12  # 1000 bytes, a key, 320 of the record and 420 of its future each
     server.faults.clear()
     producer.put(b"x", "later", timeout_s=30)
     producer.close()
-    assert len(kcl_reads(server.client(), stream)) == 8
+    assert len(kcl_reads(server.client(), stream)) == 13
 
 
 class NoPauses:

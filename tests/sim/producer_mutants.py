@@ -38,7 +38,8 @@ def takes_no_answer_for_success(self, request, failure, why, now_s, u):
 
 def takes_several_of_a_key(self, taken_keys):
     """A request holds several records of a key, of which the service may refuse the first."""
-    return NEXT_OF_READY(self, set())
+    while self._ready:
+        yield from READY_ENTRIES(self, set())
 
 
 def lies_anywhere(self, hash_range: HashRange):
@@ -62,7 +63,7 @@ def names_the_key_of_the_aggregate(data, partition_key, counts, rule):
     return [(partition_key, hash_key, payload, sub) for _, hash_key, payload, sub in found]
 
 
-NEXT_OF_READY = ShardQueue._next_of_ready
+READY_ENTRIES = ShardQueue._ready_entries
 ON_FAILED_CALL = Batcher.on_failed_call
 USER_RECORDS = unread.user_records
 
@@ -91,7 +92,7 @@ PRODUCER_MUTANTS = (
         "KPL 135, Maxwell 817",
         0,
         ShardQueue,
-        "_next_of_ready",
+        "_ready_entries",
         takes_several_of_a_key,
     ),
     Mutant(

@@ -8,9 +8,9 @@ operations, and errors, are left to botocore.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from botocore.parsers import ResponseParserError
@@ -19,10 +19,9 @@ from penstock.aws import table_rows
 from penstock.core.hash_key import HashRange
 from penstock.core.shard import ChildShard
 from penstock.errors import RecordError
-from penstock.ports.kinesis import PutEntry
+from penstock.ports.kinesis import EntryAnswer, PutEntry
 
 _log: Final = logging.getLogger("penstock.aws")
-_OUTPUT: Final = "GetRecordsOutput"
 _COMPONENT: Final = "response_parser_factory"
 
 
@@ -59,7 +58,24 @@ class WirePage(msgspec.Struct):
     children: list[WireChild] | None = msgspec.field(name="ChildShards", default=None)
 
 
+class WireAnswer(msgspec.Struct, gc=False):
+    """The answer to one entry of PutRecords; implements `penstock.ports.kinesis.EntryAnswer`."""
+
+    sequence_number: str | None = msgspec.field(name="SequenceNumber", default=None)
+    shard_id: str | None = msgspec.field(name="ShardId", default=None)
+    error_code: str | None = msgspec.field(name="ErrorCode", default=None)
+    error_message: str | None = msgspec.field(name="ErrorMessage", default=None)
+
+
+class WireAnswers(msgspec.Struct):
+    """The answer of PutRecords."""
+
+    records: list[WireAnswer] = msgspec.field(name="Records")
+
+
+_Wire = TypeVar("_Wire", WirePage, WireAnswers)
 _decoder: Final = msgspec.json.Decoder(WirePage)
+_answers_decoder: Final = msgspec.json.Decoder(WireAnswers)
 
 
 def child_shards(children: list[WireChild] | None) -> tuple[ChildShard, ...]:
@@ -80,12 +96,32 @@ def decode_page(body: bytes) -> WirePage:
     Raises:
         ResponseParserError: The answer is not whole. This is botocore's own error, so it is handled like one.
     """
+    return _decode(_decoder, body, "GetRecords")
+
+
+def decode_answers(body: bytes) -> WireAnswers:
+    """Decode the body of a PutRecords answer.
+
+    Raises:
+        ResponseParserError: The answer is not whole. This is botocore's own error, so it is handled like one.
+    """
+    return _decode(_answers_decoder, body, "PutRecords")
+
+
+def _decode(decoder: msgspec.json.Decoder[_Wire], body: bytes, operation: str) -> _Wire:
     try:
-        return _decoder.decode(body)
+        return decoder.decode(body)
     except msgspec.MsgspecError as error:
         raise ResponseParserError(
-            f"the answer of GetRecords ({len(body)} bytes) cannot be read: {error}"
+            f"the answer of {operation} ({len(body)} bytes) cannot be read: {error}"
         ) from error
+
+
+_READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
+    "GetRecordsOutput": ("Page", decode_page),
+    "PutRecordsOutput": ("Answers", decode_answers),
+}
+"""By the name of the output's shape: the key of the whole answer in what the client returns, and who reads it."""
 
 
 def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
@@ -108,7 +144,7 @@ def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) 
 
 
 class PageParser:
-    """Reads GetRecords answers and rows; checks that others are whole and leaves them to botocore's parser."""
+    """Reads the answers of GetRecords and PutRecords, and rows; checks that others are whole and leaves them to botocore's parser."""
 
     def __init__(self, parser: Any) -> None:
         self._parser = parser
@@ -118,7 +154,7 @@ class PageParser:
         return getattr(self._parser, name)
 
     def parse(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
-        """Return what botocore expects, with the whole page under one key.
+        """Return what botocore expects, with the whole answer under one key.
 
         Raises:
             ResponseParserError: The answer cannot be read, whatever is wrong with it.
@@ -133,8 +169,9 @@ class PageParser:
     def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
         name = None if shape is None or response["status_code"] != 200 else shape.name
-        if name == _OUTPUT:
-            document: dict[str, Any] = {"Page": decode_page(response["body"])}
+        if name in _READ_HERE:
+            key, decode = _READ_HERE[name]
+            document: dict[str, Any] = {key: decode(response["body"])}
         else:
             if response["status_code"] < 300:
                 _check_whole(response, headers, shape)
@@ -167,7 +204,7 @@ class _ParserFactory:
 
 
 def install_parser(session: Any) -> bool:
-    """Install the fast parser of GetRecords in a botocore session; it also refuses answers that are cut off.
+    """Install the fast parser of GetRecords and PutRecords in a botocore session; it also refuses answers that are cut off.
 
     Returns:
         False where this botocore has no place for it. Then botocore's parser does the work, more slowly, and a warning
@@ -237,6 +274,17 @@ def _hold(request: Any, **_: Any) -> None:
 # --- writing ------------------------------------------------------------------------------------------------------
 
 
+class _WireEntry(msgspec.Struct, gc=False, omit_defaults=True):
+    """One entry of PutRecords."""
+
+    data: bytes | bytearray | memoryview = msgspec.field(name="Data")
+    partition_key: str = msgspec.field(name="PartitionKey")
+    explicit_hash_key: str | None = msgspec.field(name="ExplicitHashKey", default=None)
+
+
+_encode: Final = msgspec.json.Encoder().encode
+
+
 @dataclass(frozen=True, slots=True)
 class EncodedRecords:
     """The `Records` of a PutRecords call, encoded as JSON."""
@@ -259,24 +307,15 @@ def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
         RecordError: The data of an entry is not bytes; nothing was sent.
     """
     for place, entry in enumerate(entries):
-        if not isinstance(entry.data, bytes | bytearray | memoryview):
+        data = entry.data
+        # msgspec would send text as it is, and the service would take it for base64.
+        if type(data) is not bytes and not isinstance(data, bytes | bytearray | memoryview):
             raise RecordError(
-                f"entry {place} (partition key {entry.partition_key[:60]!r}): data is {type(entry.data).__name__}, "
+                f"entry {place} (partition key {entry.partition_key[:60]!r}): data is {type(data).__name__}, "
                 "not bytes"
             )
     return EncodedRecords(
-        msgspec.json.encode(
-            [
-                {"Data": entry.data, "PartitionKey": entry.partition_key}
-                if entry.explicit_hash_key is None
-                else {
-                    "Data": entry.data,
-                    "PartitionKey": entry.partition_key,
-                    "ExplicitHashKey": entry.explicit_hash_key,
-                }
-                for entry in entries
-            ]
-        )
+        _encode([_WireEntry(entry.data, entry.partition_key, entry.explicit_hash_key) for entry in entries])
     )
 
 
@@ -330,3 +369,16 @@ def page_of(answer: dict[str, Any]) -> WirePage:
             for child in answer.get("ChildShards", ())
         ],
     )
+
+
+def answers_of(answer: dict[str, Any]) -> Sequence[EntryAnswer]:
+    """Return the answers to the entries of PutRecords, whichever parser read them."""
+    answers = answer.get("Answers")
+    if isinstance(answers, WireAnswers):
+        return answers.records
+    return [
+        WireAnswer(
+            each.get("SequenceNumber"), each.get("ShardId"), each.get("ErrorCode"), each.get("ErrorMessage")
+        )
+        for each in answer.get("Records", ())
+    ]

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.data_plane import child_shards, encode_entries, page_of
+from penstock.aws.data_plane import answers_of, child_shards, encode_entries, page_of
 from penstock.aws.service_calls import call
 from penstock.core.hash_key import HashRange
 from penstock.core.limits import LIST_SHARDS_PAGE_COUNT_MAX
 from penstock.core.shard import Shard, StreamSummary
 from penstock.errors import ServiceError, Throttled, Unavailable, UnknownOutcome
-from penstock.ports.kinesis import IteratorStart, PutAnswer, PutEntry, RecordPage, ShardFilter, ShardListing
+from penstock.ports.kinesis import EntryAnswer, IteratorStart, PutEntry, RecordPage, ShardFilter, ShardListing
 
 _LISTING_RESTARTS_MAX: Final = 3
 _SERVICE_MANAGED: Final = "AUTO"
@@ -159,7 +159,7 @@ class AwsKinesis:
             server_ms=_server_ms(answer),
         )
 
-    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         """Call PutRecords once."""
         records = encode_entries(entries)
         answer = call(
@@ -170,22 +170,14 @@ class AwsKinesis:
             is_write=True,
             retried=(),
         )
-        answers = answer.get("Records", [])
+        answers = answers_of(answer)
         if len(answers) != len(entries):
             raise UnknownOutcome(
                 f"PutRecords on stream {stream}: {len(entries)} entries sent, {len(answers)} answered",
                 operation="PutRecords",
                 resource=stream,
             )
-        return [
-            PutAnswer(
-                sequence_number=each.get("SequenceNumber"),
-                shard_id=each.get("ShardId"),
-                error_code=each.get("ErrorCode"),
-                error_message=each.get("ErrorMessage") or "",
-            )
-            for each in answers
-        ]
+        return answers
 
 
 def named(stream: str) -> dict[str, str]:

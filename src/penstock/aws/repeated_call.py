@@ -19,14 +19,19 @@ from botocore.awsrequest import AWSPreparedRequest, AWSRequest, AWSResponse, Hea
 from botocore.exceptions import ClientError
 from botocore.parsers import ResponseParserError, create_parser
 
-from penstock.aws.data_plane import PageParser, decode_page
+from penstock.aws.data_plane import EncodedRecords, PageParser, decode_answers, decode_page
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import Signing, host_of, signing_like
 
 _log: Final = logging.getLogger("penstock.aws")
 _GET_RECORDS: Final = "GetRecords"
+_PUT_RECORDS: Final = "PutRecords"
 _REPEATED: Final = {
-    "kinesis": {"get_records": _GET_RECORDS, "get_shard_iterator": "GetShardIterator"},
+    "kinesis": {
+        "get_records": _GET_RECORDS,
+        "get_shard_iterator": "GetShardIterator",
+        "put_records": _PUT_RECORDS,
+    },
     "dynamodb": {
         "put_item": "PutItem",
         "update_item": "UpdateItem",
@@ -102,8 +107,12 @@ class _RepeatedCall:
             ClientError, BotoCoreError: As the client's method does.
         """
         first = self._first
-        if first is None or _names_an_arn(arguments):
+        records = arguments.get("Records")
+        is_encoded = records is None or isinstance(records, EncodedRecords)
+        if first is None or not is_encoded or _names_an_arn(arguments):
             return self._build(**arguments)
+        if records is not None:
+            arguments["Records"] = msgspec.Raw(records.body)
         moment = arguments.get("Timestamp")
         if isinstance(moment, datetime):
             arguments["Timestamp"] = moment.timestamp()
@@ -181,6 +190,8 @@ class _RepeatedCall:
         if answer.status == 200:
             if self.operation == _GET_RECORDS:
                 return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
+            if self.operation == _PUT_RECORDS:
+                return {"Answers": decode_answers(answer.body), "ResponseMetadata": _metadata(answer)}
             if not _BINARY.search(answer.body):  # which botocore decodes
                 return {**_decode(answer.body), "ResponseMetadata": _metadata(answer)}
         response = {

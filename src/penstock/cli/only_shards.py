@@ -12,7 +12,7 @@ from penstock.ports.kinesis import RecordPage
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from penstock.core.put_entry import PutAnswer, PutEntry
+    from penstock.core.put_entry import EntryAnswer, PutEntry
     from penstock.core.reading.resume import IteratorStart
     from penstock.core.shard import StreamSummary
     from penstock.ports.kinesis import Kinesis, ShardFilter, ShardListing
@@ -61,7 +61,7 @@ class OnlyShards:
             return self.inner.fetch_records(stream, iterator, record_count_max)
         return self.unread.get(iterator.removeprefix(_UNREAD), RecordPage((), iterator, 0))
 
-    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         """Call PutRecords once."""
         return self.inner.put_records(stream, entries)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 
 @dataclass(slots=True)
@@ -19,6 +19,26 @@ class PutEntry:
     data: bytes
     partition_key: str
     explicit_hash_key: str | None = None
+
+
+class EntryAnswer(Protocol):
+    """What the answer to one entry tells, whoever has read it from the wire; `PutAnswer` is one."""
+
+    @property
+    def sequence_number(self) -> str | None:
+        """Set when the entry was accepted."""
+
+    @property
+    def shard_id(self) -> str | None:
+        """Set when the entry was accepted."""
+
+    @property
+    def error_code(self) -> str | None:
+        """Set when the entry was refused."""
+
+    @property
+    def error_message(self) -> str | None:
+        """The service's message about the refusal."""
 
 
 class PutAnswer(NamedTuple):

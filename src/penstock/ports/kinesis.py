@@ -10,12 +10,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from penstock.core.put_entry import PutAnswer, PutEntry
+from penstock.core.put_entry import EntryAnswer, PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 
 # The core decides where an iterator begins and what is put; adapters find these names beside the calls.
 __all__ = [
+    "EntryAnswer",
     "IteratorStart",
     "IteratorType",
     "Kinesis",
@@ -121,7 +122,7 @@ class Kinesis(Protocol):
             ExpiredIterator: Fetch a new iterator at the last position.
         """
 
-    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
+    def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[EntryAnswer]:
         """Call PutRecords once, without any retry: only the caller knows which order it has to keep.
 
         Args:

@@ -6,8 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from penstock.producer.engine import Acknowledgement
     from penstock.producer.producer import AsyncProducer, Producer, ProducerOptions
+    from penstock.producer.receipts import Acknowledgement
     from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
     from penstock.producer.write_report import WriteReport
 
@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "Acknowledgement": "engine",
+    "Acknowledgement": "receipts",
     "AsyncProducer": "producer",
     "Producer": "producer",
     "ProducerOptions": "producer",

@@ -10,12 +10,14 @@ import logging
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import FetchShards, PutRequest, PutResult, Stuck, WaitUntil
 from penstock.errors import DeliveryFailed, PenstockError, RecordExpired, ServiceError
+from penstock.ports.metrics import NoMetrics
 from penstock.producer.placement import Placement
+from penstock.producer.receipts import Acknowledgement, Receipt
 from penstock.producer.sender import Sender, SenderPorts
 
 if TYPE_CHECKING:
@@ -23,32 +25,6 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05
-RECEIPT_BYTES: Final = 1_600
-"""Memory of a receipt, measured (CPython 3.11, 64 bit): nearly all of it is the condition of a future."""
-
-
-class Acknowledgement(NamedTuple):
-    """Where an acknowledged record is.
-
-    Args:
-        shard_id: The shard that took it.
-        sequence_number: Of the Kinesis record, as the service's text.
-        sub_sequence_number: Its place inside an aggregate; 0 for a plain record.
-        is_aggregated: Whether other user records share the Kinesis record.
-    """
-
-    shard_id: str
-    sequence_number: str
-    sub_sequence_number: int = 0
-    is_aggregated: bool = False
-
-
-class Receipt(Future[Acknowledgement]):
-    """The future of one record. It cannot be cancelled, since its record may be sent at any moment."""
-
-    def cancel(self) -> bool:
-        """Return False: nothing is cancelled."""
-        return False
 
 
 class _Flush:
@@ -102,6 +78,9 @@ class Engine:
         self._stream = stream
         self._batcher = batcher
         self._ports = ports
+        self._now_s = ports.clock.monotonic_s
+        self._request_record_count_max = batcher.settings.request_record_count_max
+        self._measures = type(ports.metrics) is not NoMetrics
         self._buffer_bytes_max = buffer_bytes_max
         self._lock = threading.Lock()
         self._sender = Sender(stream, batcher, ports, fetch_placement=fetch_placement, lock=self._lock)
@@ -125,10 +104,9 @@ class Engine:
         self, data: bytes, partition_key: str, explicit_hash_key: str | None, timeout_s: float
     ) -> Future[Acknowledgement] | None:
         """Add one checked record and return its future; None when there was no room for it in time."""
-        clock = self._ports.clock
-        future = Receipt()
+        record = Receipt(data, partition_key, explicit_hash_key)
+        batcher = self._batcher
         with self._lock:
-            batcher = self._batcher
             if batcher.waiting_bytes >= self._buffer_bytes_max and not self._done.wait_for(
                 lambda: batcher.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
             ):
@@ -138,10 +116,10 @@ class Engine:
                     f"stream {self._stream}: the producer is closed; the record was not taken"
                 )
             self._open_count += 1
-            needs_sender = batcher.add(data, partition_key, explicit_hash_key, clock.monotonic_s(), future)
-            if needs_sender or batcher.waiting_count % batcher.settings.request_record_count_max == 0:
+            needs_sender = batcher.add_record(record, self._now_s())
+            if needs_sender or batcher.waiting_count % self._request_record_count_max == 0:
                 self._work.notify()
-        return future
+        return record
 
     def flush(self, timeout_s: float | None) -> bool:
         """Wait until every record put before is acknowledged or failed; return False when the time was over first.
@@ -250,7 +228,8 @@ class Engine:
                 self._fail_expired(step)
 
     def _send(self, request: PutRequest) -> None:
-        self._measure_request(request, self._ports.clock.monotonic_s())
+        if self._measures:
+            self._measure_request(request, self._now_s())
         try:
             result = self._sender.send(request)
         except ServiceError as error:
@@ -272,13 +251,14 @@ class Engine:
 
     def _settle(self, result: PutResult) -> None:
         now_s = self._ports.clock.monotonic_s()
+        settled: list[Any] = []  # `put` made them: each is a receipt
         new = tuple.__new__  # a third of what Acknowledgement(...) costs, and this is done for every record
         for entry, shard_id, sequence_number in result.delivered:
-            is_aggregate = entry.is_aggregate
-            for place, record in enumerate(entry.records):
-                record.ticket.set_result(
-                    new(Acknowledgement, (shard_id, sequence_number, place, is_aggregate))
-                )
+            receipts: list[Any] = entry.records
+            settled += receipts
+            is_aggregate = len(receipts) > 1
+            for place, receipt in enumerate(receipts):
+                receipt.set_result(new(Acknowledgement, (shard_id, sequence_number, place, is_aggregate)))
         for refused in result.refused:
             key = refused.entry.records[0].partition_key
             self._fail(
@@ -287,8 +267,9 @@ class Engine:
                     f"stream {self._stream}: the service refused a record with key {key[:40]!r} for good: {refused.why}"
                 ),
             )
-        self._close([record for each in result.delivered for record in each.entry.records])
-        self._measure(result, now_s)
+        self._close(settled)
+        if self._measures:
+            self._measure(result, now_s)
 
     def _fail_expired(self, expired: _Expired) -> None:
         self._ports.metrics.count("records_expired", len(expired.records))
@@ -323,8 +304,9 @@ class Engine:
             self._failed_count += len(records)
             self._first_failure = self._first_failure or error
         self._ports.metrics.count("user_records_failed", len(records))
-        for record in records:
-            record.ticket.set_exception(error)
+        receipts: list[Any] = records
+        for receipt in receipts:
+            receipt.set_exception(error)
         self._close(records)
 
     def _close(self, records: list[PendingRecord]) -> None:

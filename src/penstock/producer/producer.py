@@ -28,8 +28,9 @@ from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics, NoMetrics
-from penstock.producer.engine import RECEIPT_BYTES, Acknowledgement, Engine
+from penstock.producer.engine import Engine
 from penstock.producer.placement import Placement, fetch_placement
+from penstock.producer.receipts import RECEIPT_BYTES, Acknowledgement
 from penstock.producer.sender import SenderPorts
 from penstock.producer.writer_options import (
     AGGREGATE_BYTES_DEFAULT,
@@ -55,8 +56,8 @@ class ProducerOptions:
         rate_limit_percent: Percent of each shard's capacity that this producer may use, or None for no limit before
             the service refuses.
         linger_s: How long a record waits at most for others to share a request with.
-        buffer_bytes_max: Bytes of memory for records that are not acknowledged and their futures; each takes about 2 KB
-            beside data and key.
+        buffer_bytes_max: Bytes of memory for records that are not acknowledged and their futures; each takes about
+            750 bytes beside data and key.
         put_timeout_s: How long `put` waits for room in that memory; 0 raises at once.
         no_progress_deadline_s: When a shard acknowledged nothing for so long, all waiting records fail.
         record_ttl_s: A record that is not acknowledged after so long is given up, and its future fails with

@@ -15,6 +15,7 @@ from penstock.core.shard import Shard
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import BatcherSettings
 from penstock.core.writing.packing import (
+    HASH_KEY_BYTES,
     RECORD_OVERHEAD_BYTES,
     PendingRecord,
     check_record,
@@ -119,7 +120,11 @@ def test_packed_records_come_out_in_order_and_no_aggregate_is_over_its_limits(re
 
 
 def test_memory_counts_more_than_the_bytes_of_tiny_records():
-    assert PendingRecord(b"x", "k", None, 1).memory_bytes == 2 + RECORD_OVERHEAD_BYTES
+    batcher = Batcher(BatcherSettings(), ticket_bytes=5)
+    batcher.add(b"x", "k", None, 0.0)
+    assert batcher.waiting_bytes == 2 + RECORD_OVERHEAD_BYTES + 5
+    batcher.add(b"x", "k", "7", 0.0)
+    assert batcher.waiting_bytes == 2 * (2 + RECORD_OVERHEAD_BYTES + 5) + HASH_KEY_BYTES
 
 
 @pytest.mark.parametrize("aggregates", [True, False])

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
-from penstock.core.put_entry import PutAnswer
+from penstock.core.put_entry import EntryAnswer
 from penstock.core.service_codes import kind_of
 from penstock.core.shard import Shard
 from penstock.core.writing.batcher_steps import (
@@ -39,7 +39,7 @@ from penstock.core.writing.batcher_steps import (
     WaitUntil,
 )
 from penstock.core.writing.flow_control import ShardFlow
-from penstock.core.writing.packing import PackedEntry, PendingRecord
+from penstock.core.writing.packing import HASH_KEY_BYTES, RECORD_OVERHEAD_BYTES, PackedEntry, PendingRecord
 from penstock.core.writing.shard_map import ShardMap
 from penstock.core.writing.shard_queue import ShardQueue
 from penstock.errors import ResourceBusy, Throttled, Unavailable
@@ -63,7 +63,7 @@ class Batcher:
         predicts: Whether shards can be predicted; False where the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
         shard_count: Open shards, as far as they are known; used where nothing can be predicted.
-        ticket_bytes: Memory of a ticket; it counts with its record.
+        ticket_bytes: Memory of a ticket, or of what its owner adds to a record; it counts with the record.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Batcher:
         ticket_bytes: int = 0,
     ) -> None:
         self.settings = settings
-        self._ticket_bytes = ticket_bytes
+        self._overhead_bytes = RECORD_OVERHEAD_BYTES + ticket_bytes
         self._aggregate_bytes_max = min(settings.aggregate_bytes_max, record_bytes_max - 1)
         self._shard_count = max(1, shard_count)
         self._aggregates = settings.aggregates and predicts
@@ -118,16 +118,25 @@ class Batcher:
             now_s: When it came.
             ticket: Returned with its acknowledgement.
         """
+        return self.add_record(PendingRecord(data, partition_key, explicit_hash_key, ticket=ticket), now_s)
+
+    def add_record(self, record: PendingRecord, now_s: float) -> bool:
+        """Do as `add` with a record that its owner has made; its number and its time are set here."""
         self._number += 1
-        record = PendingRecord(data, partition_key, explicit_hash_key, self._number, now_s, ticket)
+        record.number = self._number
+        record.came_s = now_s
         self.waiting_count += 1
-        self.waiting_bytes += record.memory_bytes + self._ticket_bytes
+        self.waiting_bytes += record.size_bytes + self._overhead_bytes
+        if record.explicit_hash_key is not None:
+            self.waiting_bytes += HASH_KEY_BYTES
         return self._place(record, now_s)
 
     def _place(self, record: PendingRecord, now_s: float) -> bool:
         # Most streams have few keys beside their records: finding the shard would be half of what a record costs.
-        key = record.explicit_hash_key or record.partition_key
-        routes = self._routes if record.explicit_hash_key is None else self._hash_key_routes
+        if record.explicit_hash_key is None:
+            key, routes = record.partition_key, self._routes
+        else:
+            key, routes = record.explicit_hash_key, self._hash_key_routes
         queue = routes.get(key)
         if queue is None:
             if self._map.predicts and self._map.router is None:
@@ -136,17 +145,16 @@ class Batcher:
             if len(routes) >= _ROUTES_COUNT_MAX:
                 routes.clear()
             queue = routes[key] = self._queue(self._predict_shard(record))
-        was_empty, was_full = not queue.count, queue.is_full
+        was_empty, was_full = not queue.count, queue.aggregates and queue.is_full
         queue.add(record)
         if was_empty:
             queue.waits_since_s = now_s
             if not queue.in_flight:
                 queue.tried_s = None
             self._active[queue.shard_id] = queue
-        if was_full:
+        if was_full or not queue.aggregates:
             self._full_bytes += record.size_bytes
-            return False
-        if queue.is_full:
+        elif queue.is_full:
             self._full_bytes += queue.size_bytes
             return True
         return was_empty
@@ -258,7 +266,7 @@ class Batcher:
     # --- answers ------------------------------------------------------------------------------------------
 
     def on_answers(
-        self, request: PutRequest, answers: Sequence[PutAnswer], now_s: float, u: float
+        self, request: PutRequest, answers: Sequence[EntryAnswer], now_s: float, u: float
     ) -> PutResult:
         """Learn the service's answer to each entry.
 
@@ -271,17 +279,7 @@ class Batcher:
         assert len(answers) == len(request.entries), "each entry has an answer"
         self._end_request(request)
         result = PutResult()
-        by_shard: dict[str, _QueueResult] = {}
-        for entry, answer in zip(request.entries, answers, strict=True):
-            shard_id = entry.shard_id or _UNPREDICTED
-            found = by_shard.get(shard_id)
-            if found is None:
-                found = by_shard[shard_id] = _QueueResult()
-            if answer.error_code is not None or answer.shard_id is None or answer.sequence_number is None:
-                self._on_entry_error(entry, answer, found, result)
-            else:
-                found.accepted_cost += entry.cost_s
-                self._on_accepted(DeliveredEntry(entry, answer.shard_id, answer.sequence_number), result)
+        by_shard = self._sort_answers(request, answers, result)
         for shard_id, found in by_shard.items():
             queue = self._release(shard_id)
             if found.accepted_cost:
@@ -364,10 +362,10 @@ class Batcher:
         self._in_flight -= 1
 
     def _on_entry_error(
-        self, entry: PackedEntry, answer: PutAnswer, found: _QueueResult, result: PutResult
+        self, entry: PackedEntry, answer: EntryAnswer, found: _QueueResult, result: PutResult
     ) -> None:
         code = answer.error_code or _NO_ANSWER
-        self.last_error = f"{code} {answer.error_message}".strip()
+        self.last_error = f"{code} {answer.error_message or ''}".strip()
         kind = kind_of(code)
         if kind is None:
             entry.unknown_code_count += 1
@@ -381,18 +379,43 @@ class Batcher:
         found.is_throttled = found.is_throttled or kind is Throttled
         result.retried[code] = result.retried.get(code, 0) + 1
 
-    def _on_accepted(self, accepted: DeliveredEntry, result: PutResult) -> None:
+    def _sort_answers(
+        self, request: PutRequest, answers: Sequence[EntryAnswer], result: PutResult
+    ) -> dict[str, _QueueResult]:
+        """Forget what was accepted or refused for good, and return what came of the rest by shard."""
+        by_shard: dict[str, _QueueResult] = {}
+        delivered, predicts = result.delivered, self._map.predicts
+        new = tuple.__new__  # a third of what DeliveredEntry(...) costs, and this is done for every entry
+        for entry, answer in zip(request.entries, answers, strict=True):
+            predicted_id = entry.shard_id
+            found = by_shard.get(predicted_id or _UNPREDICTED)
+            if found is None:
+                found = by_shard[predicted_id or _UNPREDICTED] = _QueueResult()
+            shard_id, sequence_number = answer.shard_id, answer.sequence_number
+            if answer.error_code is not None or shard_id is None or sequence_number is None:
+                self._on_entry_error(entry, answer, found, result)
+                continue
+            found.accepted_cost += entry.cost_s
+            if shard_id == predicted_id:
+                # One text for all answers of a shard: receipts keep it.
+                delivered.append(new(DeliveredEntry, (entry, predicted_id, sequence_number)))
+                continue
+            accepted = DeliveredEntry(entry, shard_id, sequence_number)
+            if not predicts or not self._is_astray(accepted):
+                delivered.append(accepted)
+        self._forget([record for each in delivered for record in each.entry.records])
+        return by_shard
+
+    def _is_astray(self, accepted: DeliveredEntry) -> bool:
+        """Learn that another shard than the predicted one has an entry; return whether it stays pending."""
         entry, shard_id, _ = accepted
-        if self._map.predicts and shard_id != entry.shard_id:
-            if entry.is_aggregate or shard_id not in self._map.ranges:
-                self._map.note_stray(shard_id, entry.shard_id)
-            if entry.is_aggregate:
-                # The shard was split while the aggregate was on its way, and a child accepted it. Where the child does
-                # not own all of its records, readers drop it: they stay pending until a listing tells.
-                self._astray.append(accepted)
-                return
-        self._forget(entry.records)
-        result.delivered.append(accepted)
+        if entry.is_aggregate or shard_id not in self._map.ranges:
+            self._map.note_stray(shard_id, entry.shard_id)
+        if entry.is_aggregate:
+            # The shard was split while the aggregate was on its way, and a child accepted it. Where the child does
+            # not own all of its records, readers drop it: they stay pending until a listing tells.
+            self._astray.append(accepted)
+        return entry.is_aggregate
 
     def _release(self, shard_id: str) -> ShardQueue:
         queue = self._queues[shard_id]
@@ -408,8 +431,11 @@ class Batcher:
 
     def _forget(self, records: Collection[PendingRecord]) -> None:
         self.waiting_count -= len(records)
-        for record in records:
-            self.waiting_bytes -= record.memory_bytes + self._ticket_bytes
+        self.waiting_bytes -= (
+            sum([record.size_bytes for record in records])
+            + len(records) * self._overhead_bytes
+            + HASH_KEY_BYTES * sum([record.explicit_hash_key is not None for record in records])
+        )
 
     def _check(self) -> None:
         """Assert what holds after every event, and count anew what waits in full queues."""

@@ -20,6 +20,9 @@ from penstock.errors import RecordError
 RECORD_OVERHEAD_BYTES: Final = 320
 """Memory of one pending record beside its data and keys, measured (CPython 3.11, 64 bit, each record with a key of its
 own). It is counted, so that a bound on bytes is a bound on memory even where records are tiny."""
+_SMALL_BYTES: Final = 1_024
+_SMALL_COST_S: Final = cost_s(_SMALL_BYTES)
+"""What every record costs that is smaller: its place."""
 HASH_KEY_BYTES: Final = 88
 """Memory of an explicit hash key, at most."""
 
@@ -54,7 +57,7 @@ class PendingRecord:
         data: bytes,
         partition_key: str,
         explicit_hash_key: str | None,
-        number: int,
+        number: int = 0,
         came_s: float = 0.0,
         ticket: Any = None,
     ) -> None:
@@ -70,13 +73,9 @@ class PendingRecord:
         """Whether it is never aggregated."""
         self.misplaced_count = 0
         """How many aggregates that held it landed in a shard whose readers drop it."""
-        self.size_bytes = len(data) + key_bytes(partition_key)
-
-    @property
-    def memory_bytes(self) -> int:
-        """Bytes that count against a bound on memory, without the ticket."""
-        hash_key_bytes = 0 if self.explicit_hash_key is None else HASH_KEY_BYTES
-        return self.size_bytes + RECORD_OVERHEAD_BYTES + hash_key_bytes
+        self.size_bytes = len(data) + (
+            len(partition_key) if partition_key.isascii() else key_bytes(partition_key)
+        )
 
     def lies_in(self, hash_range: HashRange) -> bool:
         """Whether its hash key belongs to a range."""
@@ -123,7 +122,7 @@ class PackedEntry(PutEntry):
         self.shard_id = shard_id
         self.size_bytes = size_bytes
         self.records_bytes = records_bytes
-        self.cost_s = cost_s(size_bytes)
+        self.cost_s = _SMALL_COST_S if size_bytes < _SMALL_BYTES else cost_s(size_bytes)
         """Seconds of the shard's capacity that it uses."""
         self.attempt_count = 0
         """How often it was sent."""
@@ -163,14 +162,15 @@ def check_record(
     Raises:
         RecordError: Key, hash key or size; names the values and the way out.
     """
-    if not PARTITION_KEY_CHARS_MIN <= len(partition_key) <= PARTITION_KEY_CHARS_MAX:
+    key_chars = len(partition_key)
+    if not PARTITION_KEY_CHARS_MIN <= key_chars <= PARTITION_KEY_CHARS_MAX:
         raise RecordError(
-            f"stream {stream}: the partition key has {len(partition_key)} characters; "
+            f"stream {stream}: the partition key has {key_chars} characters; "
             f"{PARTITION_KEY_CHARS_MIN} to {PARTITION_KEY_CHARS_MAX} are allowed"
         )
     if explicit_hash_key is not None:
         parse_hash_key(explicit_hash_key)
-    size_bytes = len(data) + key_bytes(partition_key)
+    size_bytes = len(data) + (key_chars if partition_key.isascii() else key_bytes(partition_key))
     if size_bytes > record_bytes_max:
         raise RecordError(
             f"stream {stream}: data and partition key ({partition_key[:40]!r}) have {size_bytes} bytes, and the stream "
@@ -184,7 +184,7 @@ def key_bytes(partition_key: str) -> int:
     Raises:
         RecordError: No Unicode text (it holds half of a surrogate pair).
     """
-    return len(partition_key if partition_key.isascii() else encode_partition_key(partition_key))
+    return len(encode_partition_key(partition_key))
 
 
 def pack_one(record: PendingRecord, shard_id: str | None) -> PackedEntry:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from penstock.core.writing.flow_control import ShardFlow
 from penstock.core.writing.packing import PackedEntry, PendingRecord, pack_one, take_aggregate
@@ -14,10 +13,9 @@ class ShardQueue:
     """The records of one shard.
 
     `_returned` holds entries that were refused; they are sent first. Behind them, records wait in one queue. Only with
-    order per key and without aggregates, the records of each key are linked to one another instead, and `_ready` names
-    the keys whose first record may be in the next request. (A queue for each key would take more memory than most keys'
-    records.) `_followers` is a heap of when those came that were behind another one of their key; what is no longer first
-    is dropped when it comes to its top.
+    order per key and without aggregates, the records of each key are linked to one another instead, and `_ready` holds
+    the first record of each key, which may be in the next request, and `_tails` the last one. (A queue for each key would
+    take more memory than most keys' records.)
 
     Args:
         shard_id: The predicted shard; empty where there is no prediction.
@@ -31,13 +29,12 @@ class ShardQueue:
     __slots__ = (
         "_aggregate_bytes_max",
         "_aggregate_count_max",
-        "_followers",
-        "_heads",
         "_keeps_key_order",
         "_queue",
         "_ready",
         "_returned",
         "_tails",
+        "_waits_since_s",
         "aggregates",
         "count",
         "failed_s",
@@ -46,7 +43,6 @@ class ShardQueue:
         "shard_id",
         "size_bytes",
         "tried_s",
-        "waits_since_s",
     )
 
     def __init__(
@@ -67,17 +63,15 @@ class ShardQueue:
         """When something was first sent since the last acknowledgement; None when nothing was."""
         self.failed_s = float("-inf")
         """When something was last refused, or stayed without an answer."""
-        self.waits_since_s = float("-inf")
+        self._waits_since_s: float | None = None
         self.size_bytes = 0
         self.count = 0
         self._keeps_key_order = keeps_key_order
         self._aggregate_bytes_max = aggregate_bytes_max
         self._aggregate_count_max = aggregate_count_max
         self._queue: deque[PendingRecord] = deque()
-        self._followers: list[tuple[float, str]] = []
-        self._heads: dict[str, PendingRecord] = {}
         self._tails: dict[str, PendingRecord] = {}
-        self._ready: deque[str] = deque()
+        self._ready: deque[PendingRecord] = deque()
         self._returned: deque[PackedEntry] = deque()
 
     def __bool__(self) -> bool:
@@ -110,6 +104,22 @@ class ShardQueue:
         lingers = not takes_all and not self._returned and not (self.aggregates and self.is_full)
         return max(self.flow.ready_s, self.waits_since_s + linger_s if lingers else now_s)
 
+    @property
+    def waits_since_s(self) -> float:
+        """When the oldest of the records came that may be in the next request."""
+        if self._waits_since_s is None:
+            if self._queue:
+                self._waits_since_s = self._queue[0].came_s
+            else:
+                # The key whose turn is next may have a younger record than one behind it. While records linger they are
+                # fewer than a request holds, so looking at each of them is quick.
+                self._waits_since_s = min([record.came_s for record in self._ready], default=float("-inf"))
+        return self._waits_since_s
+
+    @waits_since_s.setter
+    def waits_since_s(self, moment_s: float) -> None:
+        self._waits_since_s = moment_s
+
     def note_taken(self, now_s: float) -> None:
         """Count a request that holds records of this shard; what it left behind waits on."""
         self.in_flight += 1
@@ -120,21 +130,8 @@ class ShardQueue:
     def _wait_on(self) -> None:
         """Let what a request left behind go on waiting: since it came, not since the request was planned."""
         # Many records of one key wait, and each request takes one: if every one of them lingered anew, the last would wait
-        # for all of these times together. The key whose turn is next may have a younger record than one behind it.
-        if self._queue:
-            self.waits_since_s = self._queue[0].came_s
-        elif self._ready:
-            self.waits_since_s = min(self._heads[self._ready[0]].came_s, self._oldest_follower_s())
-
-    def _oldest_follower_s(self) -> float:
-        # A key that was new goes to the end of `_ready`, behind those that were waiting by then: so only a record that was
-        # behind another one can be older than the one in front.
-        while self._followers:
-            came_s, key = self._followers[0]
-            if key in self._heads and self._heads[key].came_s == came_s:
-                return came_s
-            heapq.heappop(self._followers)
-        return float("inf")
+        # for all of these times together.
+        self._waits_since_s = None
 
     # --- in -----------------------------------------------------------------------------------------------
 
@@ -146,13 +143,13 @@ class ShardQueue:
             self._queue.append(record)
             return
         key = record.partition_key
-        tail = self._tails.get(key)
+        tails = self._tails
+        tail = tails.get(key)
         if tail is None:
-            self._heads[key] = record
-            self._ready.append(key)
+            self._ready.append(record)
         else:
             tail.following = record
-        self._tails[key] = record
+        tails[key] = record
 
     def put_back(self, entries: Iterable[PackedEntry]) -> None:
         """Put refused entries back to the front, in their order."""
@@ -172,87 +169,102 @@ class ShardQueue:
             bytes_max: How many bytes it has room for.
         """
         assert not (self.in_flight and self._keeps_key_order), "a key is in one request at a time"
+        if not count_max:
+            return []
         taken: list[PackedEntry] = []
         taken_keys: set[str] = set()
         cost_max_s = self.flow.request_cost_max_s
         cost_s = 0.0
         size_bytes = 0
-        while len(taken) < count_max:
-            entry = self._next(taken_keys)
-            if entry is None:
-                break
-            if size_bytes + entry.size_bytes > bytes_max or (taken and cost_s + entry.cost_s > cost_max_s):
+        for entry in self._entries(taken_keys):
+            size_bytes += entry.size_bytes
+            cost_s += entry.cost_s
+            if size_bytes > bytes_max or (taken and cost_s > cost_max_s):
                 self._returned.appendleft(entry)  # it was not sent
                 break
             entry.attempt_count += 1
             taken.append(entry)
-            if self._keeps_key_order:
-                taken_keys.update([record.partition_key for record in entry.records])
-            cost_s += entry.cost_s
-            size_bytes += entry.size_bytes
             self.count -= len(entry.records)
             self.size_bytes -= entry.records_bytes
-            if self.aggregates and not (self.is_full or self._returned):
+            if len(taken) == count_max:
                 break
         assert self.count >= 0
         assert self.size_bytes >= 0
         return taken
 
-    def _next(self, taken_keys: set[str]) -> PackedEntry | None:
-        """Take the next entry that shares no key with those of the request, where order matters."""
-        if self._returned:
-            entry = self._returned.popleft()
-            # Entries that wait here share no key. Those that were refused were in one request, which is over before the next
-            # one takes any; and one that was not sent was packed without the keys of the request that had no room for it.
-            assert not any(record.partition_key in taken_keys for record in entry.records), (
-                "a key is refused twice"
-            )
-            return entry
-        if self._keeps_key_order and not self.aggregates:
-            return self._next_of_ready(taken_keys)
-        if not self._queue:
-            return None
-        if self.aggregates:
-            return take_aggregate(
-                self._queue, self.shard_id, self._aggregate_bytes_max, self._aggregate_count_max, taken_keys
-            )
-        return pack_one(self._queue.popleft(), self.shard_id)
+    def _entries(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
+        """Yield what one request may hold, refused entries first; each is taken before the next one is asked for.
 
-    def _next_of_ready(self, taken_keys: set[str]) -> PackedEntry | None:
-        """Take the first record of the next key that has none in this request yet."""
+        Args:
+            taken_keys: Empty; becomes the keys of what was refused, and of aggregates.
+        """
+        if self._returned:
+            yield from self._returned_entries(taken_keys)
+            if self.aggregates and not self.is_full:
+                return
+        if self.aggregates:
+            yield from self._aggregates(taken_keys)
+        elif self._keeps_key_order:
+            yield from self._ready_entries(taken_keys)
+        else:
+            while self._queue:
+                yield pack_one(self._queue.popleft(), self.shard_id)
+
+    def _returned_entries(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
+        while self._returned:
+            entry = self._returned.popleft()
+            if self._keeps_key_order:
+                keys = [record.partition_key for record in entry.records]
+                # Those that were refused were in one request, which is over before the next one takes any; and one that was
+                # not sent was packed without the keys of the request that had no room for it.
+                assert taken_keys.isdisjoint(keys), "a key is refused twice"
+                taken_keys.update(keys)
+            yield entry
+
+    def _aggregates(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
+        """Yield one aggregate, and more of them while what is left fills one."""
+        bytes_max, count_max = self._aggregate_bytes_max, self._aggregate_count_max
+        while self._queue:
+            entry = take_aggregate(self._queue, self.shard_id, bytes_max, count_max, taken_keys)
+            if entry is None:
+                return
+            if self._keeps_key_order:
+                taken_keys.update([record.partition_key for record in entry.records])
+            yield entry
+            if not self.is_full:
+                return
+
+    def _ready_entries(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
+        """Yield the first record of each key that has none in this request yet."""
         # PutRecords accepts and refuses entry by entry. Of two records of one key in a request the second could be
         # accepted and the first refused: so the second waits for the next request.
-        for _ in range(len(self._ready)):
-            key = self._ready.popleft()
-            if key in taken_keys:
-                self._ready.append(key)
+        ready, shard_id = self._ready, self.shard_id
+        for _ in range(len(ready)):
+            record = ready.popleft()
+            if record.partition_key in taken_keys:
+                ready.append(record)
                 continue
-            record = self._heads[key]
-            if record.following is not None:
-                self._heads[key] = record.following
-                self._ready.append(key)
-                heapq.heappush(self._followers, (record.following.came_s, key))
-                record.following = None
+            following = record.following
+            if following is None:
+                del self._tails[record.partition_key]
             else:
-                del self._heads[key], self._tails[key]
-            return pack_one(record, self.shard_id)
-        return None
+                record.following = None
+                ready.append(following)
+            yield pack_one(record, shard_id)
 
     def drain(self) -> list[PendingRecord]:
         """Remove and return every record that waits, in no order."""
         records = [record for entry in self._returned for record in entry.records]
         records += self._queue
-        for head in self._heads.values():
+        for head in self._ready:
             record: PendingRecord | None = head
             while record is not None:
                 records.append(record)
                 record.following, record = None, record.following
         self._returned.clear()
         self._queue.clear()
-        self._heads.clear()
         self._tails.clear()
         self._ready.clear()
-        self._followers.clear()
         self.count = 0
         self.size_bytes = 0
         return records
