@@ -631,6 +631,15 @@ def test_unread_records_that_left_between_two_pages_are_a_loss():
     assert isinstance(machine.plan_step(12.0), Failed)
 
 
+def test_an_empty_page_before_the_record_was_looked_for_does_not_tell_how_old_the_unread_ones_are():
+    machine = resumed(tip_s=1000.0)
+    # What is left is half an hour old. What came before it has left, and that page says nothing of it.
+    assert machine.on_page(page(behind=1_800_000, at_s=5000.0), 0.0, 0.1) == Kept(())
+    kept = machine.on_page(page(150, at_s=5001.0), 1.0, 1.1)
+    assert kept.rows is None
+    assert "100" in str(kept.loss.error)
+
+
 def test_a_page_is_believed_while_what_was_unread_before_it_must_still_be_there():
     machine = behind()
     assert places(machine.on_page(page(150, at_s=4790.0), 10.0, 10.1).rows) == [(150, 0)]

@@ -245,6 +245,9 @@ class ShardReader:
         is_progress = self._advance(page, done)
         if meaning is not None:
             self._skip_through = None
+        # Before the record is found, those that came before what the page tells of may be gone.
+        if self._skip_through is None:
+            self._note_unread(page)
         if page.next_iterator is None:
             self._on_last_page(page, is_progress, now_s, chance)
         else:
@@ -374,7 +377,6 @@ class ShardReader:
         is_believed = page.next_iterator is not None or bool(page.children)
         if page.millis_behind_latest == 0 and page.service_ms is not None and is_believed:
             self.tip_ms = page.service_ms
-        self._note_unread(page)
         if is_progress or page.next_iterator is not None:  # a doubtful end that gives nothing is no progress
             self._stubborn_failures = self._unlisted = 0
         return is_progress
