@@ -14,7 +14,7 @@ WORKERS = range(60, 350, BLOCK)
 PUSHED = range(10, 50, BLOCK)
 KCL3 = range(8, 38, BLOCK)
 PRODUCERS = range(24, 64, BLOCK)
-SINKS = range(16, 116, BLOCK)
+SINKS = range(16, 171, BLOCK)
 QUERIES = range(20, 240, BLOCK)
 
 
