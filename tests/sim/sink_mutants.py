@@ -123,7 +123,7 @@ SINK_MUTANTS = (
     Mutant(
         "a task swallows a failure to write",
         "sinks that log and go on",
-        1,
+        4,
         SinkTask,
         "_write",
         swallows_failures,
