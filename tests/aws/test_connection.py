@@ -91,6 +91,12 @@ def test_a_role_is_assumed_with_its_session_name_and_external_id(server, bare_en
     assert server.calls().count("sts.AssumeRole") == 1
 
 
+@pytest.mark.parametrize("role", ["x", "reader", "arn:aws:iam::123456789012:user/reader"])
+def test_what_is_no_role_is_refused_before_anything_is_asked(role):
+    with pytest.raises(OptionError, match=r"role_arn \(Spark: roleArn\) is '.*'; expected arn:aws:iam"):
+        AwsOptions(role_arn=role)
+
+
 def test_a_client_is_made_once_for_the_same_options(server):
     options = AwsOptions(region="us-east-1", endpoint_url=server.endpoint_url)
     assert client_for("kinesis", options) is client_for(

@@ -90,6 +90,13 @@ def test_without_rich_lines_and_tables_are_plain_text(monkeypatch, capsys):
     ]
 
 
+def test_words_that_no_option_holds_are_an_error(capsys):
+    assert cli.main(["options", "stsEndpoint", "nonsense"]) == 1
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert output.err == "no option holds stsEndpoint and nonsense; `penstock options` lists them all\n"
+
+
 def test_a_command_that_prints_a_table_needs_no_rich(monkeypatch, capsys):
     hide_rich(monkeypatch)
     assert cli.main(["options", "stsEndpoint"]) == 0

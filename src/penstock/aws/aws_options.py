@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -12,6 +13,7 @@ from penstock.core.endpoint import has_user, without_user
 from penstock.errors import OptionError
 
 _log: Final = logging.getLogger("penstock.aws")
+_ROLE: Final = re.compile(r"arn:[a-z-]+:iam::\d{12}:role/\S+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,10 @@ class AwsOptions:
                 object.__setattr__(self, name, drop_user(url))
         if (self.access_key_id is None) != (self.secret_access_key is None):
             raise OptionError("access_key_id and secret_access_key go together: set both or neither")
+        if self.role_arn is not None and not _ROLE.fullmatch(self.role_arn):
+            raise OptionError(
+                f"role_arn (Spark: roleArn) is {self.role_arn!r}; expected arn:aws:iam::123456789012:role/NAME"
+            )
         if self.attempts_max < 1:
             raise OptionError(f"attempts_max is {self.attempts_max}; at least one attempt is needed")
         for name in ("connect_timeout_s", "read_timeout_s", "retry_base_s", "retry_cap_s", "deadline_s"):

@@ -36,7 +36,7 @@ _Answer = TypeVar("_Answer")
 
 _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
-    NotFound: "check the name, the region and the account",
+    NotFound: "check the name, the region and the account (what was just created is there when it is ACTIVE)",
 }
 TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
 """How DynamoDB leads from one page to the next, for `pages_of`."""

@@ -6,7 +6,7 @@ import argparse
 import json
 from typing import Any
 
-from penstock.cli.terminal import Output
+from penstock.cli.terminal import Output, warn
 
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
@@ -24,6 +24,9 @@ def run(args: argparse.Namespace) -> int:
     from penstock.spark.option_docs import option_rows, render_markdown
 
     rows = [row for row in option_rows() if _matches(row, args.words)]
+    if args.words and not rows:
+        warn(f"no option holds {' and '.join(args.words)}; `penstock options` lists them all")
+        return 1
     if args.json:
         print(json.dumps(rows, indent=2))
     elif args.markdown:
