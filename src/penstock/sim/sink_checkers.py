@@ -258,7 +258,7 @@ class ErrorsName(_SinkChecker):
             return
         if "no answer yet" in text:
             raise Broken(f"{name} gives up although nothing of it was refused: {text}")
-        since_s = self.history.now - int(still[1]) * (1 + CLOCK_TOLERANCE) - 1.0
+        since_s = self.history.now - int(still[1]) * (1 - CLOCK_TOLERANCE)
         refused_s = self._refused_s.get(name)
         if refused_s is None or refused_s > since_s + _SEND_WITHIN_S:
             raise Broken(f"{name} gives up, and the first refusal came at {refused_s} s: {text}")

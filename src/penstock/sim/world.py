@@ -6,7 +6,7 @@ back, and in the liveness phase the fleet must settle, read everything and stay 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
 from penstock.core.aggregation import MAGIC, AggregateBuilder
@@ -24,6 +24,7 @@ from penstock.sim.worker import SimWorker
 
 _SHARDS_MAX: Final = 14
 _MIGRATION_LOOK_S: Final = 5.0
+_UNDER_WAY_S: Final = 2.0
 """The KCL looks every minute whether its fleet is ready, and waits until it has been so for ten."""
 
 
@@ -193,11 +194,22 @@ class World(Environment):
             self._recur_puts()
         self.is_healed = True
         self.note("healed")
-        for worker in list(self.workers.values()):
-            if worker.has_stopped_shard or self.scenario.on_data_loss == "fail":
-                # A stopped shard waits for people: they mend the handler, and start the worker anew.
-                self.note("stopping", worker.who)
-                worker.request_stop()
+        self._restart(
+            worker
+            for worker in self.workers.values()
+            if worker.has_stopped_shard or self.scenario.on_data_loss == "fail"
+        )
+        # A call that was under way may still bring a fault's answer.
+        self.schedule(self.now + _UNDER_WAY_S, self._restart_stopped)
+
+    def _restart_stopped(self) -> None:
+        self._restart(worker for worker in self.workers.values() if worker.has_stopped_shard)
+
+    def _restart(self, workers: Iterable[SimProcess]) -> None:
+        """Start workers anew: a stopped shard waits for people, who mend the handler and do that."""
+        for worker in list(workers):
+            self.note("stopping", worker.who)
+            worker.request_stop()
 
     def start_worker(self, name: str) -> None:
         """Start a process of this name, unless one runs or it has left for good."""
