@@ -76,6 +76,12 @@ class OneOwner(Checker):
         self._holder: dict[str, str] = {}
         self._unanswering: set[str] = set()
         self._doubled: set[str] = set()
+        self._created_s: dict[str, float] = {}
+        self._stood_still: dict[str, tuple[float, float]] = {}
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """Remember who does not see what happens."""
+        self._stood_still[who] = self.history.now, until_s
 
     def on_second_driver(self, name: str) -> None:
         """Two processes have one name: the counter alone tells their writes apart, and each may find the other's."""
@@ -87,8 +93,9 @@ class OneOwner(Checker):
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Follow who holds what."""
-        del after
         key = write.key
+        if before is None and after is not None:
+            self._created_s[key] = self.history.now
         if before is not None and before.checkpoint_owner is not None and self._is_asked_for_long(key):
             self._unanswering.add(before.checkpoint_owner)
         if isinstance(write, Take):
@@ -113,6 +120,12 @@ class OneOwner(Checker):
                     )
                 self._holder[key] = who  # handed over to it, or picked up after a restart
 
+    def _may_mistake_row(self, who: str, key: str) -> bool:
+        """Whether a row was deleted and made anew while a worker stood still: its counter may have come to what that one saw."""
+        stood_s, until_s = self._stood_still.get(who, (0.0, 0.0))
+        made_s = self._created_s.get(key, 0.0)
+        return stood_s < made_s < until_s and self.history.now < until_s + self.options.lease_duration_s
+
     def _is_asked_for_long(self, key: str) -> bool:
         asked_s = self.history.now_s_since(self.history.asked_s.get(key))
         return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
@@ -129,6 +142,8 @@ class OneOwner(Checker):
         if self.history.is_migrating and {before.reader, name_of(who)} & self.history.noteless:
             return  # in 2.x mode it takes as KCL 2.x does; and where it writes no throughput yet, it is taken for such a one
         if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
+            return
+        if self._may_mistake_row(who, key):
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         if unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE):
