@@ -282,10 +282,10 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 53, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 21, SimTable, "decide", take_clears_claims),
+    Mutant("the last claim stands", CLAIMS, 124, SimTable, "decide", last_claim_stands),
+    Mutant("a take clears the claims", CLAIMS, 18, SimTable, "decide", take_clears_claims),
     Mutant("a promotion is not fenced by its batch", CLAIMS, 378, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 6, SimTable, "decide", claims_without_the_lease),
+    Mutant("a claim without being the reader", CLAIMS, 124, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -298,7 +298,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a refused claim is taken for one's own",
         CLAIMS,
-        9,
+        608,
         claimed_read,
         "judge_refused_claim",
         agrees_with_everything,
@@ -402,7 +402,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was claimed before a restore is another driver's",
         SPARK,
-        21,
+        334,
         planner,
         "rewind_leases",
         knows_no_last_number,
@@ -454,7 +454,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a page is believed whatever left before it",
         "this reader: the service goes on behind trimmed records without a word",
-        252,
+        3246,
         ShardReader,
         "_may_have_passed",
         believes_each_page,
@@ -489,7 +489,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was given back is forgotten",
         "this query",
-        296,
+        33,
         QueryShards,
         "_give_back",
         forgets_what_it_gives_back,
@@ -505,7 +505,7 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        25,
+        131,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,

@@ -52,6 +52,7 @@ FAILED_BEFORE = {
     1421: "a refusal that the row did not explain ended the promotion of a claim for good",
     1504: "the claim of a batch that a restored location does not know was taken for the query's own by a checker",
     1654: "what came after an unread batch was skipped with it, since the time of day had been set behind the last answer",
+    1644: "a query that was behind dated its plans by its machine's clock, and passed over what came behind an action's limit",
     1775: "a parent that another query had set back counted as read before its children by a checker",
     2313: "a query that loaded a stream twice under one name was refused too late: its first batches told nothing of it",
     2438: "the same",

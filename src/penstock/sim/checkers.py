@@ -143,10 +143,9 @@ class OneOwner(Checker):
             return  # in 2.x mode it takes as KCL 2.x does; and where it writes no throughput yet, it is taken for such a one
         if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
             return
-        if self._may_mistake_row(who, key):
-            return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
-        if unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE):
+        is_live = unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE)
+        if is_live and not self._may_mistake_row(who, key):
             raise Broken(f"{who} took {key} from {before.reader}, which renewed {unchanged_s:.2f} s ago")
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:

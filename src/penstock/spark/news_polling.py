@@ -151,6 +151,15 @@ class NewsPoller:
         """Return the moment of the next probe."""
         return min((state.due_s for state in states), default=self._clock.monotonic_s() + self._interval_s)
 
+    @property
+    def knows_time(self) -> bool:
+        """Whether the service has told its time."""
+        return self._steady_clock.is_heard
+
+    def hear(self, server_ms: int | None) -> None:
+        """Learn the service's time from another answer that has just come."""
+        self._hear(*self._moment(), server_ms)
+
     def planned_ms(self) -> int:
         """Return the moment of a plan by the service's clock, whoever has set this machine's since the last answer."""
         return self._steady_clock.now_ms(self._clock.monotonic_s(), self._service_now_ms())
@@ -241,7 +250,7 @@ class NewsPoller:
         if current.get(key) is not state:
             return  # a batch came in between, and the answer is about what was before it
         if answer.page is not None:
-            self._learn(state, answer.page, self._hear(answer, answer.page))
+            self._learn(state, answer.page, self._hear(answer.came_s, answer.came_ms, answer.page.server_ms))
         elif answer.error is not None:
             self._on_failure(answer, answer.error)
 
@@ -293,10 +302,10 @@ class NewsPoller:
             resource=self._stream,
         ) from last
 
-    def _hear(self, answer: _Answer, page: RecordPage) -> int:
+    def _hear(self, came_s: float, came_ms: int, server_ms: int | None) -> int:
         """Return the moment of an answer by the service's clock."""
-        service_ms = self._service_clock.hear(answer.came_ms, page.server_ms)
-        self._steady_clock.hear(answer.came_s, service_ms)
+        service_ms = self._service_clock.hear(came_ms, server_ms)
+        self._steady_clock.hear(came_s, service_ms)
         return service_ms
 
     def _learn(self, state: ShardState, page: RecordPage, now_ms: int) -> None:

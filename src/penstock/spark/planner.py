@@ -190,7 +190,7 @@ class Planner:
         self._done, self._known = None, end.known
         _, shards = self._join(end)
         if self._given is None or self._given.end.batch != end.batch:
-            self._given = GivenBatch(end, self._poller.planned_ms())
+            self._given = GivenBatch(end, self._planned_ms())
         by_shard = {task.shard_id: task for task in self._shard_tasks(self._given, shards)}
         shards.batch_begins()
         weights = {shard_id: self._weights.get(shard_id, 0) for shard_id in by_shard}
@@ -470,7 +470,7 @@ class Planner:
     def _next_offset(
         self, start: StreamOffset, shards: QueryShards, wanted: Iterable[str], *, with_limits: bool
     ) -> StreamOffset:
-        planned_ms = self._poller.planned_ms()
+        planned_ms = self._planned_ms()
         doubtful = shards.doubtful.intersection(wanted := list(wanted))
         if doubtful:
             shards.see_exactly(doubtful, self._settler.look(doubtful))
@@ -486,6 +486,13 @@ class Planner:
         )
         self._given = GivenBatch(end, planned_ms)
         return end
+
+    def _planned_ms(self) -> int:
+        """Return the moment of a plan by the service's clock: what came later is in no batch before the next one."""
+        # Where every shard has more to read none is probed, and this machine's clock may be wrong by hours.
+        if not self._poller.knows_time:
+            self._poller.hear(self._kinesis.fetch_shards(self._options.stream).server_ms)
+        return self._poller.planned_ms()
 
     def _tell_tips(self, query_worker: QueryWorker, shards: QueryShards) -> None:
         """Let the next heartbeats note how long nothing has been left to read; not more often than they come."""

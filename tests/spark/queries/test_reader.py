@@ -17,6 +17,7 @@ import pytest
 from penstock.core.batches.offsets import Share
 from penstock.core.leases.lease_writes import Delete
 from penstock.errors import ClaimConflict, Unavailable
+from penstock.runtime.system_clock import SystemClock
 from penstock.spark.stream_reader import ShardPartition
 from reader_query import Query
 from spark_support import numbered, put
@@ -191,6 +192,25 @@ def test_a_query_goes_on_behind_what_had_arrived_when_an_unread_batch_was_planne
     q.drain()
     assert q.numbers()[-1] == 59
     assert q.numbers()[0] >= 30
+
+
+def test_what_arrives_after_an_unread_batch_is_in_the_next_one_though_the_drivers_clock_is_an_hour_ahead(
+    query, client, monkeypatch
+):
+    q = query(shards=1, maxRecordsPerTrigger="10")
+    put(client, q.stream, numbered(0, 30))
+    assert len(q.batch()) == 10
+    # Of a shard that is known to have more, nothing is asked before the next batch: nobody has told the driver the time.
+    q.die()
+    del q.given["maxRecordsPerTrigger"]
+    q.reader = q.fresh()
+    right_ms = SystemClock.wall_ms
+    monkeypatch.setattr(SystemClock, "wall_ms", lambda self: right_ms(self) + 3_600_000)
+    leave_unread(q, q.plan())
+    put(client, q.stream, numbered(30, 60))
+    q.drain()
+    # The service tells whole seconds, so what came just before the plan may come once more.
+    assert q.numbers()[-30:] == list(range(30, 60))
 
 
 def test_what_arrives_after_an_unread_batch_is_in_the_next_one(query, client):

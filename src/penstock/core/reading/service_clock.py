@@ -70,6 +70,11 @@ class SteadyServiceClock:
     def __init__(self) -> None:
         self._heard: tuple[float, int] | None = None
 
+    @property
+    def is_heard(self) -> bool:
+        """Whether an answer has told the time."""
+        return self._heard is not None
+
     def hear(self, now_s: float, service_ms: int) -> None:
         """Learn from an answer.
 
