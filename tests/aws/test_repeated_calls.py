@@ -3,7 +3,6 @@
 import socket
 import threading
 from contextlib import contextmanager
-from unittest.mock import patch
 
 import botocore.exceptions as sdk
 import pytest
@@ -30,6 +29,18 @@ def signed(body, credentials, url="https://kinesis.eu-central-1.amazonaws.com/",
     request = AWSRequest("POST", url, headers, body)
     SigV4Auth(credentials, "kinesis", "eu-central-1").add_auth(request)
     return request
+
+
+class SignedAt(SigV4Auth):
+    """botocore's signature at another moment; its versions read the clock in different ways, and all keep what they read here."""
+
+    def __init__(self, moment: str, *signer):
+        super().__init__(*signer)
+        self.moment = moment
+
+    def _modify_request_before_signing(self, request):
+        request.context["timestamp"] = self.moment
+        super()._modify_request_before_signing(request)
 
 
 @pytest.mark.parametrize("token", [None, "a/token+of=a session"])
@@ -66,11 +77,11 @@ def test_a_renewed_key_signs_with_its_own_secret_and_token():
 def test_a_day_later_the_key_of_that_day_signs():
     credentials = Credentials("AKID", "secret")
     signing = signing_like(signed(b"{}", credentials), credentials)
-    for day in range(2):
-        with patch("botocore.auth.get_current_datetime") as now:
-            now.return_value.strftime.return_value = f"203003{17 + day}T174640Z"
-            expected = signed(b"{}", credentials)
-        ours = signing.headers(b"{}", credentials, f"203003{17 + day}T174640Z")
+    for moment in ("20300317T174640Z", "20300318T174640Z"):
+        expected = AWSRequest("POST", "https://kinesis.eu-central-1.amazonaws.com/", HEADERS, b"{}")
+        SignedAt(moment, credentials, "kinesis", "eu-central-1").add_auth(expected)
+        assert expected.headers["X-Amz-Date"] == moment
+        ours = signing.headers(b"{}", credentials, moment)
         assert ours["Authorization"] == expected.headers["Authorization"]
 
 
@@ -97,8 +108,11 @@ def test_the_host_has_its_port_only_where_it_is_not_the_schemes():
 
 
 @contextmanager
-def answering(*connections):
-    """A server: for each connection the answers to its requests, each a list of pieces; None keeps silent."""
+def answering(*connections, closed=None):
+    """A server: for each connection the answers to its requests, each a list of pieces; None keeps silent.
+
+    A semaphore counts the connections that it has closed.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     asked, done = [], threading.Event()
 
@@ -113,6 +127,8 @@ def answering(*connections):
                         break
                     for piece in pieces:
                         accepted.sendall(piece)
+            if closed is not None:
+                closed.release()
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
@@ -154,8 +170,11 @@ def test_answers_of_every_framing_are_read_whole():
 def test_a_connection_that_its_server_has_closed_is_opened_again():
     answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1"]
     closing = [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n2"]
-    with answering([answer], [closing], [answer]) as (pooled, asked):
-        assert [pooled.exchange(REQUEST).body for _ in range(3)] == [b"1", b"2", b"1"]
+    closed = threading.Semaphore(0)
+    with answering([answer], [closing], [answer], closed=closed) as (pooled, asked):
+        for body in (b"1", b"2", b"1"):
+            assert pooled.exchange(REQUEST).body == body
+            assert closed.acquire(timeout=30)
     assert len(asked) == 3
 
 
