@@ -82,12 +82,15 @@ def plan_balance(
     if policy is BalancePolicy.KCL2:
         return list(plan_kcl2(fleet, me, limits, lease_duration_s=lease_duration_s, chance=chance))
     counts = dict.fromkeys(live_workers(fleet, me) | set(workers), 0)
+    alive = OwnerState.ALIVE  # looked up once: the fleet may have ten thousand leases
+    free = []
     for entry in fleet:
-        owner = entry.lease.owner
-        if entry.owner_state is OwnerState.ALIVE and owner is not None:
+        if entry.owner_state is not alive:
+            if entry.is_takable:
+                free.append(entry)
+        elif (owner := entry.lease.owner) is not None:
             counts[owner] += 1
     caps = dict.fromkeys(counts, limits.max_leases)
-    free = [entry for entry in fleet if entry.is_takable]
     assigned = _assign(fleet, free, counts, policy, caps)
     left_to = {
         entry.lease.key: assigned[entry.lease.key]
@@ -293,17 +296,20 @@ def _assign_by_throughput(
     counts: Mapping[str, int],
     caps: Mapping[str, int | None],
 ) -> dict[str, str]:
+    alive = OwnerState.ALIVE
     weights = _weights(fleet)
     loads = dict.fromkeys(counts, 0.0)  # kilobytes per second and unit of capacity
     capacity = {worker: capacity_of(worker) for worker in counts}
     numbers = dict(counts)
     movable: dict[str, list[tuple[float, str]]] = {worker: [] for worker in counts}
     for entry in fleet:
-        owner = entry.lease.owner
-        if owner in loads and entry.owner_state is OwnerState.ALIVE:
-            loads[owner] += weights[entry.lease.key] / capacity[owner]
-            if _may_be_asked_for(entry):
-                movable[owner].append((weights[entry.lease.key], entry.lease.key))
+        lease = entry.lease
+        owner = lease.owner
+        if owner in loads and entry.owner_state is alive:
+            weight = weights[lease.key]
+            loads[owner] += weight / capacity[owner]
+            if lease.checkpoint_owner is None:  # else it is under way already
+                movable[owner].append((weight, lease.key))
     assigned: dict[str, str] = {}
     idle_first = [(load, tie(worker), worker) for worker, load in loads.items()]
     heapq.heapify(idle_first)
@@ -332,14 +338,11 @@ def _is_full(worker: str, numbers: Mapping[str, int], caps: Mapping[str, int | N
 
 
 def _weights(fleet: Sequence[FleetLease]) -> dict[str, float]:
-    known = [entry.lease.throughput_kbps for entry in fleet if entry.lease.throughput_kbps is not None]
+    rates = {entry.lease.key: entry.lease.throughput_kbps for entry in fleet}
+    known = [rate for rate in rates.values() if rate is not None]
     mean = sum(known) / len(known) if known else 1.0
     floor = (mean or 1.0) * _WEIGHT_FLOOR
-    return {
-        entry.lease.key: floor
-        + (mean if entry.lease.throughput_kbps is None else entry.lease.throughput_kbps)
-        for entry in fleet
-    }
+    return {key: floor + (mean if rate is None else rate) for key, rate in rates.items()}
 
 
 def _choose(leases: list[tuple[float, str]], ideal: float, useful_max: float) -> int | None:

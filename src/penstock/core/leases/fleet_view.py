@@ -155,12 +155,9 @@ def fleet_of(
 
 def live_workers(fleet: Iterable[FleetLease], me: str) -> set[str]:
     """Return everybody who renews a lease or has asked for one, and this worker."""
-    workers: set[str | None] = {me}
-    for entry in fleet:
-        if entry.owner_state is OwnerState.ALIVE:
-            lease = entry.lease
-            workers.add(lease.owner)
-            workers.add(lease.checkpoint_owner)
+    alive = OwnerState.ALIVE
+    held = [entry.lease for entry in fleet if entry.owner_state is alive]
+    workers = {me, *[lease.owner for lease in held], *[lease.checkpoint_owner for lease in held]}
     return {worker for worker in workers if worker is not None}
 
 
