@@ -63,6 +63,13 @@ def opened(stream: str, application: str) -> tuple[Any, Any]:
     return KinesisStreamReader(options), open_lease_table(application, options.connection)
 
 
+def look_s(table: Any) -> float:
+    """Return how long a look at the whole table takes: the same rows, and nothing planned."""
+    began_s = time.perf_counter()
+    table.scan()
+    return time.perf_counter() - began_s
+
+
 def penstock(stream: str, turn: int) -> Figures:
     from penstock.core.batches.offsets import parse_offset
 
@@ -70,7 +77,7 @@ def penstock(stream: str, turn: int) -> Figures:
     began_s = time.perf_counter()
     offset = reader.latestOffset(reader.initialOffset(), None)
     first_s = time.perf_counter() - began_s
-    times_s, cpu_s = [], []
+    times_s, cpu_s, looks_s = [], [], []
     try:
         for number in range(BATCHES):
             reader.partitions({}, offset)
@@ -81,12 +88,14 @@ def penstock(stream: str, turn: int) -> Figures:
             found = meter.read()
             times_s.append(found["wall_s"])
             cpu_s.append(found["cpu_s"])
+            looks_s.append(look_s(table))
             offset = following
     finally:
         reader.stop()
     return {
         "plan_s": statistics.median(times_s),
         "plan_cpu_s": statistics.median(cpu_s),
+        "look_s": statistics.median(looks_s),
         "first_plan_s": first_s,
     }
 

@@ -1,4 +1,4 @@
-"""Write a frame with Spark: Penstock's sink, plain and aggregated, and boto3 in `foreachPartition`."""
+"""Write a frame with Spark: Penstock's sink, plain and aggregated, boto3 in `foreachPartition`, and what Spark costs alone."""
 
 from __future__ import annotations
 
@@ -27,12 +27,19 @@ def figures_of(meter: Meter, record_count: int) -> Figures:
     }
 
 
-def penstock(stream: str, turn: int, record_count: int, aggregation: bool = False) -> Figures:
+def penstock(
+    stream: str, turn: int, record_count: int, aggregation: bool = False, is_registered: bool = False
+) -> Figures:
+    """Write with Penstock's sink, which Spark finds by itself unless the program registers it."""
     del turn
     with session() as spark:
         rows = frame(spark, record_count)
         rows.count()
         meter = Meter()
+        if is_registered:
+            import penstock.spark
+
+            spark.dataSource.register(penstock.spark.KinesisDataSource)
         writer = rows.write.format("kinesis").option("streamName", stream)
         writer.option("aggregation", str(aggregation).lower()).mode("append").save()
         return figures_of(meter, record_count)
@@ -85,12 +92,47 @@ def nothing(stream: str, turn: int, record_count: int) -> Figures:
         return figures_of(meter, record_count)
 
 
+def empty_sink(stream: str, turn: int, record_count: int) -> Figures:
+    """Write to a sink in Python that drops its rows: what Spark's programs for one cost, whatever it does."""
+    del stream, turn
+    from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
+
+    class Writer(DataSourceArrowWriter):
+        def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+            for _ in iterator:
+                pass
+            return WriterCommitMessage()
+
+        def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+            pass
+
+    class Nowhere(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "nowhere"
+
+        def writer(self, schema: Any, overwrite: bool) -> Writer:  # noqa: ARG002 - Spark's names
+            return Writer()
+
+    with session(daemon="pyspark.daemon") as spark:
+        rows = frame(spark, record_count)
+        rows.count()
+        meter = Meter()
+        spark.dataSource.register(
+            Nowhere
+        )  # Spark looks for sources in Python then, as it does for Penstock's
+        rows.write.format("nowhere").mode("append").save()
+        return figures_of(meter, record_count)
+
+
 if __name__ == "__main__":
     run(
         {
             "penstock": penstock,
             "penstock-aggregated": lambda **options: penstock(aggregation=True, **options),
+            "penstock-registered": lambda **options: penstock(is_registered=True, **options),
             "boto3": boto3,
             "nothing": nothing,
+            "empty-sink": empty_sink,
         }
     )

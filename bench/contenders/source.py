@@ -7,6 +7,7 @@ import json
 import os
 import socket
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,28 +17,42 @@ from program import Figures, Meter, run
 from spark_session import kinesis, run_a_stream, running, session, wait_until
 
 
-def figures_of(meter: Meter, data_bytes: int, quota_bytes_per_s: float = 0.0) -> Figures:
-    """Return what a reading cost, also per GB of user data and as a share of what the quota allows."""
+def figures_of(
+    meter: Meter, data_bytes: int, quota_bytes_per_s: float = 0.0, batches_s: float = 0.0
+) -> Figures:
+    """Return what a reading cost, also per GB of user data and as a share of what the quota allows.
+
+    Args:
+        meter: Of the whole reading.
+        data_bytes: User data that was read.
+        quota_bytes_per_s: What the service allows; 0 for no quota.
+        batches_s: From the start of the first batch to the end of the last one.
+    """
     found = meter.read()
     found["cpu_s_per_gb"] = found["cpu_s"] / data_bytes * 1e9
     found["mb_per_s"] = data_bytes / found["wall_s"] / 1e6
     if quota_bytes_per_s:
         found["quota_percent"] = 100 * data_bytes / found["wall_s"] / quota_bytes_per_s
+        found["batches_quota_percent"] = 100 * data_bytes / batches_s / quota_bytes_per_s
     return found
 
 
-def count_query(frame: Any, record_count: int) -> None:
-    """Run a query until its batches have held all records."""
+def count_query(frame: Any, record_count: int) -> float:
+    """Run a query until its batches have held all records; return the seconds from its first batch to the end of its last."""
     counted = 0
+    times_s: list[float] = []
 
     def count(batch: Any, _: int) -> None:
         nonlocal counted
+        times_s.append(time.perf_counter())
         counted += batch.count()
+        times_s.append(time.perf_counter())
 
     with running(frame, count) as query:
         wait_until(query, lambda: counted >= record_count, f"reading {record_count} records")
     if counted != record_count:
         raise SystemExit(f"{record_count} records are in the stream, and {counted} came")
+    return times_s[-1] - times_s[0]
 
 
 def penstock(
@@ -49,8 +64,8 @@ def penstock(
         if quota_bytes_per_s:
             run_a_stream(spark)
         meter = Meter()
-        count_query(kinesis(spark, stream, f"{stream}-{turn}", **pace), record_count)
-        return figures_of(meter, data_bytes, quota_bytes_per_s)
+        batches_s = count_query(kinesis(spark, stream, f"{stream}-{turn}", **pace), record_count)
+        return figures_of(meter, data_bytes, quota_bytes_per_s, batches_s)
 
 
 @contextmanager
