@@ -78,6 +78,17 @@ def test_a_receipt_whose_record_was_given_up_raises(receipt):
         receipt.result()
 
 
+def test_an_error_of_many_records_does_not_keep_the_traceback_of_each():
+    failure, lengths = DeliveryFailed("gone"), []
+    for _ in range(5):
+        receipt = record()
+        receipt.set_exception(failure)
+        with pytest.raises(DeliveryFailed) as caught:
+            receipt.result()
+        lengths.append(len(caught.traceback))
+    assert len(set(lengths)) == 1
+
+
 @pytest.mark.parametrize(
     "settle", [lambda r: r.set_result(HERE), lambda r: r.set_exception(DeliveryFailed("no"))]
 )

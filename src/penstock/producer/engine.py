@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.core.writing.batcher import Batcher
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _log: Final = logging.getLogger("penstock.producer")
 _EXPIRY_INTERVAL_MIN_S: Final = 0.05
+_SETTLED_KEPT_MAX: Final = 1_000
 
 
 class _Flush:
@@ -87,6 +89,12 @@ class Engine:
         self._work = threading.Condition(self._lock)
         self._done = threading.Condition(self._lock)
         self._open_count = 0
+        self._open: deque[Any] = deque()
+        """Receipts in the order of arrival; all that are not settled, whatever becomes of the batcher, and a few that are."""
+        self._requests: set[PutRequest] = set()
+        """Those that a thread has in hand."""
+        self._defect: BaseException | None = None
+        """What went wrong inside; then the batcher is not asked any more."""
         self._flushes: list[_Flush] = []
         self._is_closing = False
         self._failed_count = 0
@@ -108,18 +116,35 @@ class Engine:
         batcher = self._batcher
         with self._lock:
             if batcher.waiting_bytes >= self._buffer_bytes_max and not self._done.wait_for(
-                lambda: batcher.waiting_bytes < self._buffer_bytes_max or self._is_closing, timeout_s
+                lambda: batcher.waiting_bytes < self._buffer_bytes_max or not self._takes_records, timeout_s
             ):
                 return None
-            if self._is_closing:
+            if self._is_closing or self._defect is not None:
                 raise DeliveryFailed(
                     f"stream {self._stream}: the producer is closed; the record was not taken"
+                    if self._defect is None
+                    else f"{self._broken}; the record was not taken"
                 )
-            self._open_count += 1
-            needs_sender = batcher.add_record(record, self._now_s())
-            if needs_sender or batcher.waiting_count % self._request_record_count_max == 0:
-                self._work.notify()
+            open_count = self._open_count
+            try:
+                self._open_count += 1
+                self._open.append(record)
+                needs_sender = batcher.add_record(record, self._now_s())
+                if needs_sender or batcher.waiting_count % self._request_record_count_max == 0:
+                    self._work.notify()
+            except BaseException:
+                # Ctrl-C, in the middle of anything. The caller has no future, so the record must not be sent; and if it
+                # stayed counted and in no queue, the next flush would wait for it for ever.
+                self._open_count = open_count
+                if self._open and self._open[-1] is record:
+                    self._open.pop()
+                batcher.take_back(record, self._requests)
+                raise
         return record
+
+    @property
+    def _takes_records(self) -> bool:
+        return not self._is_closing and self._defect is None
 
     def flush(self, timeout_s: float | None) -> bool:
         """Wait until every record put before is acknowledged or failed; return False when the time was over first.
@@ -132,7 +157,7 @@ class Engine:
             self._flushes.append(flush)
             self._work.notify_all()
             try:
-                return self._done.wait_for(lambda: flush.left == 0, timeout_s)
+                return self._done.wait_for(lambda: flush.left <= 0, timeout_s)
             finally:
                 self._flushes.remove(flush)
 
@@ -147,21 +172,32 @@ class Engine:
         """End the threads; return how many records were left. Their futures fail."""
         with self._lock:
             self._is_closing = True
-            left = self._batcher.drop_all()
-            error = DeliveryFailed(
-                f"stream {self._stream}: the producer was closed before {len(left)} records were acknowledged"
-            )
             self._work.notify_all()
             self._done.notify_all()
-        self._fail(left, error)
+        left_count = self._drop_waiting()
         for thread in self._threads:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
         # A request was in flight while the queues were emptied, and its refused records were put back afterwards.
-        with self._lock:
-            late = self._batcher.drop_all()
-        self._fail(late, error)
-        return len(left) + len(late)
+        return left_count + self._drop_waiting()
+
+    def _drop_waiting(self) -> int:
+        """Fail the futures of records that wait when the producer is closed; return how many."""
+        if self._defect is not None:
+            return self._fail_lost()
+        try:
+            with self._lock:
+                left = self._batcher.drop_all()
+        except Exception as error:  # noqa: BLE001 - given to the futures
+            self._note_defect(error)
+            return self._fail_lost()
+        self._fail(
+            left,
+            DeliveryFailed(
+                f"stream {self._stream}: the producer was closed before {len(left)} records were acknowledged"
+            ),
+        )
+        return len(left)
 
     @property
     def waiting_count(self) -> int:
@@ -176,24 +212,91 @@ class Engine:
     # --- on the threads --------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while True:
-            step: PutRequest | FetchShards | Stuck | _Expired | None = None
-            try:
-                step = self._next_step()
-                if step is None:
-                    return
+        while self._make_step():
+            pass
+        # Whoever closed the producer may have gone before the last request of this thread was over.
+        self._drop_waiting()
+
+    def _make_step(self) -> bool:
+        """Plan a step and carry it out; return False when there is none to come."""
+        step: PutRequest | FetchShards | Stuck | _Expired | None = None
+        try:
+            step = self._next_step()
+            if step is not None:
                 self._do(step)
-            except Exception as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
-                # A defect, not an outcome: no future may stay open with nobody to resolve it.
-                _log.exception("stream %s: the sender failed", self._stream)
-                self._give_up(DeliveryFailed(f"stream {self._stream}: the sender failed: {error!r}"), error)
+        except BaseException as error:  # noqa: BLE001 - whatever it is, it is logged and given to the futures
+            # A defect, not an outcome: no future may stay open with nobody to resolve it.
+            _log.exception("stream %s: the sender failed", self._stream)
+            self._recover(step, error)
+            return True
+        finally:
+            if isinstance(step, PutRequest):
+                with self._lock:
+                    self._requests.discard(step)
+            if self._defect is not None:
+                self._fail_lost()
+        return step is not None
+
+    def _recover(
+        self, step: PutRequest | FetchShards | Stuck | _Expired | None, error: BaseException
+    ) -> None:
+        """Give up what a failed step leaves behind; where the batcher may have lost records, everything."""
+        # Until a request is settled the batcher has not heard of its failure, and is as good as before.
+        is_sound = isinstance(step, FetchShards | Stuck) or (
+            isinstance(step, PutRequest) and not step.is_settled
+        )
+        try:
+            if is_sound:
+                self._give_up(
+                    DeliveryFailed(
+                        f"stream {self._stream}: the sender failed: {error!r}; see the log, and put the records again"
+                    ),
+                    error,
+                )
                 if isinstance(step, PutRequest):
                     self._fail_request(step, error)
+        except Exception:  # noqa: BLE001 - the batcher is damaged, and its first error is the one to be told
+            _log.exception("stream %s: giving up failed", self._stream)
+            is_sound = False
+        if not is_sound:
+            self._note_defect(error)
+
+    def _note_defect(self, error: BaseException) -> None:
+        with self._lock:
+            self._defect = self._defect or error
+            self._work.notify_all()
+            self._done.notify_all()
+
+    @property
+    def _broken(self) -> str:
+        return (
+            f"stream {self._stream}: the producer has failed inside ({self._defect!r}) and sends nothing more. Open another "
+            "one, and report this defect with the log"
+        )
+
+    def _fail_lost(self) -> int:
+        """Fail the futures of all records that no thread has in hand, after a defect; return how many."""
+        with self._lock:
+            in_hand = {
+                id(record)
+                for request in self._requests
+                for entry in request.entries
+                for record in entry.records
+            }
+            lost = [each for each in self._open if id(each) not in in_hand and not each.done()]
+            self._open = deque(each for each in self._open if id(each) in in_hand)
+        failure = DeliveryFailed(
+            f"{self._broken}. {len(lost)} records were not acknowledged; one that was sent without an answer may have been "
+            "stored all the same"
+        )
+        failure.__cause__ = self._defect
+        self._fail(lost, failure)
+        return len(lost)
 
     def _next_step(self) -> PutRequest | FetchShards | Stuck | _Expired | None:
         clock = self._ports.clock
         with self._lock:
-            while not self._is_closing:
+            while self._takes_records:
                 now_s = clock.monotonic_s()
                 expired = self._take_expired(now_s)
                 if expired:
@@ -202,6 +305,8 @@ class Engine:
                 if not isinstance(step, WaitUntil):
                     # `put` woke this thread for two records, and it will be busy with the first: another one takes over.
                     self._work.notify()
+                    if isinstance(step, PutRequest):
+                        self._requests.add(step)
                     return step
                 until_s = step.until_s
                 if self._record_ttl_s is not None and self._batcher.waiting_count:
@@ -229,7 +334,7 @@ class Engine:
 
     def _send(self, request: PutRequest) -> None:
         if self._measures:
-            self._measure_request(request, self._now_s())
+            self._safely(self._measure_request, request, self._now_s())
         try:
             result = self._sender.send(request)
         except ServiceError as error:
@@ -258,7 +363,11 @@ class Engine:
             settled += receipts
             is_aggregate = len(receipts) > 1
             for place, receipt in enumerate(receipts):
-                receipt.set_result(new(Acknowledgement, (shard_id, sequence_number, place, is_aggregate)))
+                acknowledgement = new(Acknowledgement, (shard_id, sequence_number, place, is_aggregate))
+                try:
+                    receipt.set_result(acknowledgement)
+                except BaseException as error:  # noqa: BLE001 - one receipt's trouble is not the others'
+                    self._note_unsettled(error)
         for refused in result.refused:
             key = refused.entry.records[0].partition_key
             self._fail(
@@ -269,10 +378,10 @@ class Engine:
             )
         self._close(settled)
         if self._measures:
-            self._measure(result, now_s)
+            self._safely(self._measure, result, now_s)
 
     def _fail_expired(self, expired: _Expired) -> None:
-        self._ports.metrics.count("records_expired", len(expired.records))
+        self._safely(self._measure_expired, len(expired.records))
         self._fail(
             expired.records,
             RecordExpired(
@@ -303,23 +412,62 @@ class Engine:
         with self._lock:
             self._failed_count += len(records)
             self._first_failure = self._first_failure or error
-        self._ports.metrics.count("user_records_failed", len(records))
+        self._safely(self._measure_failed, len(records))
         receipts: list[Any] = records
+        raised: BaseException | None = None
         for receipt in receipts:
-            receipt.set_exception(error)
+            try:
+                receipt.set_exception(error)
+            except BaseException as trouble:  # noqa: BLE001 - one receipt's trouble is not the others'
+                self._note_unsettled(trouble)
+                raised = raised or trouble
         self._close(records)
+        # Ctrl-C, while the one who closes the producer fails what was left.
+        if isinstance(raised, KeyboardInterrupt) and threading.current_thread() not in self._threads:
+            raise raised
+
+    def _note_unsettled(self, error: BaseException) -> None:
+        """Log what was raised while a receipt was settled: by a callback that wants to end its thread, or by a settled one."""
+        if isinstance(error, InvalidStateError):
+            _log.error(
+                "stream %s: somebody else has settled a future of this producer: %s", self._stream, error
+            )
+        else:
+            _log.error(
+                "stream %s: a callback of a record's future raised %r", self._stream, error, exc_info=error
+            )
 
     def _close(self, records: list[PendingRecord]) -> None:
         """Count records as settled."""
         # The futures were resolved first and are counted now: whoever returns from a flush finds them all done.
         with self._lock:
             self._open_count -= len(records)
-            assert self._open_count >= 0
+            assert self._open_count >= 0 or self._defect is not None
+            self._forget_settled()
             for flush in self._flushes:
                 flush.left -= sum(record.number <= flush.number_max for record in records)
             self._done.notify_all()
 
+    def _forget_settled(self) -> None:
+        receipts = self._open
+        while receipts and receipts[0].done():
+            receipts.popleft()
+        if len(receipts) > 2 * self._open_count + _SETTLED_KEPT_MAX:  # one that waits long has many behind it
+            self._open = deque([each for each in receipts if not each.done()])
+
     # --- metrics ------------------------------------------------------------------------------------------
+
+    def _safely(self, measure: Callable[..., None], *arguments: Any) -> None:
+        try:
+            measure(*arguments)
+        except Exception:  # noqa: BLE001 - the user's metrics are no reason to leave a record's future open
+            _log.exception("stream %s: the metrics could not be written", self._stream)
+
+    def _measure_expired(self, count: int) -> None:
+        self._ports.metrics.count("records_expired", count)
+
+    def _measure_failed(self, count: int) -> None:
+        self._ports.metrics.count("user_records_failed", count)
 
     def _measure_request(self, request: PutRequest, now_s: float) -> None:
         metrics = self._ports.metrics

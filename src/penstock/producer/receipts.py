@@ -97,9 +97,16 @@ class LightReceipt(PendingRecord, Future[Acknowledgement]):
             TimeoutError: It was neither acknowledged nor given up in time.
             DeliveryFailed: It was given up.
         """
-        if self._state == FINISHED and self._result is not None:
+        error = self.exception(timeout)
+        if error is None:
+            assert self._result is not None, "an acknowledged receipt has its acknowledgement"
             return self._result
-        return super().result(timeout)
+        try:
+            # All records that failed together have one error: each raise would add to its traceback, which holds every
+            # frame that it went through.
+            raise error.with_traceback(None)
+        finally:
+            del error  # no cycle of the traceback, this frame and the error
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
         """Return why the record was given up, or None, as soon as it is settled.

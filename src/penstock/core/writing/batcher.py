@@ -19,7 +19,7 @@ Source:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -130,6 +130,21 @@ class Batcher:
         if record.explicit_hash_key is not None:
             self.waiting_bytes += HASH_KEY_BYTES
         return self._place(record, now_s)
+
+    def take_back(self, record: PendingRecord, requests: Iterable[PutRequest]) -> None:
+        """Undo `add_record`, wherever it was interrupted.
+
+        Args:
+            record: Its record; it does not wait any more.
+            requests: All that were planned; those whose answers are learned do not matter.
+        """
+        kept, _ = self._sift(lambda each: each is record)
+        entries = [entry for request in requests if not request.is_settled for entry in request.entries]
+        entries += [each.entry for each in self._astray]
+        # Whether it is counted is not known, so all are counted anew.
+        self.waiting_count = self.waiting_bytes = 0
+        self._count([*kept, *(each for entry in entries for each in entry.records)])
+        self._check()
 
     def _place(self, record: PendingRecord, now_s: float) -> bool:
         # Most streams have few keys beside their records: finding the shard would be half of what a record costs.
@@ -340,21 +355,28 @@ class Batcher:
 
         Every pending record is looked at, so this is not for every step.
         """
+        _, expired = self._sift(lambda record: record.came_s < came_before_s)
+        self._forget(expired)
+        self._check()
+        return expired
+
+    def _sift(
+        self, is_dropped: Callable[[PendingRecord], bool]
+    ) -> tuple[list[PendingRecord], list[PendingRecord]]:
+        """Take records out of the queues; return those that stay and those that do not, in the order of arrival."""
         kept: list[PendingRecord] = []
-        expired: list[PendingRecord] = []
+        dropped: list[PendingRecord] = []
         # A shard is silent, and its records expire: those that stay must not get a new deadline by being placed again.
         failing = {shard_id: (queue.tried_s, queue.failed_s) for shard_id, queue in self._active.items()}
         waits_since_s = {shard_id: queue.waits_since_s for shard_id, queue in self._active.items()}
         for record in self._drain():
-            (expired if record.came_s < came_before_s else kept).append(record)
+            (dropped if is_dropped(record) else kept).append(record)
         for record in kept:
             self._place(record, record.came_s)
         for shard_id, queue in self._active.items():
             queue.tried_s, queue.failed_s = failing.get(shard_id, (queue.tried_s, queue.failed_s))
             queue.waits_since_s = waits_since_s.get(shard_id, queue.waits_since_s)
-        self._forget(expired)
-        self._check()
-        return expired
+        return kept, dropped
 
     def _end_request(self, request: PutRequest) -> None:
         assert not request.is_settled, "a request is answered once"
@@ -430,8 +452,11 @@ class Batcher:
             self._active[queue.shard_id] = queue
 
     def _forget(self, records: Collection[PendingRecord]) -> None:
-        self.waiting_count -= len(records)
-        self.waiting_bytes -= (
+        self._count(records, -1)
+
+    def _count(self, records: Collection[PendingRecord], sign: int = 1) -> None:
+        self.waiting_count += sign * len(records)
+        self.waiting_bytes += sign * (
             sum([record.size_bytes for record in records])
             + len(records) * self._overhead_bytes
             + HASH_KEY_BYTES * sum([record.explicit_hash_key is not None for record in records])
