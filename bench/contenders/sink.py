@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from program import Figures, Meter, run
-from spark_session import session
+from spark_session import register, session
 
 DATA_BYTES = 1024
 
@@ -37,9 +37,7 @@ def penstock(
         rows.count()
         meter = Meter()
         if is_registered:
-            import penstock.spark
-
-            spark.dataSource.register(penstock.spark.KinesisDataSource)
+            register(spark)
         writer = rows.write.format("kinesis").option("streamName", stream)
         writer.option("aggregation", str(aggregation).lower()).mode("append").save()
         return figures_of(meter, record_count)

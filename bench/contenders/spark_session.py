@@ -41,6 +41,13 @@ def session(jars: str = "", daemon: str = "penstock.spark.daemon", java_options:
         spark.stop()
 
 
+def register(spark: Any) -> None:
+    """Register Penstock's source: its tasks then share their processes with the session's other Python code."""
+    import penstock.spark
+
+    spark.dataSource.register(penstock.spark.KinesisDataSource)
+
+
 @contextmanager
 def running(frame: Any, action: Callable[[Any, int], None]) -> Iterator[Any]:
     """Run a query that gives its batches to an action, with a checkpoint of its own."""
