@@ -1,6 +1,8 @@
 """Signatures made again, and requests over the connections of botocore's pool: what is repeated is what botocore would have done."""
 
+import functools
 import socket
+import ssl
 import threading
 from contextlib import contextmanager
 
@@ -8,12 +10,15 @@ import botocore.exceptions as sdk
 import pytest
 from botocore.auth import SigV4Auth, SigV4QueryAuth
 from botocore.awsrequest import AWSRequest
+from botocore.client import BaseClient
 from botocore.credentials import Credentials
+from botocore.endpoint import Endpoint
 from botocore.httpsession import URLLib3Session
+from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
-from penstock.aws.pooled_exchange import PooledExchange
+from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import host_of, signing_like
 from penstock.local import LocalKinesis
 
@@ -167,6 +172,13 @@ def test_answers_of_every_framing_are_read_whole():
     assert asked == [REQUEST] * 5
 
 
+def test_a_folded_value_is_one_value():
+    folded = [b"HTTP/1.1 200 OK\r\nX-A: b\r\n c: d\r\nContent-Length:\r\n\t2\r\n\r\n{}"]
+    with answering([folded]) as (pooled, _):
+        answer = pooled.exchange(REQUEST)
+    assert (answer.body, answer.headers["x-a"]) == (b"{}", "b c: d")
+
+
 def test_a_connection_that_its_server_has_closed_is_opened_again():
     answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1"]
     closing = [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n2"]
@@ -248,3 +260,166 @@ def test_a_refused_condition_brings_the_row_also_when_the_call_is_repeated():
                 )
             assert caught.value.response["Error"]["Code"] == "ConditionalCheckFailedException"
             assert caught.value.response["Item"] == item
+
+
+@pytest.mark.timeout(60)
+def test_what_tls_has_decrypted_behind_an_answer_is_never_the_next_one():
+    class Decrypted(ssl.SSLSocket):
+        """Has more behind the answer, which a look at the socket does not show."""
+
+        def settimeout(self, _):
+            """Nothing to wait for."""
+
+        def sendall(self, _):
+            """Answered already."""
+
+        def recv(self, _):
+            return b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n"
+
+        def recv_into(self, view):
+            view[:] = b"{}"
+            return len(view)
+
+        def pending(self):
+            return 7
+
+    with answering() as (pooled, _):
+        answer, is_usable = pooled._ask(Decrypted.__new__(Decrypted), REQUEST)
+    assert (answer.body, is_usable) == (b"{}", False)
+
+
+def test_a_refusal_that_comes_before_the_whole_request_was_read_is_the_answer():
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    class Refused:
+        """A socket whose peer reads no more; its answer is there."""
+
+        def __init__(self, own, peer):
+            self._own, self._peer = own, peer
+
+        def __getattr__(self, name):
+            return getattr(self._own, name)
+
+        def sendall(self, _):
+            self._peer.sendall(b"HTTP/1.1 413 Too Large\r\nContent-Length: 0\r\n\r\n")
+            raise BrokenPipeError
+
+    with listener:
+        pooled = PooledExchange(
+            URLLib3Session(timeout=(5, 5)), f"http://127.0.0.1:{listener.getsockname()[1]}/"
+        )
+        own, peer = socket.socketpair()
+        with own, peer:
+            answer, is_usable = pooled._ask(Refused(own, peer), REQUEST)
+    assert (answer.status, is_usable) == (413, False)
+
+
+def test_a_list_in_the_header_connection_may_close_it():
+    closing = [b"HTTP/1.1 200 OK\r\nConnection: X-Hop, Close\r\nContent-Length: 1\r\n\r\n1"]
+    with answering([closing], [closing]) as (pooled, asked):
+        assert [pooled.exchange(REQUEST).body for _ in range(2)] == [b"1", b"1"]
+    assert len(asked) == 2
+
+
+@pytest.mark.parametrize("length", [b"Content-Length: -3", b"Transfer-Encoding: chunked"])
+def test_a_negative_length_is_no_answer(length):
+    with (
+        answering([[b"HTTP/1.1 200 OK\r\n" + length + b"\r\n\r\n-3\r\n{}abc"]]) as (pooled, _),
+        pytest.raises(sdk.ConnectionClosedError),
+    ):
+        pooled.exchange(REQUEST)
+
+
+class Heard:
+    """A client of the embedded DynamoDB with a table, and the `Authorization` of each request that it sends."""
+
+    def __init__(self, server):
+        self.client = client_for("dynamodb", AwsOptions(**server.connection()))
+        self.client.create_table(
+            TableName="rows",
+            KeySchema=[{"AttributeName": "key", "KeyType": "HASH"}],
+            AttributeDefinitions=[{"AttributeName": "key", "AttributeType": "S"}],
+            BillingMode="PAY_PER_REQUEST",
+        )
+        self.requests = []
+        self.client.meta.events.register("before-send.dynamodb.PutItem", self.hear)
+
+    def hear(self, request, **_):
+        self.requests.append({str(name).lower(): _text(value) for name, value in request.headers.items()})
+
+    def put(self):
+        self.client.put_item(TableName="rows", Item={"key": {"S": "1"}})
+        return self.requests[-1]
+
+
+def _text(value):
+    return value.decode() if isinstance(value, bytes) else value
+
+
+def test_a_token_that_comes_or_goes_is_signed_or_left_out_as_botocore_does():
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        heard = Heard(server)
+        signer = heard.client._request_signer
+        plain = signer._credentials
+        session = Credentials(plain.access_key, plain.secret_key, "a-token")
+        for _ in range(3):
+            assert "x-amz-security-token" not in heard.put()
+        for keys in (session, session, plain, plain):
+            signer._credentials = keys
+            request = heard.put()
+            names = request["authorization"].partition("SignedHeaders=")[2].partition(",")[0].split(";")
+            assert ("x-amz-security-token" in names) == (keys.token is not None)
+            assert request.get("x-amz-security-token") == keys.token
+
+
+def test_a_refused_signature_is_botocores_to_make_again(monkeypatch):
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        heard = Heard(server)
+        for _ in range(3):
+            heard.put()
+
+        def refuse(self, _):
+            body = b'{"__type":"com.amazon.coral.service#InvalidSignatureException","message":"no"}'
+            return Answer(400, {"content-length": str(len(body))}, body)
+
+        monkeypatch.setattr(PooledExchange, "exchange", refuse)
+        heard.put()  # by botocore, whose own way to send is not refused
+        monkeypatch.undo()
+        heard.put()
+
+
+def test_an_answer_with_another_checksum_is_not_taken(monkeypatch):
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        heard = Heard(server)
+        for _ in range(3):
+            heard.put()
+        exchange = PooledExchange.exchange
+
+        def damage(self, request):
+            return Answer(200, {"x-amz-crc32": "1"}, exchange(self, request).body)
+
+        monkeypatch.setattr(PooledExchange, "exchange", damage)
+        with pytest.raises(ResponseParserError, match="checksum"):
+            heard.put()
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [(BaseClient, "_make_api_call"), (Endpoint, "prepare_request"), (URLLib3Session, "send")],
+)
+def test_whoever_wraps_botocores_calls_to_trace_them_sees_every_one(owner, name, monkeypatch):
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        heard = Heard(server)
+        for _ in range(3):
+            heard.put()
+        wrapped, seen = getattr(owner, name), []
+
+        @functools.wraps(wrapped)
+        def trace(*arguments, **named):
+            seen.append(name)
+            return wrapped(*arguments, **named)
+
+        monkeypatch.setattr(owner, name, trace)
+        for _ in range(3):
+            heard.put()
+    assert len(seen) == 3

@@ -43,6 +43,8 @@ def refusal(code, status=400):
         ("ServiceUnavailable", 503, Unavailable, UnknownOutcome),
         ("", 502, Unavailable, UnknownOutcome),
         ("502", 502, Unavailable, UnknownOutcome),
+        ("408", 408, Unavailable, UnknownOutcome),
+        ("429", 429, Throttled, Throttled),
         ("SomethingNew", 504, Unavailable, UnknownOutcome),
         ("ExpiredIteratorException", 400, ExpiredIterator, ExpiredIterator),
         ("ResourceNotFoundException", 400, NotFound, NotFound),
@@ -94,6 +96,38 @@ def test_an_error_before_sending_did_nothing_and_one_after_it_is_unknown_for_a_w
 def test_the_way_out_is_named():
     denied = translate(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
     assert str(denied).endswith("check the credentials, the role and its policy")
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "RequestTimeTooSkewed",
+            "The difference between the request time and the current time is too large.",
+        ),
+        (
+            "InvalidSignatureException",
+            "Signature expired: 20301123T000000Z is now earlier than 20301123T005500Z",
+        ),
+        ("InvalidSignatureException", "Signature not yet current: 20301123T013000Z is still later than"),
+    ],
+)
+def test_a_clock_that_is_wrong_is_named_and_not_the_credentials(code, message):
+    error = sdk.ClientError(
+        {"Error": {"Code": code, "Message": message}, "ResponseMetadata": {"HTTPStatusCode": 400}},
+        "GetRecords",
+    )
+    ours = translate(error, "GetRecords", "stream s", is_write=False)
+    assert "check this machine's clock" in str(ours)
+    assert "policy" not in str(ours)
+
+
+def test_a_page_that_somebody_between_answers_with_is_shown_in_part():
+    error = sdk.ClientError(
+        {"Error": {"Code": "503", "Message": "<p>" * 100_000}, "ResponseMetadata": {"HTTPStatusCode": 503}},
+        "Op",
+    )
+    assert len(str(translate(error, "Op", "stream s", is_write=False))) < 3_000
 
 
 class Sender:

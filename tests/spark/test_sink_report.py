@@ -8,11 +8,15 @@ import pyarrow as pa
 import pytest
 from pyspark import TaskContext
 
-from penstock.errors import OptionError, PenstockError, UsageError
+from penstock.errors import DeliveryFailed, NotFound, OptionError, PenstockError, UsageError
+from penstock.producer.placement import PlacementCache
+from penstock.producer.task_writer import TaskMemory
 from penstock.producer.write_report import ShardCounts, WriteReport
 from penstock.spark import SinkReport, sink_report
+from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.sink_metrics import FILE_NAME, merge, record_commit
+from penstock.spark.sink_ports import SinkPorts
 from penstock.spark.spark_options import parse_sink
 
 
@@ -42,6 +46,24 @@ def test_a_notebook_shows_a_report_as_a_table():
         ["batch 7", "(dead letters)", "2"],
         ["all", "(dead letters)", "5"],
     ]
+
+
+class Missing:
+    """A service without streams."""
+
+    def fetch_shards(self, stream, shard_filter=None):
+        raise NotFound(f"ListShards on stream {stream}: it does not exist", operation="ListShards")
+
+    fetch_summary = put_records = fetch_shards
+
+
+def test_a_stream_for_dead_letters_that_does_not_exist_is_named_by_its_option():
+    options, _ = parse_sink({"streamName": "orders", "onError": "deadLetter", "deadLetterStream": "letters"})
+    ports = SinkPorts(lambda _: Missing(), lambda _: None, lambda: "name", placements=PlacementCache())
+    letters = DeadLetters(options, ports, TaskMemory(2**20))
+    letters.add("orders", 0, (b"data", "key", None), "too large")
+    with pytest.raises(DeliveryFailed, match=r"option deadLetterStream=letters: .*does not exist"):
+        letters.finish()
 
 
 def test_a_commit_is_noted_once_and_totals_go_on_after_a_restart(tmp_path):

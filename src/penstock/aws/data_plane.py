@@ -11,6 +11,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
+from zlib import crc32
 
 import msgspec
 from botocore.parsers import ResponseParserError
@@ -124,6 +125,19 @@ _READ_HERE: Final[dict[str, tuple[str, Callable[[bytes], Any]]]] = {
 """By the name of the output's shape: the key of the whole answer in what the client returns, and who reads it."""
 
 
+def check_sum(headers: dict[str, Any], body: bytes) -> None:
+    """Refuse an answer of DynamoDB whose checksum is another one; boto3 asks again then, too.
+
+    Raises:
+        ResponseParserError: The answer is not what the service sent.
+    """
+    expected = headers.get("x-amz-crc32")
+    if expected is not None and "content-encoding" not in headers and crc32(body) != int(expected):
+        raise ResponseParserError(
+            f"the answer ({len(body)} bytes) has the checksum {crc32(body)}, and was sent with {expected}"
+        )
+
+
 def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
     """Refuse an answer that was cut off or is no JSON document. Only an operation without output answers with nothing.
 
@@ -168,6 +182,7 @@ class PageParser:
 
     def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
+        check_sum(headers, response["body"])
         name = None if shape is None or response["status_code"] != 200 else shape.name
         if name in _READ_HERE:
             key, decode = _READ_HERE[name]

@@ -78,12 +78,13 @@ class PooledExchange:
     def _ask(self, connection: socket.socket, request: bytes) -> tuple[Answer, bool]:
         try:
             connection.settimeout(self._timeout.read_timeout)
-            connection.sendall(request)
-            return _read_answer(connection)
+            is_sent = _send(connection, request)
+            answer, is_usable = _read_answer(connection)
         except TimeoutError as error:
             raise sdk.ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except (OSError, ValueError) as error:
             raise sdk.ConnectionClosedError(endpoint_url=self._url, error=error) from error
+        return answer, is_usable and is_sent
 
     def _open(self, connection: Any) -> None:
         connection.timeout = self._timeout.connect_timeout
@@ -97,6 +98,15 @@ class PooledExchange:
             raise sdk.ConnectTimeoutError(endpoint_url=self._url, error=error) from error
         except (pool_errors.HTTPError, OSError) as error:
             raise sdk.EndpointConnectionError(endpoint_url=self._url, error=error) from error
+
+
+def _send(connection: socket.socket, request: bytes) -> bool:
+    """Send a request; return False where nobody reads on: a server that refuses a large one may have answered already."""
+    try:
+        connection.sendall(request)
+    except (BrokenPipeError, ConnectionResetError):
+        return False
+    return True
 
 
 class _Reader:
@@ -149,7 +159,10 @@ class _Reader:
     @property
     def is_clean(self) -> bool:
         """Whether nothing has come behind the answer."""
-        return not self._left
+        # What TLS has decrypted already is not seen by whoever asks the pool whether the connection is still quiet.
+        return not self._left and not (
+            isinstance(self._connection, ssl.SSLSocket) and self._connection.pending()
+        )
 
 
 def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
@@ -157,7 +170,10 @@ def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
     reader = _Reader(connection)
     status = 100
     while 100 <= status < 200:  # an interim answer has another one behind it
-        first, _, lines = reader.until(b"\r\n\r\n").decode("latin-1").partition("\r\n")
+        head = reader.until(b"\r\n\r\n").decode("latin-1")
+        first, _, lines = (
+            head.replace("\r\n ", " ").replace("\r\n\t", " ").partition("\r\n")
+        )  # a value may be folded
         version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1."):
             raise ValueError(f"no answer of HTTP/1.1: {first[:80]!r}")
@@ -166,21 +182,28 @@ def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
     for line in lines.split("\r\n"):
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
-    is_kept = version != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
+    is_kept = version != "HTTP/1.0" and "close" not in headers.get("connection", "").lower()
     if status in _NO_CONTENT:
         body = b""
     elif "chunked" in headers.get("transfer-encoding", "").lower():
         body = _read_chunks(reader)
     elif "content-length" in headers:
-        body = reader.exactly(int(headers["content-length"]))
+        body = reader.exactly(_length(headers["content-length"], 10))
     else:
         body, is_kept = reader.rest(), False
     return Answer(status, headers, body), is_kept and reader.is_clean
 
 
+def _length(text: str | bytes, base: int) -> int:
+    length = int(text, base)
+    if length < 0:
+        raise ValueError(f"an answer of {length} bytes")
+    return length
+
+
 def _read_chunks(reader: _Reader) -> bytes:
     parts = []
-    while size := int(reader.until(b"\r\n").partition(b";")[0], 16):
+    while size := _length(reader.until(b"\r\n").partition(b";")[0], 16):
         parts.append(reader.exactly(size))
         reader.until(b"\r\n")
     while reader.until(b"\r\n"):

@@ -3,7 +3,8 @@
 The first call of an operation goes through botocore. Later ones take the address and the headers that botocore gave it, with a body
 and a signature of their own (`request_signing`), and go over the connections of botocore's pool (`pooled_exchange`). Credentials,
 certificates, connections and time limits are the client's. Whoever answers or refuses requests before they are sent (moto does) is
-asked as ever, and whoever looks at answers sees them. What is not known here (a proxy, another way to sign) is left to botocore.
+asked as ever, and whoever looks at answers sees them. What is not known here (a proxy, another way to sign, tracing that wraps
+botocore's own functions) is left to botocore.
 """
 
 from __future__ import annotations
@@ -12,14 +13,18 @@ import logging
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from types import FunctionType
 from typing import Any, Final
 
 import msgspec
 from botocore.awsrequest import AWSPreparedRequest, AWSRequest, AWSResponse, HeadersDict
+from botocore.client import BaseClient
+from botocore.endpoint import Endpoint
 from botocore.exceptions import ClientError
+from botocore.httpsession import URLLib3Session
 from botocore.parsers import ResponseParserError, create_parser
 
-from penstock.aws.data_plane import EncodedRecords, PageParser, decode_answers, decode_page
+from penstock.aws.data_plane import EncodedRecords, PageParser, check_sum, decode_answers, decode_page
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import Signing, host_of, signing_like
 
@@ -44,6 +49,24 @@ _REPEATED: Final = {
 _OF_ONE_CALL: Final = frozenset(
     {"content-length", "amz-sdk-invocation-id", "amz-sdk-request", "x-amzn-trace-id"}
 )
+_REFUSED_SIGNATURES: Final = frozenset(
+    {
+        "InvalidSignatureException",
+        "SignatureDoesNotMatch",
+        "IncompleteSignature",
+        "IncompleteSignatureException",
+        "MissingAuthenticationToken",
+        "MissingAuthenticationTokenException",
+    }
+)
+_WRAPPED_BY_TRACING: Final = (
+    (BaseClient, "__init__"),
+    (BaseClient, "_make_api_call"),
+    (Endpoint, "make_request"),
+    (Endpoint, "prepare_request"),
+    (URLLib3Session, "send"),
+)
+"""Where OpenTelemetry, X-Ray, Sentry and others put functions of their own to see each call."""
 _COMPARISONS_MAX: Final = 3  # the credentials may be renewed between the two signatures of one
 _BINARY: Final = re.compile(rb'"BS?"\s*:')
 _encode: Final = msgspec.json.Encoder().encode
@@ -109,8 +132,9 @@ class _RepeatedCall:
         first = self._first
         records = arguments.get("Records")
         is_encoded = records is None or isinstance(records, EncodedRecords)
-        if first is None or not is_encoded or _names_an_arn(arguments):
+        if first is None or not is_encoded or _names_an_arn(arguments) or _is_botocore_wrapped():
             return self._build(**arguments)
+        given = dict(arguments)
         if records is not None:
             arguments["Records"] = msgspec.Raw(records.body)
         moment = arguments.get("Timestamp")
@@ -119,19 +143,27 @@ class _RepeatedCall:
         body = _encode(arguments)
         prepared = self._signed(first, body)
         asked = self._events.emit(f"before-send.{self._service}.{self.operation}", request=prepared)
-        given = [answer for _, answer in asked if answer is not None]
-        if given:
-            answer = _answer_of(given[0])
+        answered = [answer for _, answer in asked if answer is not None]
+        if answered:
+            answer = _answer_of(answered[0])
         elif first.exchange is not None:
             answer = first.exchange.exchange(first.head(prepared.headers) + body)
         else:
             answer = _answer_of(self._send(prepared))
-        return self._read(answer, first)
+        parsed = self._parsed(answer)
+        code = parsed.get("Error", {}).get("Code") if answer.status >= 300 else None
+        if code in _REFUSED_SIGNATURES and first.signing is not None:
+            _log.info("%s: %s: the signature is left to botocore this time", self.operation, code)
+            self._first = None
+            return self._build(**given)
+        return self._told(answer, parsed, first)
 
     def _signed(self, first: _First, body: bytes) -> Any:
         """Return a request that is ready to be sent."""
+        keys: Any = None
         if first.signing is not None:
             keys = self._signer._credentials.get_frozen_credentials()  # noqa: SLF001 - docs/internals-used.md
+        if first.signing is not None and first.signing.fits(keys):
             signed = first.signing.headers(body, keys)
             headers: Any = HeadersDict({**first.headers, **signed, "Content-Length": str(len(body))})
             prepared: Any = AWSPreparedRequest("POST", first.url, headers, body, False)
@@ -158,8 +190,8 @@ class _RepeatedCall:
             first.exchange = exchange
             first.signing = signing
 
-    def _read(self, answer: Answer, first: _First) -> Any:
-        parsed = self._parsed(answer)
+    def _told(self, answer: Answer, parsed: Any, first: _First) -> Any:
+        """Tell whoever looks at answers, and return this one or raise its error."""
         self._events.emit(
             f"after-call.{self._service}.{self.operation}",
             http_response=_response_of(first.url, answer),
@@ -188,12 +220,14 @@ class _RepeatedCall:
 
     def _parse(self, answer: Answer) -> Any:
         if answer.status == 200:
+            check_sum(answer.headers, answer.body)
             if self.operation == _GET_RECORDS:
                 return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
             if self.operation == _PUT_RECORDS:
                 return {"Answers": decode_answers(answer.body), "ResponseMetadata": _metadata(answer)}
             if not _BINARY.search(answer.body):  # which botocore decodes
-                return {**_decode(answer.body), "ResponseMetadata": _metadata(answer)}
+                found = {name: value for name, value in _decode(answer.body).items() if value is not None}
+                return {**found, "ResponseMetadata": _metadata(answer)}
         response = {
             "headers": answer.headers,
             "status_code": answer.status,
@@ -210,6 +244,16 @@ class _RepeatedCall:
                 ):  # it may have more, as the row that a condition failed on
                     parsed.update(self._parser.parse(response, shape))
         return parsed
+
+
+def _is_botocore_wrapped() -> bool:
+    """Return whether somebody watches botocore's calls by wrapping its functions, who would not see repeated ones."""
+    for owner, name in _WRAPPED_BY_TRACING:
+        function = owner.__dict__.get(name)
+        # A wrapper is no function, or one of another package, whatever name it bears.
+        if type(function) is not FunctionType or not function.__globals__["__name__"].startswith("botocore."):
+            return True
+    return False
 
 
 def _metadata(answer: Answer) -> dict[str, Any]:

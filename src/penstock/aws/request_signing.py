@@ -70,9 +70,14 @@ class Signing:
             for name in signed
         ]
         self._names = ";".join(signed)
+        self._has_token = _TOKEN.lower() in signed
         self._region = region
         self._service = service
         self._key: tuple[str, str, bytes] | None = None  # of a secret and a day
+
+    def fits(self, keys: Keys) -> bool:
+        """Return whether it can sign with these keys: a session's token is signed, and others have none."""
+        return self._has_token == bool(keys.token)
 
     def headers(self, body: bytes, keys: Keys, stamp: str | None = None) -> dict[str, str]:
         """Return the headers that a body's signature needs.

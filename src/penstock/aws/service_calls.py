@@ -38,6 +38,11 @@ _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
     NotFound: "check the name, the region and the account (what was just created is there when it is ACTIVE)",
 }
+_STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {408: Unavailable, 429: Throttled}
+"""What a load balancer or a gateway answers that gives no code of the service."""
+_CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
+_CLOCK_WORDS: Final = ("Signature expired", "Signature not yet current")
+_MESSAGE_CHARACTERS_MAX: Final = 2_000
 TABLE_PAGING: Final = ("LastEvaluatedKey", "ExclusiveStartKey")
 """How DynamoDB leads from one page to the next, for `pages_of`."""
 _CREDENTIALS: Final = (
@@ -109,11 +114,15 @@ def _translate_answer(
     code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
     message = answer.get("Error", {}).get("Message", "")
     status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) or 0)
-    kind = kind_of(code) or (Unavailable if status >= 500 else Rejected)
+    kind = kind_of(code) or _STATUS_KINDS.get(status) or (Unavailable if status >= 500 else Rejected)
     if kind is Unavailable and is_write:
         # A server that failed may have failed after the write.
         kind = UnknownOutcome
     way_out = f"; {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
+    if code in _CLOCK_CODES or any(words in str(message) for words in _CLOCK_WORDS):
+        way_out = "; check this machine's clock: requests are signed with its time"
+    if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of what is between
+        message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
     return kind(
         f"{where}: {code or status}: {message}{way_out}", operation=operation, code=code, resource=resource
     )

@@ -15,9 +15,11 @@ from __future__ import annotations
 import base64
 import json
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any, Final
 
-from penstock.errors import PenstockError, RecordError
+from penstock.errors import DeliveryFailed, PenstockError, RecordError, ServiceError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.sink_ports import SinkPorts
 from penstock.spark.spark_options import SinkOptions
@@ -89,12 +91,23 @@ class DeadLetters:
                 placements=self._ports.placements,
             )
         try:
-            self._writer.write(letter.encode(), key)
+            with self._naming_the_option():
+                self._writer.write(letter.encode(), key)
         except RecordError as error:
             raise RecordError(
                 f"row {row_number} of the task: its dead letter does not fit into stream {target} either ({error}); use "
                 "option deadLetterPath, which takes every size"
             ) from None
+
+    @contextmanager
+    def _naming_the_option(self) -> Iterator[None]:
+        # The stream of the letters is named in the error of its writer, and nothing says that it is not the query's stream.
+        try:
+            yield
+        except (DeliveryFailed, ServiceError) as error:
+            raise DeliveryFailed(
+                f"option deadLetterStream={self._options.dead_letter_stream}: the dead letters cannot be written: {error}"
+            ) from error
 
     def finish(self) -> None:
         """Write every letter that was added.
@@ -104,7 +117,8 @@ class DeadLetters:
             DeliveryFailed: The other stream did not accept them.
         """
         if self._writer is not None:
-            self._writer.finish()
+            with self._naming_the_option():
+                self._writer.finish()
         if self._lines is not None:
             self._write_file(self._lines)
 
