@@ -14,6 +14,7 @@ from penstock.core.shard import StreamSummary
 from penstock.core.starting import StartingPosition
 from penstock.errors import NotFound, OptionError, PositionError, UsageError
 from penstock.local import LocalKinesis
+from penstock.runtime import known_stream
 from waiting import wait_until
 
 STREAMS = ["orders", "returns"]
@@ -283,6 +284,37 @@ def test_a_stream_that_is_deleted_stops_and_the_others_go_on(server):
         put(server, "kept", range(1, 2))
         wait_until(lambda: len(seen) >= 3 * KEYS, "more of the other stream")
         assert consumer.is_running
+
+
+def test_a_stream_that_is_created_anew_under_a_running_worker_is_not_taken_for_the_old_one(
+    server, monkeypatch
+):
+    monkeypatch.setattr(known_stream, "_BELIEVED_S", 0.0)  # the embedded server makes a stream at once
+    seen = []
+    for stream in ("steady", "swapped"):
+        server.create_stream(stream, shards=1)
+    put(server, "steady", range(1))
+    with worker(server, ["steady", "swapped"], "swap", seen.extend) as consumer:
+        wait_until(lambda: len(seen) >= KEYS, "the first records")
+        old = f"{stream_id(server, 'swapped')}:shardId-000000000000"
+        wait_until(lambda: states(consumer).get(old) == "reading", "the shard that nothing was put into yet")
+        consumer.pause(old)
+        server.client("kinesis").delete_stream(StreamName="swapped")
+        wait_until(
+            lambda: "swapped" not in server.client("kinesis").list_streams()["StreamNames"], "the deletion"
+        )
+        server.create_stream("swapped", shards=1)
+        put(server, "swapped", range(1))
+        consumer.resume(old)
+        wait_until(lambda: consumer.failures, "the shard of the old stream to stop")
+        assert "was deleted and created again" in str(consumer.failures[old])
+        put(server, "steady", range(1, 2))
+        wait_until(lambda: len(seen) >= 2 * KEYS, "more of the other stream")
+    assert {record.stream for record in seen} == {"steady"}
+
+
+def states(consumer):
+    return {shard.shard_id: shard.state for shard in consumer.health().shards}
 
 
 def test_every_stream_gets_the_registered_consumer(server):

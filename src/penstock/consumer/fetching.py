@@ -16,6 +16,7 @@ from penstock.ports.clock import Clock
 from penstock.ports.kinesis import Kinesis, RecordPage
 from penstock.ports.metrics import Metrics
 from penstock.runtime.hash_ranges import HashRanges
+from penstock.runtime.known_stream import KnownStream
 
 log = logging.getLogger("penstock.consumer")
 
@@ -30,6 +31,7 @@ class ShardFetcher:
         has_room: Whether the process as a whole may hold more.
         clock: Time.
         metrics: Where figures go.
+        known: Whether the name still means this stream; None: that is not asked.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class ShardFetcher:
         has_room: Callable[[], bool],
         clock: Clock,
         metrics: Metrics,
+        known: KnownStream | None = None,
     ) -> None:
         self._stream = stream
         self._kinesis = kinesis
@@ -48,6 +51,7 @@ class ShardFetcher:
         self._has_room = has_room
         self._clock = clock
         self._metrics = metrics
+        self._known = known
         self._hash_ranges = HashRanges(kinesis, stream, clock.monotonic_s)
 
     def fetch(self, run: ShardRun, fetch: Fetch) -> UnreadPage | PenstockError | None:
@@ -65,6 +69,8 @@ class ShardFetcher:
 
     def _do(self, run: ShardRun, fetch: Fetch) -> UnreadPage | None:
         if isinstance(fetch, FetchIterator):
+            if not fetch.position.is_record:
+                self._check_stream()  # another stream refuses the place of a record, and has a beginning, too
             start = plan_iterator(fetch.position)
             run.on_iterator(self._kinesis.fetch_iterator(self._stream, run.shard_id, start))
         elif isinstance(fetch, FetchPage):
@@ -78,8 +84,13 @@ class ShardFetcher:
             self._take_apart(run)
         else:
             listing = self._kinesis.fetch_shards(self._stream)
+            self._check_stream()
             run.on_listing(find_listed(run.shard_id, listing.shards))
         return None
+
+    def _check_stream(self) -> None:
+        if self._known is not None:
+            self._known.check()
 
     def give_page(self, run: ShardRun, page: RecordPage, started_s: float) -> UnreadPage:
         """Bring a run a page, and take apart what there is room for; return it as the run got it."""

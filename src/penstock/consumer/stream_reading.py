@@ -21,6 +21,7 @@ from penstock.errors import PenstockError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.metrics import Metrics
+from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.loop import Pool
 
 if TYPE_CHECKING:
@@ -57,6 +58,13 @@ class ConsumedStream:
     def labels(self) -> dict[str, str]:
         """Of figures about the whole stream: its name, unless that is a label of all that the consumer counts."""
         return {"stream": self.name} if self.stream_id else {}
+
+
+def known_stream(stream: ConsumedStream, kinesis: Kinesis, clock: Clock) -> KnownStream | None:
+    """Return what tells whether a stream's name still means it; None where nobody knows which stream that is."""
+    if stream.identity is None:
+        return None
+    return KnownStream(stream.name, stream.identity, kinesis.fetch_summary, clock.monotonic_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +122,7 @@ class StreamReading:
             has_room=parts.has_room,
             clock=parts.clock,
             metrics=parts.metrics,
+            known=known_stream(stream, parts.kinesis, parts.clock),
         )
         self._pushed = None if subscriptions is None else self._open_pushed(subscriptions, auto)
 

@@ -18,7 +18,7 @@ from penstock.consumer.health import Health, ShardHealth, WorkerLook, judge
 from penstock.consumer.home_process import HomeProcess
 from penstock.consumer.processor import DeadLetterHandler, StreamProcessorFactory
 from penstock.consumer.shard_run import ShardRun
-from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, StreamReading
+from penstock.consumer.stream_reading import ConsumedStream, ReadingParts, StreamReading, known_stream
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_events import StopRequested
 from penstock.core.leases.coordinator_options import CoordinatorOptions, SharedStream, cold_start_jitter_s
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.consumer")
 
 _ROUNDS_OVERDUE: Final = 3
-_STANDSTILL_ROUNDS: Final = 1.5
+STANDSTILL_ROUNDS: Final = 1.5
 _HEARTBEAT_THREADS: Final = 4
 _CALL_THREADS: Final = 6
 _JOIN_S: Final = 5.0
@@ -121,7 +121,8 @@ class Worker:
         self._has_ended = threading.Event()
         self._is_stopping = False
         self.failure: BaseException | None = None
-        coordinator_options = _coordinator_options(options, streams, kcl3=ports.kcl3 is not None)
+        whole = replace(options.coordinator_options(), kcl3=ports.kcl3 is not None)
+        coordinator_options = options_for_streams(whole, streams)
         self.leases = LeaseLoop(
             Coordinator(worker_id, coordinator_options),
             stream=self._stream,
@@ -134,6 +135,11 @@ class Worker:
             call_pool=pools.call,
             kcl3=ports.kcl3,
             streams={stream.stream_id: stream.name for stream in streams},
+            known={
+                stream.stream_id: known
+                for stream in streams
+                if (known := known_stream(stream, ports.kinesis, ports.clock)) is not None
+            },
         )
         self.subscriptions = self._open_subscriptions(ports)
         self.delivery = DeliveryLoop(
@@ -152,7 +158,7 @@ class Worker:
             handler_pool=pools.handler,
             on_worker_failure=self.fail,
             on_standstill=self._on_standstill if options.on_all_stopped == "stop_worker" else None,
-            standstill_after_s=_STANDSTILL_ROUNDS * coordinator_options.interval_s,
+            standstill_after_s=STANDSTILL_ROUNDS * coordinator_options.interval_s,
             home=home or HomeProcess(),
         )
         self.leases.readers = self.delivery
@@ -346,10 +352,13 @@ class Worker:
             subscriptions.finish()
 
 
-def _coordinator_options(
-    options: ConsumerOptions, streams: Sequence[ConsumedStream], *, kcl3: bool
-) -> CoordinatorOptions:
-    whole = replace(options.coordinator_options(), kcl3=kcl3)
+def options_for_streams(whole: CoordinatorOptions, streams: Sequence[ConsumedStream]) -> CoordinatorOptions:
+    """Return how a worker coordinates that reads these streams.
+
+    Args:
+        whole: What does not depend on the streams.
+        streams: At least one.
+    """
     shard_counts = [stream.open_shard_count for stream in streams if stream.open_shard_count is not None]
     if len(shard_counts) == len(streams):
         jitter_s = cold_start_jitter_s(whole.cold_start_jitter_s, sum(shard_counts))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from penstock.core.leases.coordinator_events import Problem
-from penstock.errors import NotFound, ServiceError, Throttled, Unavailable, UnknownOutcome
+from penstock.errors import NotFound, ServiceError, StreamChanged, Throttled, Unavailable, UnknownOutcome
 
 log = logging.getLogger("penstock.leases")
 
@@ -18,7 +18,7 @@ def problem_of(error: Exception) -> Problem:
         return Problem.TABLE_MISSING
     if isinstance(error, Unavailable | UnknownOutcome):
         return Problem.UNAVAILABLE
-    if isinstance(error, ServiceError):
+    if isinstance(error, ServiceError | StreamChanged):
         return Problem.REFUSED
     log.error("a call failed in an unexpected way", exc_info=error)
     return Problem.UNAVAILABLE

@@ -41,8 +41,6 @@ from penstock.core.leases.coordinator_events import (
     Event,
     FetchFailed,
     LeaseFetched,
-    ListingDone,
-    ListingFailed,
     NotDone,
     OwnLeasesFound,
     Problem,
@@ -59,7 +57,6 @@ from penstock.core.leases.coordinator_events import (
 )
 from penstock.core.leases.foreign_lease import describe_foreign_table
 from penstock.core.leases.kcl3_fleet import describe_refusal
-from penstock.core.leases.lease_keys import keyed_shard
 from penstock.core.leases.lease_writes import (
     Checkpoint,
     End,
@@ -78,12 +75,14 @@ from penstock.errors import (
 )
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
-from penstock.ports.kinesis import Kinesis, ShardFilter
+from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
 from penstock.runtime.call_problems import detail_of, problem_of
 from penstock.runtime.kcl3_calls import Kcl3Calls
+from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.loop import Condition, Loop, Pool
+from penstock.runtime.stream_listing import list_shards
 
 log = logging.getLogger("penstock.leases")
 
@@ -150,6 +149,7 @@ class LeaseLoop(Loop[Event]):
         condition: What its thread waits on; a new one by default.
         kcl3: What KCL 3 workers keep beside the leases; needed where the coordinator asks for it.
         streams: Name or ARN of each stream by its id, where several share the table.
+        known: Whether the name of a stream still means it, by its id; of others that is not asked.
     """
 
     def __init__(
@@ -168,11 +168,13 @@ class LeaseLoop(Loop[Event]):
         condition: Condition | None = None,
         kcl3: Kcl3Tables | None = None,
         streams: Mapping[str, str] | None = None,
+        known: Mapping[str, KnownStream] | None = None,
     ) -> None:
         super().__init__(condition)
         self._coordinator = coordinator
         self._stream = stream
         self._streams = streams or {"": stream}
+        self._known = known or {}
         self._table = table
         self._kinesis = kinesis
         self._clock = clock
@@ -357,16 +359,9 @@ class LeaseLoop(Loop[Event]):
             return FetchFailed(effect.key, problem_of(error), detail_of(error))
 
     def _list(self, effect: ListShards) -> Event:
-        shard_filter = (
-            None if effect.filter_type is None else ShardFilter(effect.filter_type, effect.timestamp_ms)
-        )
-        try:
-            listing = self._kinesis.fetch_shards(self._streams[effect.stream_id], shard_filter)
-        except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-            return ListingFailed(effect.purpose, problem_of(error), detail_of(error), effect.stream_id)
-        moment_ms = self._clock.wall_ms() if listing.server_ms is None else listing.server_ms
-        shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listing.shards)
-        return ListingDone(effect.purpose, shards, moment_ms, effect.stream_id)
+        stream_id = effect.stream_id
+        known = self._known.get(stream_id)
+        return list_shards(effect, self._streams[stream_id], self._kinesis, known, self._clock.wall_ms)
 
     # --- what is seen from outside ---
 

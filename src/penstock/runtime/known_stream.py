@@ -1,0 +1,60 @@
+"""Whether a name still means the stream that it meant: streams can be deleted, and created again under their names.
+
+Calls to the service name a stream by its name or ARN, and both are those of a later stream, too. A position in a shard is
+refused there. A listing and a starting position are not: they would be answered with the other stream's shards and records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from penstock.core.shard import StreamSummary
+from penstock.core.stream_identity import StreamIdentity
+from penstock.errors import StreamChanged
+
+_BELIEVED_S: Final = 10.0
+"""So long an answer is believed: to delete a stream and create another one takes longer."""
+
+
+class KnownStream:
+    """Asks what a name means. Safe to use from several threads. Made when the stream has just been described.
+
+    Args:
+        name: Name or ARN.
+        identity: The stream that is meant.
+        fetch_summary: Describes the stream of a name.
+        now_s: Monotonic clock.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        identity: StreamIdentity,
+        fetch_summary: Callable[[str], StreamSummary],
+        now_s: Callable[[], float],
+    ) -> None:
+        self._name = name
+        self._identity = identity
+        self._fetch_summary = fetch_summary
+        self._now_s = now_s
+        self._seen_s = now_s()
+
+    def check(self) -> None:
+        """Make sure that the name means the same stream.
+
+        Raises:
+            StreamChanged: It means another one now.
+            PenstockError: The service did not answer, or knows no stream of this name.
+        """
+        now_s = self._now_s()
+        if now_s - self._seen_s < _BELIEVED_S:
+            return
+        summary = self._fetch_summary(self._name)
+        found = StreamIdentity(summary.arn, summary.created_ms)
+        if found != self._identity:
+            raise StreamChanged(
+                f"stream {self._name} was deleted and created again: it was created at {found.created_ms} ms, and the one "
+                f"that this worker reads at {self._identity.created_ms} ms. Start the worker anew to read the new stream"
+            )
+        self._seen_s = now_s
