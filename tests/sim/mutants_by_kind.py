@@ -11,6 +11,7 @@ from sim.mutants import MUTANTS, Mutant
 from sim.producer_mutants import PRODUCER_MUTANTS
 from sim.query_mutants import QUERY_MUTANTS
 from sim.sink_mutants import SINK_MUTANTS
+from sim.streams_mutants import STREAMS_MUTANTS
 
 MUTANTS_BY_KIND: Final[Mapping[SeedKind, tuple[Mutant, ...]]] = {
     SeedKind.CONSUMERS: MUTANTS,
@@ -18,4 +19,5 @@ MUTANTS_BY_KIND: Final[Mapping[SeedKind, tuple[Mutant, ...]]] = {
     SeedKind.KCL3: KCL3_MUTANTS,
     SeedKind.PRODUCERS: PRODUCER_MUTANTS,
     SeedKind.SINKS: SINK_MUTANTS,
+    SeedKind.STREAMS: STREAMS_MUTANTS,
 }

@@ -5,7 +5,14 @@ from functools import partial
 
 import pytest
 
-from penstock.sim.run import run_kcl3_seed, run_producer_seed, run_query_seed, run_seed, run_sink_seed
+from penstock.sim.run import (
+    run_kcl3_seed,
+    run_producer_seed,
+    run_query_seed,
+    run_seed,
+    run_sink_seed,
+    run_streams_seed,
+)
 from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 
@@ -15,6 +22,7 @@ PUSHED = range(10, 50, BLOCK)
 KCL3 = range(8, 38, BLOCK)
 PRODUCERS = range(24, 64, BLOCK)
 SINKS = range(16, 171, BLOCK)
+STREAMS = range(40, 130, BLOCK)
 QUERIES = range(20, 240, BLOCK)
 
 
@@ -34,6 +42,11 @@ def met_by_queries():
 
 @pytest.fixture(scope="module")
 def met_by_sinks():
+    return {}
+
+
+@pytest.fixture(scope="module")
+def met_by_streams():
     return {}
 
 
@@ -60,6 +73,11 @@ def test_no_promise_of_a_producer_is_broken_in_any_of_many_seeds(begin):
 @pytest.mark.parametrize("begin", SINKS)
 def test_no_promise_of_a_sink_is_broken_in_any_of_many_seeds(begin, met_by_sinks):
     met_by_sinks[begin] = check(run_sink_seed, begin)
+
+
+@pytest.mark.parametrize("begin", STREAMS)
+def test_no_stream_is_touched_or_held_up_by_another_in_any_of_many_seeds(begin, met_by_streams):
+    met_by_streams[begin] = check(run_streams_seed, begin)
 
 
 @pytest.mark.parametrize("begin", QUERIES)
@@ -93,3 +111,9 @@ def test_everything_that_is_expected_of_sinks_came_up_in_them(met_by_sinks):
     if len(met_by_sinks) < len(SINKS):
         pytest.skip("only a part of the seeds was run, or some of them failed")
     assert never_met(sum(met_by_sinks.values(), Counter()), SeedKind.SINKS) == []
+
+
+def test_everything_that_is_expected_of_several_streams_came_up_in_them(met_by_streams):
+    if len(met_by_streams) < len(STREAMS):
+        pytest.skip("only a part of the seeds was run, or some of them failed")
+    assert never_met(sum(met_by_streams.values(), Counter()), SeedKind.STREAMS) == []

@@ -9,7 +9,7 @@ from penstock.sim.run import run_scenario
 from penstock.sim.seed_kinds import DRAW, SeedKind
 from sim.mutants import MUTANTS
 from sim.mutants_by_kind import MUTANTS_BY_KIND
-from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, SINKS, WORKERS
+from sim.test_many_seeds import KCL3, PRODUCERS, QUERIES, SINKS, STREAMS, WORKERS
 
 SEARCH = Path(__file__).parents[2] / "tools" / "mutant_seeds.py"
 RUN_ELSEWHERE = {
@@ -18,6 +18,7 @@ RUN_ELSEWHERE = {
     SeedKind.KCL3: KCL3,
     SeedKind.PRODUCERS: PRODUCERS,
     SeedKind.SINKS: SINKS,
+    SeedKind.STREAMS: STREAMS,
 }
 ALL = [(kind, mutant) for kind, mutants in MUTANTS_BY_KIND.items() for mutant in mutants]
 

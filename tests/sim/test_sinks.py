@@ -193,4 +193,4 @@ def test_the_command_runs_sinks(capsys):
 
 def test_one_kind_of_world_is_simulated_at_a_time(capsys):
     assert main(["simulate", "--sinks", "--producers"]) == 2
-    assert "--sinks are different worlds" in capsys.readouterr().err
+    assert "are different worlds: choose one" in capsys.readouterr().err

@@ -58,6 +58,12 @@ def add_parser(subparsers: Subparsers) -> None:
         help="Spark queries that write to a stream, whose tasks and drivers are killed, run twice and refused; with consumers "
         "behind some of them (needs pyarrow)",
     )
+    parser.add_argument(
+        "--streams",
+        action="store_true",
+        help="consumers of several streams with one lease table: streams that come into the workers' lists and leave them, are "
+        "deleted, created anew and denied",
+    )
     parser.add_argument("--json", action="store_true", help="one JSON document per seed, and one at the end")
     parser.add_argument(
         "--history",
@@ -154,8 +160,10 @@ def _check(args: argparse.Namespace) -> None:
         value = getattr(args, name)
         if value is not None and value < smallest:
             raise OptionError(f"--{name} {value}: expected at least {smallest}")
-    if args.queries + args.kcl3 + args.producers + args.sinks > 1:
-        raise OptionError("--queries, --kcl3, --producers and --sinks are different worlds: choose one")
+    if args.queries + args.kcl3 + args.producers + args.sinks + args.streams > 1:
+        raise OptionError(
+            "--queries, --kcl3, --producers, --sinks and --streams are different worlds: choose one"
+        )
     kind = "--queries" if args.queries else "--kcl3" if args.kcl3 else "--sinks" if args.sinks else None
     if kind is not None and find_spec("pyarrow") is None:
         part = "sink" if args.sinks else "source"

@@ -29,7 +29,7 @@ from penstock.sim.faults import EPOCH_MS, FaultPlan, Scenario
 from penstock.sim.fibers import Fibers
 from penstock.sim.history import HistoryEntry
 from penstock.sim.kcl3_rows import SimKcl3Rows
-from penstock.sim.stream import SimRecord, SimStream
+from penstock.sim.stream import SimRecord, SimShard, SimStream
 from penstock.sim.table import SimTable
 
 if TYPE_CHECKING:
@@ -76,12 +76,21 @@ class Environment:
         """The one that was accepted last, by registered consumer and shard."""
         self.met: Counter[str] = Counter()
         """How often each fault, refusal and decision came up."""
-        self.stream = SimStream(self.chance, scenario.shard_count, EPOCH_MS - 60_000)
-        for shard in self.stream.shards.values():
-            self.note("shard", shard.shard_id, shard.parents)
+        self.stream = self.open_stream()
         self.table = SimTable(
             lambda who, write, before, after: self.note("write", who, write, before, after), self.met
         )
+
+    def open_stream(self) -> SimStream:
+        """Make the stream that is there from the beginning, and note its shards."""
+        stream = SimStream(self.chance, self.scenario.shard_count, EPOCH_MS - 60_000)
+        self.note_shards(stream)
+        return stream
+
+    def note_shards(self, stream: SimStream) -> None:
+        """Note the shards that a stream begins with."""
+        for shard in stream.shards.values():
+            self.note("shard", stream.key_of(shard.shard_id), shard.parents)
 
     @property
     def retention_hours(self) -> float:
@@ -322,30 +331,46 @@ class Environment:
     def _unknown_shard(self, key: str) -> NotFound:
         return NotFound(f"shard {key} under stream does not exist", code="ResourceNotFoundException")
 
-    def serve_listing_of(self, key: str) -> ListedShard | PenstockError:
+    def serve_listing_of(self, place: str) -> ListedShard | PenstockError:
         """Answer a reader's question about its own shard: a whole listing, perhaps incomplete."""
         answer = self.serve_listing(None, None)
         if answer is Problem.REFUSED:
             return AccessDenied("access is denied", code=self.denial)
-        return Throttled("throttled") if isinstance(answer, Problem) else find_listed(key, answer[0])
+        return Throttled("throttled") if isinstance(answer, Problem) else find_listed(place, answer[0])
 
-    def serve_iterator(self, key: str, position: Position) -> str | PenstockError:
+    def locate(self, place: str) -> tuple[SimStream, SimShard] | PenstockError:
+        """Find the shard that a call or an iterator names, and its stream."""
+        return self.stream, self.stream.shards[place]
+
+    def refuse_position(self, stream: SimStream, position: Position) -> PenstockError | None:
+        """Return why the service takes no such position; a reader of one stream has none but its own."""
+        del stream, position
+        return None
+
+    def serve_iterator(self, place: str, position: Position) -> str | PenstockError:
         """Answer GetShardIterator."""
-        error = self._stream_error() or self._mistaken_denial(key)
+        error = self._stream_error() or self._mistaken_denial(place)
         if error is not None:
             return error
-        shard = self.stream.shards[key]
+        found = self.locate(place)
+        if isinstance(found, PenstockError):
+            return found
+        stream, shard = found
         if shard.is_expired:
-            return self._unknown_shard(key)
-        return f"{key}:{self.stream.seek(shard, position)}:{self.now:.3f}"
+            return self._unknown_shard(place)
+        refused = self.refuse_position(stream, position)
+        key = stream.key_of(shard.shard_id)
+        return refused or f"{key}:{stream.seek(shard, position)}:{self.now:.3f}"
 
     def serve_raw_page(self, iterator: str, record_count_max: int) -> RecordPage | PenstockError:
         """Answer GetRecords with records as they lie in the stream, and the service's time in whole seconds."""
         page = self.serve_page(iterator, record_count_max)
         if isinstance(page, PenstockError):
             return page
-        shard = self.stream.shards[iterator.partition(":")[0]]
-        blobs = [self.stream.blob(shard, record.sequence_number) for record in page.records]
+        found = self.locate(iterator.rsplit(":", 2)[0])
+        assert not isinstance(found, PenstockError), f"a page of {iterator}, which is gone"
+        stream, shard = found
+        blobs = [stream.blob(shard, record.sequence_number) for record in page.records]
         server_ms = self.now_ms() // 1000 * 1000
         return RecordPage(blobs, page.next_iterator, page.millis_behind_latest, page.children, server_ms)
 
@@ -354,18 +379,21 @@ class Environment:
         error = self._stream_error()
         if error is not None:
             return error
-        key, index_text, born_text = iterator.split(":")
+        key, index_text, born_text = iterator.rsplit(":", 2)
         if self.now - float(born_text) > self.iterator_life_s or self.luck("expired_iterator"):
             return ExpiredIterator("expired")
         error = self._mistaken_denial(key)
         if error is not None:
             return error
-        shard = self.stream.shards[key]
+        found = self.locate(key)
+        if isinstance(found, PenstockError):
+            return found
+        stream, shard = found
         if shard.is_expired:
             return self._unknown_shard(key)
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
-        records, after = self.stream.read(shard, index, count)
+        records, after = stream.read(shard, index, count)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
         if after < len(shard.sequences) and not self._is_mistaken("early_tip", key):
@@ -378,7 +406,7 @@ class Environment:
             read_bytes=len(records) * _RECORD_BYTES,
             next_iterator=None if is_end or is_cut_off else f"{key}:{after}:{self.now:.3f}",
             millis_behind_latest=behind_ms,
-            children=self.stream.children_of(shard) if is_end and not is_cut_off else (),
+            children=stream.children_of(shard) if is_end and not is_cut_off else (),
             service_ms=self.now_ms(),
         )
 

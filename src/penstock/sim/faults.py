@@ -22,6 +22,7 @@ from penstock.sim.kcl3_plan import Kcl3Plan
 from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.query_plan import CALM, QueryPlan, draw_query_plan
 from penstock.sim.sink_plan import SinkPlan
+from penstock.sim.streams_plan import StreamsPlan
 
 EPOCH_MS = 1_700_000_000_000
 """The service's clock at the beginning of every simulation."""
@@ -93,6 +94,7 @@ class Scenario:
         kcl3: The KCL 3 workers of the fleet, or None.
         producers: Which workers are producers, and what they put; None where there are none.
         sinks: Which workers are queries that write, and what; None where there are none.
+        streams: The streams that share the lease table; None where the table has one.
         settle_max_s: So long after the faults' end everything must be read and balanced.
     """
 
@@ -117,6 +119,7 @@ class Scenario:
     kcl3: Kcl3Plan | None = None
     producers: ProducerPlan | None = None
     sinks: SinkPlan | None = None
+    streams: StreamsPlan | None = None
     settle_max_s: float = SETTLE_MAX_S
 
 

@@ -19,6 +19,27 @@ HistoryEntry = tuple[Any, ...]
 
 
 @dataclass(slots=True)
+class StreamHistory:
+    """One stream.
+
+    Args:
+        start_ms: Records that came before are not owed; None while it is not known since when they are.
+        retention_ms: How long it keeps a record; None is for ever.
+        name: Its name, where several streams share the table.
+        identity: What its rows say of it.
+        is_owed: Whether it is there, and in the lists of the workers to be.
+        is_deleted: Whether it has been deleted.
+    """
+
+    start_ms: int | None
+    retention_ms: int | None = None
+    name: str = ""
+    identity: str = ""
+    is_owed: bool = True
+    is_deleted: bool = False
+
+
+@dataclass(slots=True)
 class ShardHistory:
     """One shard: lineage, records, and how far they are done."""
 
@@ -31,6 +52,7 @@ class ShardHistory:
     verified: int = 0  # so many records from the first are known to be done, or out of scope
     trimmed: int = 0  # so many records from the first have left the stream
     is_expired: bool = False  # the shard itself has left the stream
+    stream: StreamHistory = field(default_factory=lambda: StreamHistory(None))
 
 
 @dataclass(slots=True)
@@ -85,13 +107,11 @@ class History:
     healed_s: float | None = None
     handled_s: float = float("-inf")
     """When records were handled last."""
-    start_ms: int | None = None
+    streams: dict[str, StreamHistory] = field(default_factory=dict)
+    """By what their lease keys begin with: one without an id, unless several share the table."""
 
     def __post_init__(self) -> None:
-        if self.start.sentinel is Sentinel.TRIM_HORIZON:
-            self.start_ms = 0
-        elif self.start.sentinel is Sentinel.AT_TIMESTAMP:
-            self.start_ms = self.start.timestamp_ms
+        self.streams[""] = StreamHistory(_moment_of(self.start), self.retention_ms)
 
     # --- reading positions ----------------------------------------------------------------------------
 
@@ -112,7 +132,7 @@ class History:
         What has left the stream is out of scope: nobody can do it any more.
         """
         shard = self.shards[key]
-        start_ms = self.start_ms
+        start_ms = shard.stream.start_ms
         if start_ms is None:
             return None
         index = max(shard.verified, shard.trimmed)
@@ -145,8 +165,28 @@ class History:
         if handler is not None:
             handler(*entry[2:])
 
+    def stream_of(self, key: str) -> StreamHistory:
+        """Return the stream of a lease, by its key."""
+        return self.streams.get(key.rpartition(":")[0], self.streams[""])
+
+    def is_owed(self, key: str) -> bool:
+        """Whether the fleet owes anything to the shard of a lease: its stream is there, and to be read."""
+        return self.stream_of(key).is_owed
+
+    def _on_stream(
+        self, stream_id: str, name: str, identity: str, start: Position, retention_ms: int | None
+    ) -> None:
+        self.streams[stream_id] = StreamHistory(_moment_of(start), retention_ms, name, identity)
+
+    def _on_stream_deleted(self, stream_id: str, _name: str) -> None:
+        self.streams[stream_id].is_owed = False
+        self.streams[stream_id].is_deleted = True
+
+    def _on_left_out(self, stream_id: str) -> None:
+        self.streams[stream_id].is_owed = False
+
     def _on_shard(self, key: str, parents: tuple[str, ...]) -> None:
-        self.shards[key] = ShardHistory(parents)
+        self.shards[key] = ShardHistory(parents, stream=self.stream_of(key))
         for parent in parents:
             self.shards[parent].children.append(key)
 
@@ -170,9 +210,9 @@ class History:
             self._skip_unread(key, write.claim, planned_ms if is_the_drivers else None)
         if isinstance(write, Create):
             self.created.add(key)
-            moment = after.checkpoint.timestamp_ms
-            if moment is not None and (self.start_ms is None or moment < self.start_ms):
-                self.start_ms = moment
+            moment, stream = after.checkpoint.timestamp_ms, self.stream_of(key)
+            if moment is not None and (stream.start_ms is None or moment < stream.start_ms):
+                stream.start_ms = moment
         if before is None or before.counter != after.counter:
             self.changed_s[key] = self.now
             self.owner_write_s[who, key] = self.now
@@ -261,6 +301,11 @@ class History:
 
     def _on_healed(self) -> None:
         self.healed_s = self.now
+
+
+def _moment_of(start: Position) -> int | None:
+    """Return since when records are owed, as far as the configured start says it."""
+    return 0 if start.sentinel is Sentinel.TRIM_HORIZON else start.timestamp_ms
 
 
 def name_of(who: str) -> str:

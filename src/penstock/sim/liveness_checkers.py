@@ -30,6 +30,8 @@ class Covered(Checker):
         read = {(name_of(reader.who), reader.key) for reader in history.readers.values()}
         for key, row in history.rows.items():
             parents = [history.rows.get(parent) for parent in row.parents]
+            if not history.is_owed(key):
+                continue
             if row.is_ended or any(parent is not None and not parent.is_ended for parent in parents):
                 continue
             owner = history.holder_of(row)
@@ -57,9 +59,9 @@ class Balanced(Checker):
     def at_end(self) -> None:
         """Compare the counts."""
         counts = dict.fromkeys(map(name_of, self.history.alive), 0)
-        for row in self.history.rows.values():
+        for key, row in self.history.rows.items():
             owner = self.history.holder_of(row)
-            if not row.is_ended and owner in counts:
+            if not row.is_ended and owner in counts and self.history.is_owed(key):
                 counts[owner] += 1
         if self.options.policy is BalancePolicy.BY_ZONE:
             zones: dict[str, dict[str, int]] = {}
@@ -97,6 +99,8 @@ class AllConsumed(Checker):
         """Look at every shard that the application should know."""
         history = self.history
         for key, shard in history.shards.items():
+            if not shard.stream.is_owed:
+                continue
             row = history.rows.get(key)
             if not shard.is_closed and (row is None or row.is_ended):
                 raise Broken(f"open shard {key} has no unfinished lease")

@@ -82,16 +82,17 @@ class LossesTold(Checker):
         if (
             not tips
             or not is_place_gone
-            or tips[-1].server_ms >= self._enough_ms()
+            or tips[-1].server_ms >= self._enough_ms(key)
             or count >= _DOUBTED_TIPS_MAX
         ):
             return False
         self._doubted[who, key] = count + 1
         return True
 
-    def _enough_ms(self) -> int:
-        """Return the moment since which nothing that came has left the stream, for certain."""
-        return EPOCH_MS + int(self.history.now * 1000) - (self.history.retention_ms or 0) + SLACK_MS
+    def _enough_ms(self, key: str) -> int:
+        """Return the moment since which nothing that came has left the shard's stream, for certain."""
+        retention_ms = self.history.shards[key].stream.retention_ms or 0
+        return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
 
     def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
         """A lease that was lost takes along what was not written yet."""
@@ -120,7 +121,7 @@ class LossesTold(Checker):
         shard = history.shards[key]
         reader = history.readers.get((who, key, epoch))
         self._doubted[who, key] = _DOUBTED_TIPS_MAX  # it doubts no more
-        if reader is None or shard.is_expired or history.retention_ms is None:
+        if reader is None or shard.is_expired or shard.stream.is_deleted or shard.stream.retention_ms is None:
             return
         lost = {
             number
@@ -130,7 +131,7 @@ class LossesTold(Checker):
         if lost:
             self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
             return
-        enough_ms = self._enough_ms()
+        enough_ms = self._enough_ms(key)
         tips = self._tips.get((who, key))
         if tips and tips[-1].server_ms >= enough_ms:
             raise Broken(f"{who} tells a loss in {key}, and was at its tip at {tips[-1].seen_s:.1f} s")

@@ -46,10 +46,11 @@ class SimReader:
         self.key = effect.key
         self.epoch = effect.epoch
         world = worker.world
+        self._options = worker.reader_options(effect.key)
         self.run = ShardRun(
-            "stream",
+            worker.stream_name_of(effect.key),
             effect,
-            reader_options=world.reader_options,
+            reader_options=self._options,
             delivery_options=world.scenario.delivery,
             is_checkpoint_urgent=world.chance.random() < 0.3,
             clock=worker,
@@ -133,7 +134,9 @@ class SimReader:
             self.worker.later(0.0, self.step)
         elif isinstance(fetch, FetchIterator):
             self._call(
-                "iterator", lambda: world.serve_iterator(self.key, fetch.position), self.run.on_iterator
+                "iterator",
+                lambda: self.worker.find_iterator(self.run, fetch),
+                self.run.on_iterator,
             )
         elif isinstance(fetch, FetchPage):
             began_s = self.worker.local_s()
@@ -143,7 +146,9 @@ class SimReader:
                 lambda page: self._on_page(page, began_s),
             )
         else:
-            self._call("list one", lambda: world.serve_listing_of(self.key), self.run.on_listing)
+            self._call(
+                "list one", lambda: self.worker.find_listed_shard(self.run, fetch), self.run.on_listing
+            )
 
     def _call(self, name: str, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
         def settle(result: Any) -> None:
@@ -158,18 +163,16 @@ class SimReader:
     def _on_page(self, page: RecordPage, began_s: float) -> None:
         self.run.on_page(unread_page(page), began_s, page.server_ms)
         self._take_apart()
-        if (
-            self._world.scenario.retention_s is not None
-            and page.next_iterator
-            and not page.millis_behind_latest
-        ):
+        if self._options.retention_s is not None and page.next_iterator and not page.millis_behind_latest:
             self.note("tip", page.server_ms)
 
     def _take_apart(self) -> None:
         # As the consumer's fetcher does it on a thread of its own.
         room_bytes, unread = self.run.peek_unread(has_room=True)
-        rule = MisplacedRule(_HashRanges(self._world, self.key), told=self.run.hash_range)
-        self.run.on_taken_apart(take_apart(unread, room_bytes, self.key, self._world.decoded, rule))
+        run, world = self.run, self._world
+        rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), told=run.hash_range)
+        taken = take_apart(unread, room_bytes, run.shard_id, world.decoded, rule, stream=run.stream)
+        self.run.on_taken_apart(taken)
 
     # --- the handler ----------------------------------------------------------------------------------
 
@@ -183,6 +186,8 @@ class SimReader:
             is_new = call.ordinals[0] > self._delivered
             self.note("deliver" if is_new else "redeliver", numbers)
             scenario = self._world.scenario
+            if scenario.streams is not None:
+                self.note("named", tuple(sorted({(each.stream, each.shard_id) for each in call.records})))
             if scenario.producers is not None or scenario.sinks is not None:
                 # What names a record comes first in it; a row of a sink is longer.
                 named = ((each.data.partition(b"|")[0], each.partition_key) for each in call.records)
@@ -205,12 +210,12 @@ class SimReader:
 class _HashRanges:
     """Which hash keys a shard owns, as the stream's listing has them."""
 
-    def __init__(self, world: Environment, key: str) -> None:
-        self._shard = world.stream.shards[key]
+    def __init__(self, world: Environment, place: str) -> None:
+        self._found = world.locate(place)
 
     def fetch(self) -> HashRange | None:
         """Return the range."""
-        return self._shard.hash_range
+        return None if isinstance(self._found, PenstockError) else self._found[1].hash_range
 
     fetch_again = fetch
 

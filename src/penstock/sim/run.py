@@ -27,11 +27,15 @@ from penstock.sim.seed_kinds import (
     draw_kcl3_scenario,
     draw_producer_scenario,
     draw_sink_scenario,
+    draw_streams_scenario,
 )
 from penstock.sim.sink_plan import SinkPlan
 from penstock.sim.sink_situations import SinkSituations
 from penstock.sim.situations import Situations
 from penstock.sim.story import tell
+from penstock.sim.streams_checkers import STREAMS, OthersGoOn, OwnStreamOnly
+from penstock.sim.streams_situations import StreamsSituations
+from penstock.sim.streams_world import StreamsWorld
 from penstock.sim.world import World
 
 _READ_WITHIN_S: Final = 25.0
@@ -78,6 +82,10 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         more = _producer_checkers(scenario, scenario.producers, more)
     elif scenario.sinks is not None:
         more = _sink_checkers(scenario, scenario.sinks, more)
+    first: tuple[type[Checker], ...] = ()
+    if scenario.streams is not None:
+        first = (OwnStreamOnly,)
+        more = (*more, *STREAMS, OthersGoOn) if scenario.streams.is_calm else (*more, *STREAMS)
     if scenario.kcl3 is not None:
         more = (*more, LeftToTheLeader)
     writers = scenario.producers or scenario.sinks
@@ -89,6 +97,7 @@ def run_scenario(scenario: Scenario) -> SeedResult:
         scenario.foreign,
         frozenset() if scenario.kcl3 is None else scenario.kcl3.workers,
         frozenset() if writers is None else writers.workers,
+        first,
     )
     world = _open_world(scenario, suite.see)
     try:
@@ -132,6 +141,8 @@ def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) ->
         from penstock.sim.sink_world import SinkWorld
 
         return SinkWorld(scenario, scenario.sinks, listener)
+    if scenario.streams is not None:
+        return StreamsWorld(scenario, scenario.streams, listener)
     if not scenario.queries:
         return World(scenario, listener)
     from penstock.sim.query_world import QueryWorld  # needs pyarrow, which fleets of consumers do not
@@ -204,9 +215,11 @@ def _judge_writers(world: World, suite: Suite, at_end: tuple[type[Checker], ...]
 
 def _result(world: World, suite: Suite, settled_s: float) -> SeedResult:
     scenario = world.scenario
-    counting: list[Situations | SinkSituations] = [Situations(scenario, world.met)]
+    counting: list[Situations | SinkSituations | StreamsSituations] = [Situations(scenario, world.met)]
     if scenario.sinks is not None:
         counting.append(SinkSituations(world.met))
+    if scenario.streams is not None:
+        counting.append(StreamsSituations(scenario.streams, world.met))
     for entry in world.history:
         for situations in counting:
             situations.see(entry)
@@ -244,6 +257,11 @@ def run_producer_seed(seed: int) -> SeedResult:
 def run_sink_seed(seed: int) -> SeedResult:
     """Run the scenario with queries that write that a seed draws."""
     return run_scenario(draw_sink_scenario(seed))
+
+
+def run_streams_seed(seed: int) -> SeedResult:
+    """Run the scenario with several streams that a seed draws."""
+    return run_scenario(draw_streams_scenario(seed))
 
 
 def run_query_seed(seed: int, options: Mapping[str, str] | None = None) -> SeedResult:

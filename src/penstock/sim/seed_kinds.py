@@ -9,13 +9,22 @@ from enum import Enum
 from typing import Final
 
 from penstock.core.leases.coordinator_options import BalancePolicy
-from penstock.core.position import TRIM_HORIZON
+from penstock.core.position import LATEST, TRIM_HORIZON
 from penstock.core.starting import StartingPosition
 from penstock.core.writing.batcher_steps import BatcherSettings
-from penstock.sim.faults import SETTLE_MAX_S, FaultPlan, Scenario, draw_query_scenario, draw_scenario
+from penstock.sim.faults import (
+    DELIVERY,
+    EPOCH_MS,
+    SETTLE_MAX_S,
+    FaultPlan,
+    Scenario,
+    draw_query_scenario,
+    draw_scenario,
+)
 from penstock.sim.kcl3_plan import NATIVE, NATIVE_FOR_NOW, ROLLED_BACK, UPGRADING, Kcl3Plan
 from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.sink_plan import draw_sink_plan
+from penstock.sim.streams_plan import draw_streams_plan
 
 _MIGRATING_SEEDS: Final = 2
 """Of three seeds of KCL 3 fleets this one migrates."""
@@ -23,6 +32,8 @@ _QUERY_SEEDS: Final = frozenset({4, 5})
 """Of six seeds of KCL 3 fleets these have a query, in a native fleet and in one that migrates."""
 _READ_SEEDS: Final = 3
 """Of four seeds of producers, and of sinks, this one has consumers."""
+_CALM_SEEDS: Final = 3
+"""Of four seeds of several streams in this one nothing goes wrong but with streams."""
 _WRITTEN_WITHIN_S: Final = 900.0
 """So long after the faults' end every batch of a sink is done: one attempt may wait for its deadline, and another try."""
 
@@ -35,6 +46,7 @@ class SeedKind(Enum):
     KCL3 = "kcl3"
     PRODUCERS = "producers"
     SINKS = "sinks"
+    STREAMS = "streams"
 
 
 def draw_kcl3_scenario(seed: int) -> Scenario:
@@ -227,6 +239,46 @@ def draw_sink_scenario(seed: int) -> Scenario:
     )
 
 
+def draw_streams_scenario(seed: int) -> Scenario:
+    """Draw a seed's fleet of consumers that reads several streams; in a quarter of the seeds all goes well but with streams."""
+    drawn = draw_scenario(seed)
+    chance = random.Random(f"streams {seed}")
+    safety_s = chance.choice((100.0, 150.0, 200.0))
+    is_calm = seed % 4 == _CALM_SEEDS
+    plan = draw_streams_plan(chance, safety_s, EPOCH_MS, is_calm=is_calm)
+    faults = drawn.faults
+    keeps_all = all(stream.retention_s is None for stream in plan.streams)
+    starts_late = any(stream.start == LATEST for stream in plan.streams)
+    faults = replace(
+        faults,
+        quiet_streams_per_min=0.0 if keeps_all else chance.choice((0.0, chance.uniform(0.5, 2.0))),
+        table_drops_per_min=0.0 if starts_late else faults.table_drops_per_min,
+    )
+    drawn = replace(
+        drawn,
+        options=replace(drawn.options, stream=None, start=StartingPosition(default=TRIM_HORIZON)),
+        faults=faults,
+        safety_s=safety_s,
+        quiet_rounds=min(drawn.quiet_rounds, 8),
+        records_per_s=chance.choice((3.0, 6.0)),
+        retention_s=None,
+        streams=plan,
+        settle_max_s=2 * SETTLE_MAX_S,
+    )
+    if not is_calm:
+        return drawn
+    return replace(
+        drawn,
+        faults=FaultPlan(latency_max_s=0.1, reshards_per_min=chance.choice((0.0, 2.0))),
+        delivery=DELIVERY,
+        foreign=frozenset(),
+        leavers=frozenset(),
+        limits=(),
+        start_spread_s=0.0,
+        options=replace(drawn.options, policy=BalancePolicy.EVEN),
+    )
+
+
 def _with_consumers(drawn: Scenario, writers: frozenset[str], safety_s: float) -> Scenario:
     """Let the fleet of consumers that a seed draws read what its producers or sinks put, from the first record on."""
     # What deletes rows or records excuses readers from the order that is asked for here.
@@ -262,5 +314,6 @@ DRAW: Final[Mapping[SeedKind, Callable[[int], Scenario]]] = {
     SeedKind.KCL3: draw_kcl3_scenario,
     SeedKind.PRODUCERS: draw_producer_scenario,
     SeedKind.SINKS: draw_sink_scenario,
+    SeedKind.STREAMS: draw_streams_scenario,
 }
 """Draws a seed's scenario, by kind."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from penstock.sim.faults import DELIVERY, FaultPlan, Scenario
 from penstock.sim.query_plan import CALM, QueryPlan
 from penstock.sim.sink_plan import SinkPlan
+from penstock.sim.streams_plan import StreamsPlan
 
 RUNS_MAX: Final = 150
 
@@ -52,11 +53,20 @@ def _smaller(scenario: Scenario) -> Iterator[Scenario]:
     for each in _changed(scenario.query_plan, CALM):
         if each != "options":
             yield replace(scenario, query_plan=replace(scenario.query_plan, **{each: getattr(CALM, each)}))
+    yield from _with_calmer_plan(scenario)
+
+
+def _with_calmer_plan(scenario: Scenario) -> Iterator[Scenario]:
     if scenario.sinks is not None:
         calm: Any = SinkPlan()
         for each in _changed(scenario.sinks, calm):
             if each not in {"workers", "options"}:
                 yield replace(scenario, sinks=replace(scenario.sinks, **{each: getattr(calm, each)}))
+    if scenario.streams is not None:
+        still: Any = StreamsPlan()
+        for each in _changed(scenario.streams, still):
+            if each in {"rollouts", "deletions", "refusals_per_min", "shy_s", "cold_start_s"}:
+                yield replace(scenario, streams=replace(scenario.streams, **{each: getattr(still, each)}))
 
 
 def _changed(value: Any, default: Any) -> list[str]:
@@ -83,7 +93,7 @@ def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]
 
 def _show(value: Any) -> str:
     """Show a value as code; of a plan only what is not its default."""
-    if not isinstance(value, FaultPlan | QueryPlan | SinkPlan):
+    if not isinstance(value, FaultPlan | QueryPlan | SinkPlan | StreamsPlan):
         return repr(value)
     given = ", ".join(f"{name}={getattr(value, name)!r}" for name in _changed(value, type(value)()))
     return f"{type(value).__name__}({given})"

@@ -23,6 +23,7 @@ from penstock.sim.producer_plan import ProducerPlan
 from penstock.sim.query_plan import QueryPlan
 from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.sink_situations import expected_of_sinks
+from penstock.sim.streams_situations import EXPECTED as EXPECTED_OF_STREAMS
 
 _NOT_COUNTED: Final = frozenset({"pause_max_s", "clock_rate_spread", "wall_jumps", "latency_max_s"})
 _FAULTS_OF_QUERIES: Final = frozenset({"unknown_shard", "lost_iterator", "early_tip"})
@@ -154,6 +155,8 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
     """Return what a run of many seeds of a kind must meet."""
     if kind is SeedKind.SINKS:
         return expected_of_sinks()
+    if kind is SeedKind.STREAMS:
+        return (*expected(SeedKind.CONSUMERS), *EXPECTED_OF_STREAMS)
     others = _FAULTS_OF_CONSUMERS if kind is SeedKind.QUERIES else _FAULTS_OF_QUERIES
     faults = [each.name for each in fields(FaultPlan) if each.name not in others]
     known = [f"fault: {name}" for name in faults if name not in _NOT_COUNTED]

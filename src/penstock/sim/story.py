@@ -23,7 +23,7 @@ from penstock.core.leases.lease_writes import (
 from penstock.sim.checker import Violation
 from penstock.sim.history import HistoryEntry
 
-_SHARD: Final = re.compile(r"shardId-\d+")
+_SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
 _OF_EVERYBODY: Final = frozenset(
     {
         "healed",
@@ -37,6 +37,13 @@ _OF_EVERYBODY: Final = frozenset(
         "leads",
         "leads_no_more",
         "version",
+        "stream_deleted",
+        "stream_anew",
+        "stream_refused",
+        "left_out",
+        "list",
+        "cannot_start",
+        "standstill",
     }
 )
 """What concerns every shard."""
@@ -193,6 +200,15 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "sink_query_failed": lambda who, error, text: f"{who} fails with {error}: {text}",
     "sink_silent": lambda stream, key, until_s: f"{key} of {stream} refuses everything until {until_s:.2f} s",
     "sink_deleted": lambda stream, until_s: f"{stream} is deleted, and comes back at {until_s:.2f} s",
+    "stream": lambda stream_id, *_: f"stream {stream_id} is created",
+    "stream_deleted": lambda stream_id, _name: f"stream {stream_id} is deleted",
+    "stream_anew": lambda stream_id, name: f"{name} is created anew, as {stream_id}",
+    "stream_refused": lambda stream_id, until_s: f"{stream_id} refuses calls until {until_s:.2f} s",
+    "left_out": lambda stream_id: f"{stream_id} is in no list any more",
+    "list": lambda name, names: f"{name} is to read {', '.join(names)} from its next start on",
+    "reads": lambda who, stream_ids: f"{who} reads {', '.join(stream_ids)}",
+    "cannot_start": lambda name, error: f"{name} cannot start: {error}",
+    "standstill": lambda who: f"{who} has nothing left that it can read",
     "query_failed": lambda who, error, text: f"{who} fails with {error}: {text}",
 }
 """How each kind of line is told; calls and renewals are left out."""

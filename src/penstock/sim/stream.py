@@ -73,14 +73,22 @@ class SimStream:
         chance: The world's generator.
         shard_count: Shards at the beginning, evenly spread.
         now_ms: When it is created.
+        stream_id: What stands before its shards' ids in lease keys; empty where the table has one stream.
+        number_min: Its sequence numbers are greater: those of a stream that had its name before.
     """
 
-    def __init__(self, chance: random.Random, shard_count: int, now_ms: int) -> None:
+    def __init__(
+        self, chance: random.Random, shard_count: int, now_ms: int, stream_id: str = "", number_min: int = 0
+    ) -> None:
         self._chance = chance
+        self.stream_id = stream_id
         self._horizon_ms = now_ms
         self.shards: dict[str, SimShard] = {}
         # Numbers that soon get a digit more: comparing them as text is wrong then.
-        self._sequence = 10 ** chance.randint(2, 5) - chance.randint(1, 60)
+        self._sequence: int = 10 ** chance.randint(2, 5) - chance.randint(1, 60)
+        while self._sequence <= number_min:
+            self._sequence *= 10
+        self._before_first = self._sequence
         step = HASH_KEYS // shard_count
         for place in range(shard_count):
             end = HASH_KEY_MAX if place == shard_count - 1 else (place + 1) * step - 1
@@ -94,6 +102,19 @@ class SimStream:
         for parent in parents:
             self.shards[parent].children.append(shard_id)
         return shard
+
+    @property
+    def last_number(self) -> int:
+        """The highest sequence number so far."""
+        return self._sequence
+
+    def key_of(self, shard_id: str) -> str:
+        """Return the key of a shard's lease."""
+        return f"{self.stream_id}:{shard_id}" if self.stream_id else shard_id
+
+    def has_given(self, number: int) -> bool:
+        """Whether a sequence number is one of this stream's."""
+        return self._before_first < number <= self._sequence
 
     def open_shards(self) -> list[SimShard]:
         """Return the shards that puts land in, in the order of their hash ranges."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Final
 
+from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
     AuditReaders,
@@ -58,7 +59,11 @@ from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorO
 from penstock.core.leases.kcl3_fleet import stats_to_report
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Applied, Refused
+from penstock.core.position import Position
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
 from penstock.core.starting import with_moment
+from penstock.errors import PenstockError
 from penstock.sim.environment import Environment
 from penstock.sim.process import SimProcess
 from penstock.sim.reader import SimReader
@@ -93,7 +98,7 @@ class SimWorker(SimProcess):
             WriteLease: self._write,
             ScanTable: self._scan,
             FetchLease: self._fetch,
-            ListShards: self._list,
+            ListShards: self.list_shards,
             EnsureTable: self._ensure,
             StartReader: self._start_reader,
             StopReader: self._stop_reader,
@@ -217,7 +222,9 @@ class SimWorker(SimProcess):
 
         self.call("fetch", lambda: self.world.serve_fetch(effect.key), answer, effect.key)
 
-    def _list(self, effect: ListShards) -> None:
+    def list_shards(self, effect: ListShards) -> None:
+        """List the stream's shards."""
+
         def answer(result: Any) -> None:
             if isinstance(result, Problem):
                 self.feed(ListingFailed(effect.purpose, result))
@@ -274,8 +281,35 @@ class SimWorker(SimProcess):
 
     # --- readers --------------------------------------------------------------------------------------
 
+    def start_of(self, key: str) -> Position:
+        """Return where a shard starts that is read for the first time."""
+        return self.world.scenario.options.start.of(key)
+
+    def stream_name_of(self, key: str) -> str:
+        """Return the name of a shard's stream."""
+        del key
+        return "stream"
+
+    def reader_options(self, key: str) -> ReaderOptions:
+        """Return how a shard is read."""
+        del key
+        return self.world.reader_options
+
+    def place_of(self, run: ShardRun) -> str:
+        """Return how calls to the service name a run's shard."""
+        return run.shard_id
+
+    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
+        """Ask the service for an iterator of a run's shard."""
+        return self.world.serve_iterator(run.shard_id, fetch.position)
+
+    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
+        """Ask the service for a listing because of a run's shard."""
+        del fetch
+        return self.world.serve_listing_of(run.shard_id)
+
     def _start_reader(self, effect: StartReader) -> None:
-        position = with_moment(effect.position, self.world.scenario.options.start.of(effect.key))
+        position = with_moment(effect.position, self.start_of(effect.key))
         reader = SimReader(self, replace(effect, position=position))
         self.readers[effect.key, effect.epoch] = reader
         reader.note("start", position)

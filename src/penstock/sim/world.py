@@ -13,13 +13,14 @@ from penstock.core.aggregation import MAGIC, AggregateBuilder
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.leases.lease import Lease, LeaseTerm
 from penstock.core.leases.lease_writes import Create, RequestHandover
-from penstock.core.position import TRIM_HORIZON
+from penstock.core.position import TRIM_HORIZON, Position
 from penstock.sim.environment import Environment
 from penstock.sim.faults import FaultPlan, Scenario
 from penstock.sim.history import HistoryEntry, name_of
 from penstock.sim.kcl3_plan import UPGRADING, WITH_LEADER
 from penstock.sim.kcl3_worker import Kcl3Worker
 from penstock.sim.process import SimProcess
+from penstock.sim.stream import SimStream
 from penstock.sim.worker import SimWorker
 
 _SHARDS_MAX: Final = 14
@@ -50,8 +51,8 @@ class World(Environment):
         """Prepare what happens by itself."""
         chance = self.chance
         for _ in range(chance.randint(0, 3)):
-            self._reshard()
-        self._leave_rows_of_others()
+            self.reshard()
+        self.leave_rows_of_others()
         for name in self.scenario.workers:
             # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
             start_s = 4.0 + chance.uniform(0.0, self.scenario.start_spread_s)
@@ -75,11 +76,11 @@ class World(Environment):
             (faults.stops_per_min, self._stop),
             (faults.pauses_per_min, self._pause),
             (faults.throttle_bursts_per_min, self._throttle),
-            (faults.reshards_per_min, self._reshard),
+            (faults.reshards_per_min, self.reshard),
             (faults.row_deletions_per_min, self._delete_row),
             (faults.table_drops_per_min, self._drop_table),
             (6.0 if faults.wall_jumps else 0.0, self._jump_wall),
-            (faults.quiet_streams_per_min, self._fall_silent),
+            (faults.quiet_streams_per_min, self.fall_silent),
             (faults.denials_per_min, self._deny),
             (0.0 if kcl3 is None else kcl3.leader_deaths_per_min, self._kill_leader),
             (0.0 if kcl3 is None else kcl3.leader_moves_per_min, self._depose_leader),
@@ -119,25 +120,33 @@ class World(Environment):
         if worker is not None:
             self.on_worker_gone(worker, "crashed")
 
+    def draw_stream(self) -> SimStream | None:
+        """Return the stream that the next records come to; None while it is quiet."""
+        return self.stream
+
     def _put(self) -> None:
-        shard = self.stream.draw_open_shard()
+        stream = self.draw_stream()
+        if stream is None:
+            return
+        shard = stream.draw_open_shard()
         now_ms = self.now_ms()
         if self.luck("malformed_aggregate"):
             blob = MAGIC + self.chance.randbytes(self.chance.choice((1, 20, 40)))
-            numbers = self.stream.put_blob(shard, blob, "key", 1, now_ms)
+            numbers = stream.put_blob(shard, blob, "key", 1, now_ms)
         elif self.luck("aggregate"):
             count = self.chance.randint(2, 9)
             builder = AggregateBuilder()
             for _ in range(count):
                 builder.add(b"", "key", str(shard.hash_range.start))
             entry = builder.build()
-            numbers = self.stream.put_blob(shard, entry.data, entry.partition_key, count, now_ms)
+            numbers = stream.put_blob(shard, entry.data, entry.partition_key, count, now_ms)
         else:
-            numbers = [self.stream.put_into(shard, now_ms)[1]]
+            numbers = [stream.put_into(shard, now_ms)[1]]
         for number in numbers:
-            self.note("put", shard.shard_id, number, now_ms)
+            self.note("put", stream.key_of(shard.shard_id), number, now_ms)
 
-    def _fall_silent(self) -> None:
+    def fall_silent(self) -> None:
+        """Let nothing come for a while."""
         retention_s = self.scenario.retention_s or 0.0
         self._quiet_until = self.now + self.chance.uniform(0.3, 1.5) * retention_s
         self.note("quiet", round(self._quiet_until, 3))
@@ -147,35 +156,52 @@ class World(Environment):
         for service in self.chance.choice((("table",), ("stream",), ("table", "stream"))):
             self.denied_until[service] = self.now + self.chance.uniform(1.0, 25.0)
 
-    def _leave_rows_of_others(self) -> None:
+    def leave_rows_of_others(self) -> None:
         """Let the table hold what dead workers of the KCL and of Spark left: without our attributes, or with old ones."""
+        self.leave_rows_of(self.stream, self.scenario.options.start.default)
+
+    def leave_rows_of(self, stream: SimStream, start: Position) -> None:
+        """Let the table hold rows of one stream that dead workers left, or none."""
         rate, chance = self.faults.rows_of_others, self.chance
-        if not rate or self.scenario.options.start.default != TRIM_HORIZON or chance.random() > rate:
+        if not rate or start != TRIM_HORIZON or chance.random() > rate:
             return
         self.met["fault: rows_of_others"] += 1
         self.table.exists = True
-        for shard in self.stream.list_shards("AT_TRIM_HORIZON", None):
+        for shard in stream.list_shards("AT_TRIM_HORIZON", None):
             owner = chance.choice(("java/1", "spark/q1"))
             term = chance.choice((None, LeaseTerm("spark/q1", 30_000), LeaseTerm("spark/q2", 10**9)))
             hash_range = None if owner == "java/1" and chance.random() < 0.3 else shard.hash_range
-            lease = Lease(shard.shard_id, 7, owner, hash_range=hash_range, term=term)
+            lease = Lease(stream.key_of(shard.shard_id), 7, owner, hash_range=hash_range, term=term)
             self.table.write(f"{owner}#1", Create(lease))
 
     def _trim(self) -> None:
-        retention_s = self.scenario.retention_s
-        if retention_s is None:
-            return
-        shortened, gone = self.stream.trim(self.now_ms() - int(retention_s * 1000))
-        for shard in shortened:
-            self.note("trimmed", shard.shard_id, shard.trimmed, shard.sequences[shard.trimmed - 1])
-        for shard in gone:
-            self.note("expired", shard.shard_id)
-        self.schedule(self.now + 1.0, self._trim)
+        retained = [
+            (stream, retention_s) for stream, retention_s in self.retained() if retention_s is not None
+        ]
+        for stream, retention_s in retained:
+            shortened, gone = stream.trim(self.now_ms() - int(retention_s * 1000))
+            for shard in shortened:
+                key = stream.key_of(shard.shard_id)
+                self.note("trimmed", key, shard.trimmed, shard.sequences[shard.trimmed - 1])
+            for shard in gone:
+                self.note("expired", stream.key_of(shard.shard_id))
+        if retained:
+            self.schedule(self.now + 1.0, self._trim)
+
+    def retained(self) -> list[tuple[SimStream, float | None]]:
+        """Return how long each stream keeps its records."""
+        return [(self.stream, self.scenario.retention_s)]
+
+    def streams_read(self) -> list[SimStream]:
+        """Return the streams whose records the fleet owes to its handlers."""
+        return [self.stream]
 
     def put_everywhere(self) -> None:
         """Put a record into every open shard: none may have fallen asleep."""
-        for shard in self.stream.open_shards():
-            self.note("put", *self.stream.put_into(shard, self.now_ms()), self.now_ms())
+        for stream in self.streams_read():
+            for shard in stream.open_shards():
+                _, number = stream.put_into(shard, self.now_ms())
+                self.note("put", stream.key_of(shard.shard_id), number, self.now_ms())
 
     def heal(self) -> None:
         """End all faults, bring every worker back, and write a last few records."""
@@ -194,13 +220,13 @@ class World(Environment):
             self._recur_puts()
         self.is_healed = True
         self.note("healed")
-        self._restart(
-            worker
-            for worker in self.workers.values()
-            if worker.has_stopped_shard or self.scenario.on_data_loss == "fail"
-        )
+        self._restart(worker for worker in self.workers.values() if self.wants_restart(worker))
         # A call that was under way may still bring a fault's answer.
         self.schedule(self.now + _UNDER_WAY_S, self._restart_stopped)
+
+    def wants_restart(self, worker: SimProcess) -> bool:
+        """Whether people start a worker anew once the faults have ended."""
+        return worker.has_stopped_shard or self.scenario.on_data_loss == "fail"
 
     def _restart_stopped(self) -> None:
         self._restart(worker for worker in self.workers.values() if worker.has_stopped_shard)
@@ -210,6 +236,10 @@ class World(Environment):
         for worker in list(workers):
             self.note("stopping", worker.who)
             worker.request_stop()
+
+    def has_left(self, name: str) -> bool:
+        """Whether a worker has gone for good."""
+        return name in self._left
 
     def start_worker(self, name: str) -> None:
         """Start a process of this name, unless one runs or it has left for good."""
@@ -311,29 +341,42 @@ class World(Environment):
         self.wall_offset_ms = self.chance.randint(-3_600_000, 3_600_000)
         self.note("wall_jump", self.wall_offset_ms)
 
-    def _reshard(self) -> None:
-        shards = self.stream.open_shards()
-        if len(shards) < 2 or (len(shards) < _SHARDS_MAX and self.chance.random() < 0.5):
+    def reshard(self) -> None:
+        """Split a shard, or merge two."""
+        self.reshard_in(self.stream, _SHARDS_MAX)
+
+    def reshard_in(self, stream: SimStream, shards_max: int) -> None:
+        """Split a shard of a stream, or merge two; a stream of so many shards is not split."""
+        shards = stream.open_shards()
+        if len(shards) < 2 or (len(shards) < shards_max and self.chance.random() < 0.5):
             parents = [self.chance.choice(shards)]
-            children = self.stream.split(parents[0], self.now_ms())
+            children = stream.split(parents[0], self.now_ms())
         else:
             place = self.chance.randrange(len(shards) - 1)
             parents = shards[place : place + 2]
-            children = self.stream.merge(parents[0], parents[1], self.now_ms())
+            children = stream.merge(parents[0], parents[1], self.now_ms())
+        of = tuple(stream.key_of(parent.shard_id) for parent in parents)
         for child in children:
-            self.note("shard", child, tuple(parent.shard_id for parent in parents))
-        for parent in parents if children else ():
-            self.note("closed", parent.shard_id)
+            self.note("shard", stream.key_of(child), of)
+        for key in of if children else ():
+            self.note("closed", key)
 
     def _delete_row(self) -> None:
         # An application that started at LATEST and loses its last row is a new one to whoever comes later.
         # Finished rows are left alone: without one, and without the other parent's, nothing tells a merged shard
         # from one that the application began with.
-        unfinished = [key for key, row in self.table.rows.items() if not row.is_ended]
-        if len(self.table.rows) > 1 and unfinished:
+        unfinished = [
+            key for key, row in self.table.rows.items() if not row.is_ended and self.may_delete(key)
+        ]
+        if unfinished:
             key = self.chance.choice(unfinished)
             row = self.table.rows.pop(key)
             self.note("row_deleted", key, row.reader)
+
+    def may_delete(self, key: str) -> bool:
+        """Whether a row may be deleted: it is not its application's last."""
+        del key
+        return len(self.table.rows) > 1
 
     def _drop_table(self) -> None:
         if self.table.exists:

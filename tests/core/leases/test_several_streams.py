@@ -96,6 +96,16 @@ def test_every_stream_of_an_empty_table_gets_its_first_leases_at_its_own_positio
     assert {effect.key for effect in bench.of(StartReader)} == bench.table.rows.keys()
 
 
+def test_what_is_known_of_a_streams_leases_keeps_its_order():
+    streams = StreamsBench().machine._streams
+    known = {
+        row(stream_id, name).key: row(stream_id, name)
+        for name in "dbac"
+        for stream_id in (OF_RETURNS, OF_ORDERS)
+    }
+    assert [key[-1] for key in streams[OF_ORDERS].leases(known)] == list("dbac")
+
+
 def test_each_stream_of_an_empty_table_waits_for_a_time_of_its_own():
     bench = StreamsBench(cold_start_jitter_s=5.0)
     bench.at(1.0)

@@ -44,8 +44,10 @@ class StreamLeases:
         return {key for key in keys if stream_id_of(key) == self.stream_id} if self.stream_id else keys
 
     def leases(self, leases: Mapping[str, Lease]) -> Mapping[str, Lease]:
-        """Return this stream's leases among others, by key."""
-        return {key: leases[key] for key in self.keys(leases.keys())} if self.stream_id else leases
+        """Return this stream's leases among others, by key and in their order."""
+        if not self.stream_id:
+            return leases
+        return {key: lease for key, lease in leases.items() if stream_id_of(key) == self.stream_id}
 
 
 def streams_of(  # noqa: PLR0917 - the parts of one coordinator

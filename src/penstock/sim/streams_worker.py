@@ -1,0 +1,150 @@
+"""A simulated worker that reads several streams: its list is the consumer's own, and so is what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, cast
+
+from penstock.consumer.fetching import ShardFetcher
+from penstock.consumer.shard_run import ShardRun
+from penstock.consumer.stream_reading import ConsumedStream, known_stream
+from penstock.consumer.worker import STANDSTILL_ROUNDS, options_for_streams
+from penstock.core.leases.coordinator_effects import ListShards
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease_keys import stream_id_of
+from penstock.core.leases.standstill import is_standstill, look_at
+from penstock.core.position import Position
+from penstock.core.reading.reader_options import ReaderOptions
+from penstock.core.reading.reader_steps import FetchIterator, FetchListing, ListedShard
+from penstock.errors import PenstockError
+from penstock.ports.kinesis import Kinesis
+from penstock.ports.metrics import NoMetrics
+from penstock.runtime.known_stream import KnownStream
+from penstock.runtime.stream_listing import list_shards
+from penstock.sim.process import SimProcess
+from penstock.sim.reader import SimReader
+from penstock.sim.streams_service import StreamsService, ToldRun
+from penstock.sim.worker import SimWorker
+
+if TYPE_CHECKING:
+    from penstock.sim.streams_world import StreamsWorld
+
+_FIRST_LOOK_S: Final = 1.0
+
+
+class StreamsWorker(SimWorker):
+    """One process.
+
+    Args:
+        world: What it sees.
+        name: Its worker id.
+        incarnation: Names it apart from its earlier lives.
+        on_gone: Called when it has ended, with how.
+        streams: What it reads, as the service described it when the process started.
+    """
+
+    def __init__(
+        self,
+        world: StreamsWorld,
+        name: str,
+        incarnation: int,
+        on_gone: Callable[[SimProcess, str], None],
+        streams: Sequence[ConsumedStream],
+    ) -> None:
+        self._service = world
+        self._options: CoordinatorOptions | None = None
+        self.streams = {stream.stream_id: stream for stream in streams}
+        super().__init__(world, name, incarnation, on_gone)
+        self._kinesis = cast("Kinesis", StreamsService(world))
+        self._known = {stream.stream_id: self._known_stream(stream) for stream in streams}
+        self._fetchers = {
+            stream.stream_id: ShardFetcher(
+                stream.name,
+                self._kinesis,
+                drops_unmarked=False,
+                has_room=lambda: True,
+                clock=self,
+                metrics=NoMetrics(),
+                known=self._known[stream.stream_id],
+            )
+            for stream in streams
+        }
+
+    def _known_stream(self, stream: ConsumedStream) -> KnownStream:
+        known = known_stream(stream, self._kinesis, self)
+        assert known is not None, f"nobody knows which stream {stream.name} is"
+        return known
+
+    def on_reader_failed(self, reader: SimReader) -> None:
+        """Note that a shard has stopped, and look whether anything is left to do, as the delivery loop does."""
+        super().on_reader_failed(reader)
+        if self._service.plan.stops_at_standstill:
+            self.later(_FIRST_LOOK_S, self._look_whether_all_stand, None)
+
+    def _look_whether_all_stand(self, before: frozenset[tuple[str, int]] | None) -> None:
+        held = look_at(self.coordinator.held_leases)
+        standing = frozenset((lease.key, lease.epoch) for lease in held) if is_standstill(held) else None
+        if standing is None:
+            return
+        if standing == before:
+            self.world.note("standstill", self.who)
+            self.request_stop()
+        else:
+            wait_s = STANDSTILL_ROUNDS * self.coordinator_options().interval_s
+            self.later(wait_s, self._look_whether_all_stand, standing)
+
+    def coordinator_options(self) -> CoordinatorOptions:
+        """Return how this worker coordinates, which follows from its streams."""
+        if self._options is None:
+            whole, cold_start_s = super().coordinator_options(), self._service.plan.cold_start_s
+            self._options = options_for_streams(whole, list(self.streams.values()))
+            if cold_start_s is not None:
+                self._options = replace(self._options, cold_start_jitter_s=cold_start_s)
+        return self._options
+
+    def list_shards(self, effect: ListShards) -> None:
+        """List the shards of one stream, under the name that the list gives it."""
+        stream_id = effect.stream_id
+        name, known = self.streams[stream_id].name, self._known[stream_id]
+        self.call(
+            "list shards",
+            lambda: list_shards(effect, name, self._kinesis, known, self.world.now_ms),
+            self.feed,
+            stream_id,
+        )
+
+    def start_of(self, key: str) -> Position:
+        """Return where a shard starts that is read for the first time."""
+        return self.streams[stream_id_of(key)].start.of(key)
+
+    def stream_name_of(self, key: str) -> str:
+        """Return the name of a shard's stream."""
+        return self.streams[stream_id_of(key)].name
+
+    def reader_options(self, key: str) -> ReaderOptions:
+        """Return how a shard is read: what its stream keeps."""
+        return replace(super().reader_options(key), retention_s=self.streams[stream_id_of(key)].retention_s)
+
+    def place_of(self, run: ShardRun) -> str:
+        """Return how calls to the service name a run's shard."""
+        return f"{run.stream}:{run.shard_id}"
+
+    def find_iterator(self, run: ShardRun, fetch: FetchIterator) -> str | PenstockError:
+        """Ask the service for an iterator, as the consumer's fetcher does."""
+        told = self._fetch_for(run, fetch)
+        answer = told.failure or told.iterator
+        assert answer is not None, f"{run.key} is told nothing of its iterator"
+        return answer
+
+    def find_listed_shard(self, run: ShardRun, fetch: FetchListing) -> ListedShard | PenstockError:
+        """Ask the service for a listing because of a run's shard, as the consumer's fetcher does."""
+        told = self._fetch_for(run, fetch)
+        answer = told.failure or told.listed
+        assert answer is not None, f"{run.key} is told nothing of the listing"
+        return answer
+
+    def _fetch_for(self, run: ShardRun, fetch: FetchIterator | FetchListing) -> ToldRun:
+        told = ToldRun(run)
+        self._fetchers[stream_id_of(run.key)].fetch(cast("ShardRun", told), fetch)
+        return told

@@ -1,0 +1,191 @@
+"""Several streams in one lease table in the simulator: each is read by itself, whatever happens to another."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from penstock.cli.main import main
+from penstock.core.leases.coordinator_options import CoordinatorOptions
+from penstock.core.leases.lease import Lease
+from penstock.core.leases.lease_writes import Create, Take
+from penstock.core.position import TRIM_HORIZON, at_record
+from penstock.core.stream_identity import StreamIdentity
+from penstock.sim.checker import Broken
+from penstock.sim.faults import EPOCH_MS, FaultPlan
+from penstock.sim.history import History
+from penstock.sim.run import run_scenario, run_streams_seed
+from penstock.sim.seed_kinds import SeedKind, draw_streams_scenario
+from penstock.sim.shrinking import as_test, shrink
+from penstock.sim.situations import expected, never_met
+from penstock.sim.streams_checkers import DeletedStaysAsItWas, OthersGoOn, OwnStreamOnly
+
+SEEDS = 8
+MORE = range(SEEDS, 40, 8)  # test_many_seeds.py runs the following ones
+FAILED_BEFORE = {
+    6: "a worker that stood still while a stream was deleted and created anew took its listing for the old one's",
+    47: "a shard of a deleted stream was ended, since the stream that was created anew does not list it",
+    388: "four streams began within a second, and a checker took the looks at the table for a storm",
+}
+
+
+@pytest.fixture(scope="module")
+def runs():
+    return [run_streams_seed(seed) for seed in range(SEEDS)]
+
+
+def test_no_invariant_is_broken(runs):
+    check(runs)
+
+
+@pytest.mark.parametrize("begin", MORE)
+def test_no_invariant_is_broken_in_more_seeds(begin):
+    check(run_streams_seed(seed) for seed in range(begin, begin + MORE.step))
+
+
+def check(results):
+    for result in results:
+        told = "\n".join(result.story(60))
+        assert result.violation is None, f"seed {result.seed}: {result.violation}\n{told}"
+
+
+@pytest.mark.parametrize("seed", FAILED_BEFORE)
+def test_a_seed_that_failed_once_stays_clean(seed):
+    assert run_streams_seed(seed).violation is None
+
+
+def test_the_same_seed_gives_the_same_history(runs):
+    assert run_streams_seed(5).digest == runs[5].digest
+
+
+def test_streams_are_added_deleted_and_refused_within_a_few_seeds(runs):
+    met = sum((result.met for result in runs), Counter())
+    for situation in (
+        "situation: a stream is added to the lists",
+        "situation: workers with an old list run beside workers with a new one",
+        "situation: a stream is deleted while it is read",
+        "situation: a worker reads shards of several streams at once",
+        "fault: listing of one stream",
+    ):
+        assert met[situation] > 0, situation
+    assert set(never_met(met, SeedKind.STREAMS)) <= set(expected(SeedKind.STREAMS))
+
+
+def test_worlds_have_two_to_four_streams_that_differ_and_every_cold_start():
+    plans = [draw_streams_scenario(seed).streams for seed in range(100)]
+    assert {len(plan.streams) for plan in plans} == {2, 3, 4}
+    assert {plan.cold_start_s for plan in plans} == {None, 1.0, 5.0}
+    assert any(len({stream.start for stream in plan.streams}) > 1 for plan in plans)
+    assert any(len({stream.retention_s for stream in plan.streams}) > 1 for plan in plans)
+    assert any(stream.epoch is not None for plan in plans for stream in plan.streams)
+    assert sum(plan.is_calm for plan in plans) == 25
+
+
+def test_a_world_without_anything_that_happens_to_its_streams_is_clean():
+    drawn = draw_streams_scenario(3)
+    plan = replace(
+        drawn.streams,
+        listed=tuple(stream.name for stream in drawn.streams.streams),
+        rollouts=(),
+        deletions=(),
+        refusals_per_min=0.0,
+    )
+    assert run_scenario(replace(drawn, streams=plan)).violation is None
+
+
+def test_a_failing_world_is_shrunk_to_what_happens_to_its_streams():
+    drawn = next(scenario for scenario in map(draw_streams_scenario, range(50)) if scenario.streams.deletions)
+    found = shrink(drawn, lambda scenario: bool(scenario.streams.deletions), runs_max=1000)
+    assert (found.streams.deletions, found.streams.rollouts) == (drawn.streams.deletions, ())
+    assert found.faults == FaultPlan()
+    assert "StreamsPlan(streams=(PlannedStream(" in as_test(found, drawn, draw_streams_scenario)
+
+
+# --- the checkers -----------------------------------------------------------------------------------------------
+
+A, B = "1:a:1", "1:b:1"
+OF_A, OF_B = (StreamIdentity(f"arn:aws:kinesis:eu-west-1:1:stream/{name}", 1000) for name in "ab")
+BEGIN = [
+    (0.0, ("stream", A, "a", str(OF_A), TRIM_HORIZON, None)),
+    (0.0, ("stream", B, "b", str(OF_B), TRIM_HORIZON, None)),
+    (0.0, ("shard", f"{A}:s", ())),
+    (0.0, ("shard", f"{B}:s", ())),
+    (1.0, ("reads", "w#1", (A,))),
+]
+
+
+def take(key, **more):
+    return ("write", "w#1", Take(key, 0, "w"), Lease(key), Lease(key, owner="w", counter=1, **more))
+
+
+def create(key):
+    return ("write", "w#1", Create(Lease(key)), None, Lease(key, checkpoint=at_record("5")))
+
+
+def put(at_s, key, number):
+    return (at_s, ("put", key, number, EPOCH_MS + int(at_s * 1000)))
+
+
+DONE = ("done", "w#1", f"{A}:s", 1, (7,))
+DELETED = ("stream_deleted", A, "a")
+
+
+@pytest.mark.parametrize(
+    ("kind", "lines", "expected"),
+    [
+        (OwnStreamOnly, [(2.0, take(f"{A}:s"))], None),
+        (OwnStreamOnly, [(2.0, take(f"{A}:s", stream=OF_A))], None),
+        (OwnStreamOnly, [(2.0, take(f"{A}:s", stream=OF_B))], "T1"),
+        (OwnStreamOnly, [(2.0, take(f"{B}:s"))], "T1"),
+        (OwnStreamOnly, [(2.0, take("s"))], "T1"),
+        (OwnStreamOnly, [(2.0, take(f"{A}:s", children=frozenset({f"{B}:s"})))], "T1"),
+        (OwnStreamOnly, [(2.0, ("start", "w#1", f"{B}:s", 1, TRIM_HORIZON))], "T1"),
+        (OwnStreamOnly, [(2.0, ("named", "w#1", f"{A}:s", 1, (("a", "s"),)))], None),
+        (OwnStreamOnly, [(2.0, ("named", "w#1", f"{A}:s", 1, (("b", "s"),)))], "T1"),
+        (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, create(f"{A}:s"))], "T2"),
+        (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, create(f"{B}:s"))], None),
+        (DeletedStaysAsItWas, [(2.0, DELETED), (3.0, create(f"{A}:s"))], None),
+        (OthersGoOn, [put(2.0, f"{A}:s", 7), put(70.0, f"{A}:s", 8)], "T3"),
+        (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, DONE), put(70.0, f"{A}:s", 8)], None),
+        (OthersGoOn, [put(2.0, f"{A}:s", 7), put(50.0, f"{A}:s", 8)], None),
+        (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, DELETED), put(70.0, f"{A}:s", 8)], None),
+        (OthersGoOn, [put(2.0, f"{B}:s", 7), put(70.0, f"{A}:s", 8)], None),
+        (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, ("list", "w", ("b",))), put(70.0, f"{A}:s", 8)], None),
+    ],
+)
+def test_what_a_stream_has_to_do_with_another(kind, lines, expected):
+    history = History(TRIM_HORIZON)
+    checker = kind(history, CoordinatorOptions())
+    found = None
+    try:
+        for at_s, line in [*BEGIN, *lines]:
+            history.now = at_s
+            getattr(checker, f"on_{line[0]}", lambda *_: None)(*line[1:])
+            history.take_in((at_s, *line))
+    except Broken:
+        found = checker.invariant
+    assert found == expected
+
+
+def test_a_stream_that_is_gone_or_left_out_owes_nothing():
+    history = History(TRIM_HORIZON)
+    for at_s, line in [*BEGIN, (2.0, DELETED), (3.0, ("left_out", B))]:
+        history.take_in((at_s, *line))
+    assert not history.is_owed(f"{A}:s")
+    assert not history.is_owed(f"{B}:s")
+    assert (history.stream_of(f"{A}:s").is_deleted, history.stream_of(f"{B}:s").is_deleted) == (True, False)
+
+
+# --- the command ------------------------------------------------------------------------------------------------
+
+
+def test_the_command_runs_worlds_of_several_streams(capsys):
+    assert main(["simulate", "--streams", "--seeds", "1"]) == 0
+    out = capsys.readouterr().out
+    assert "a worker reads shards of several streams at once" in out
+    assert out.splitlines()[-1].startswith("1 seeds, 0 violations, ")
+
+
+def test_the_command_runs_one_kind_of_world_at_once(capsys):
+    assert main(["simulate", "--streams", "--kcl3"]) == 2
+    assert "choose one" in capsys.readouterr().err
