@@ -162,6 +162,14 @@ def test_what_trying_again_cannot_help_comes_out_at_once(code):
     assert sender.count == 1
 
 
+def test_credentials_that_were_issued_expired_are_an_error_of_access():
+    error = RuntimeError("Credentials were refreshed, but the refreshed credentials are still expired.")
+    with pytest.raises(AccessDenied, match="Check what issues them"):
+        call(Sender(error), "GetRecords", "stream s", QUICK)
+    with pytest.raises(RuntimeError, match="another"):
+        call(Sender(RuntimeError("another")), "GetRecords", "stream s", QUICK)
+
+
 def test_a_write_whose_outcome_is_unknown_is_not_sent_again():
     sender = Sender(sdk.ReadTimeoutError(endpoint_url="http://x"))
     with pytest.raises(UnknownOutcome):
