@@ -76,9 +76,10 @@ class Sender:
             with self._lock:
                 return self.batcher.on_failed_call(request, _failure_of(error), str(error), now_s, u)
         now_s, u = ports.clock.monotonic_s(), ports.chance.random()
-        ports.metrics.observe("put_request_time_s", now_s - began_s)
         with self._lock:
-            return self.batcher.on_answers(request, answers, now_s, u)
+            result = self.batcher.on_answers(request, answers, now_s, u)
+        ports.metrics.observe("put_request_time_s", now_s - began_s)
+        return result
 
     def fetch_shards(self, step: FetchShards) -> PutResult:
         """List the shards once and tell the batcher.

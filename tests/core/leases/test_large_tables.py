@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from core.leases.coordinator_bench import WHOLE, Bench
-from penstock.core.leases.coordinator_effects import FetchLease, ScanTable, WriteLease
+from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, WriteLease
 from penstock.core.leases.coordinator_events import UNKNOWN, Problem, ScanFailed, TableReady, Tick, WriteDone
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import fleet_of, zone_of
@@ -288,6 +288,17 @@ def test_a_part_that_is_empty_of_a_sudden_is_followed_by_a_look_at_the_whole_tab
     bench.table.rows.clear()
     bench.at(20.0)
     assert WHOLE_TABLE in {look.part for look in bench.of(ScanTable)[before:]}
+
+
+def test_who_watches_a_part_without_leases_knows_all_the_same_that_the_application_is_not_new():
+    bench = watching()
+    bench.table.rows = {key: row for key, row in bench.table.rows.items() if not PART.holds(key)}
+    remembered = set(bench.table.rows)
+    let_pass(bench, 12.0)
+    bench.table.rows.clear()
+    let_pass(bench, 60.0)
+    assert not bench.of(ListShards)
+    assert remembered <= set(bench.table.rows)
 
 
 def test_a_worker_that_starts_on_a_large_table_alone_has_all_of_it_soon():

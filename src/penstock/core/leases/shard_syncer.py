@@ -103,9 +103,13 @@ class ShardSyncer:
     # --- an empty table -------------------------------------------------------------------------------
 
     def remember(self, leases: Mapping[str, Lease], now_s: float) -> None:
-        """Keep what the table held: an empty table later is a deleted one, not a new application."""
-        self._memory = dict(leases)
-        self._remembered_s = now_s
+        """Keep what the table held: an empty table later is a deleted one, not a new application.
+
+        Where none of the stream's leases is in the part of the table that was looked at, what was remembered before stays.
+        """
+        if leases:
+            self._memory = dict(leases)
+            self._remembered_s = now_s
 
     def restore_if_gone(self, scanned: AbstractSet[str], now_s: float) -> bool:
         """Bring back what is missing when the table was deleted and another worker has begun to fill a new one.
