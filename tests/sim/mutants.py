@@ -47,6 +47,7 @@ from penstock.core.reading import shard_reader
 from penstock.core.reading.delivery import ShardDelivery
 from penstock.core.reading.delivery_calls import CallKind, SendToDeadLetter
 from penstock.core.reading.resume import MissingRecord
+from penstock.sim.faults import Scenario
 from penstock.sim.reader import SimReader
 from penstock.sim.table import SimTable
 from penstock.sim.worker import SimWorker
@@ -64,6 +65,8 @@ class Mutant:
         function: Its name.
         wrong: What it is swapped for.
         also: More swaps of the same kind, where one defence stands behind another.
+        needs: How often what shows it happens in a scenario, where that is rare; the search begins where it happens most
+            often, and passes over those where it never does.
     """
 
     name: str
@@ -73,6 +76,7 @@ class Mutant:
     function: str
     wrong: Any
     also: tuple[tuple[Any, str, Any], ...] = ()
+    needs: Callable[[Scenario], float] | None = None
 
     @contextmanager
     def planted(self) -> Iterator[None]:

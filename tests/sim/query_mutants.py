@@ -208,11 +208,6 @@ def is_never_a_loss(*_args, **_kwargs):
     return MissingRecord.HARMLESS
 
 
-def believes_each_page(_self, _page):
-    """What the page before led to is what follows."""
-    return False
-
-
 def is_always_a_loss(*_args, **_kwargs):
     """A record that is gone has taken others with it."""
     return MissingRecord.LOSS
@@ -282,10 +277,10 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 124, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 18, SimTable, "decide", take_clears_claims),
+    Mutant("the last claim stands", CLAIMS, 113, SimTable, "decide", last_claim_stands),
+    Mutant("a take clears the claims", CLAIMS, 22, SimTable, "decide", take_clears_claims),
     Mutant("a promotion is not fenced by its batch", CLAIMS, 378, SimTable, "decide", promotes_any_batch),
-    Mutant("a claim without being the reader", CLAIMS, 124, SimTable, "decide", claims_without_the_lease),
+    Mutant("a claim without being the reader", CLAIMS, 4, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
         CLAIMS,
@@ -298,7 +293,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a refused claim is taken for one's own",
         CLAIMS,
-        608,
+        49,
         claimed_read,
         "judge_refused_claim",
         agrees_with_everything,
@@ -306,7 +301,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        152,
+        334,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,
@@ -322,19 +317,21 @@ QUERY_MUTANTS = (
     Mutant(
         "the iterator at the last record is kept",
         "this query",
-        17,
+        3374,
         ShardReader,
         "iterator",
         property(keeps_any_iterator),
         also=((ShardReader, "_done_through", leaves_out_only_behind_a_new_iterator),),
+        needs=lambda scenario: scenario.faults.empty_page,
     ),
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        17,
+        5085,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
+        needs=lambda scenario: scenario.faults.empty_page,
     ),
     Mutant(
         "one answer at the tip is believed", "KCL: lag 0", 361, ShardReader, "look_again", never_asks_twice
@@ -394,19 +391,21 @@ QUERY_MUTANTS = (
     Mutant(
         "a claim of another history counts as one's own",
         "this query: copies of a checkpoint location",
-        608,
+        3895,
         PastClaim,
         "is_of",
         goes_by_the_number,
+        needs=lambda scenario: scenario.query_plan.copies_per_min,
     ),
     Mutant(
         "what was claimed before a restore is another driver's",
         SPARK,
-        334,
+        2590,
         planner,
         "rewind_leases",
         knows_no_last_number,
         also=((batch_settling.BatchSettler, "let_pass", lets_nothing_pass),),
+        needs=lambda scenario: scenario.query_plan.restores_per_min,
     ),
     Mutant(
         "a shard ends without its children", "KCL 339", 0, QueryShards, "drained", ends_before_the_children
@@ -452,14 +451,6 @@ QUERY_MUTANTS = (
         is_never_a_loss,
     ),
     Mutant(
-        "a page is believed whatever left before it",
-        "this reader: the service goes on behind trimmed records without a word",
-        3246,
-        ShardReader,
-        "_may_have_passed",
-        believes_each_page,
-    ),
-    Mutant(
         "a gone record is always a loss",
         "readers on quiet streams",
         0,
@@ -489,7 +480,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was given back is forgotten",
         "this query",
-        33,
+        307,
         QueryShards,
         "_give_back",
         forgets_what_it_gives_back,
@@ -505,10 +496,11 @@ QUERY_MUTANTS = (
     Mutant(
         "that there is nothing is not claimed",
         "this query",
-        131,
+        3720,
         ClaimedRead,
         "_claim_nothing",
         claims_nothing,
+        needs=lambda scenario: scenario.query_plan.robberies_per_min,
     ),
     Mutant(
         "who comes back looks at no checkpoint",
@@ -530,10 +522,11 @@ QUERY_MUTANTS = (
     Mutant(
         "two loads of one query share the shards",
         "this query: two loads under one name",
-        124,
+        3374,
         batch_settling,
         "refuse_sharing_in_one_query",
         refuses_nothing,
+        needs=lambda scenario: scenario.query_plan.twins_per_min,
     ),
     Mutant(
         "default names are shared in silence",
@@ -543,5 +536,13 @@ QUERY_MUTANTS = (
         "refuse_hidden_sharing",
         refuses_nothing,
     ),
-    Mutant("one listing is a loss", SPARK, 1927, startup_checks, "_DENIALS_MIN", 0),
+    Mutant(
+        "one listing is a loss",
+        SPARK,
+        1714,
+        startup_checks,
+        "_DENIALS_MIN",
+        0,
+        needs=lambda scenario: scenario.faults.bad_listing,
+    ),
 )

@@ -56,8 +56,13 @@ def test_there_are_enough_of_them_and_each_says_who_had_it():
 
 
 @pytest.fixture
-def search():
-    return runpy.run_path(str(SEARCH))["main"]
+def tool():
+    return runpy.run_path(str(SEARCH))
+
+
+@pytest.fixture
+def search(tool):
+    return tool["main"]
 
 
 def test_the_search_names_the_first_seed_that_shows_a_planted_bug(search, capsys):
@@ -72,3 +77,29 @@ def test_the_search_tells_what_it_did_not_find_and_which_planted_bugs_there_are(
     assert f"{name}: not shown by the seeds of consumers from 0 to 0" in capsys.readouterr().out
     assert search(["no such bug"]) == 2
     assert "'silence'" in capsys.readouterr().err
+
+
+def test_a_seed_that_is_found_is_written_behind_the_name_of_its_bug(tool, tmp_path):
+    (tmp_path / "sim").mkdir()
+    source = tmp_path / "sim" / "some_mutants.py"
+    source.write_text(
+        'MUTANTS = (\n    Mutant("a", KCL, 7, x, "f", 8),\n    Mutant(\n        "b",\n        "c, d",\n        7,\n    ),\n)\n'
+    )
+    tool["_write"].__globals__["TESTS"] = tmp_path
+    tool["_write"]("a", 10)
+    tool["_write"]("b", 11)
+    assert source.read_text() == (
+        'MUTANTS = (\n    Mutant("a", KCL, 10, x, "f", 8),\n    Mutant(\n        "b",\n        "c, d",\n        11,\n    ),\n)\n'
+    )
+    with pytest.raises(LookupError, match="'e'"):
+        tool["_write"]("e", 12)
+
+
+def test_the_search_tries_known_seeds_first_and_only_those_that_can_show_the_bug(tool):
+    bugs = MUTANTS_BY_KIND[SeedKind.QUERIES]
+    mutant = next(mutant for mutant in bugs if mutant.name == "two loads of one query share the shards")
+    tried = list(tool["_candidates"](SeedKind.QUERIES, mutant, range(200)))
+    known = {other.seed for other in bugs}
+    assert tried
+    assert all(DRAW[SeedKind.QUERIES](seed).query_plan.twins_per_min > 0 for seed in tried)
+    assert [seed in known for seed in tried] == sorted((seed in known for seed in tried), reverse=True)

@@ -18,7 +18,7 @@ from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, TRIM_HORIZON, at_record
 from penstock.core.reading.resume import IteratorType
 from penstock.core.shard import ChildShard
-from penstock.errors import AccessDenied, NotFound, Unavailable
+from penstock.errors import AccessDenied, NotFound, Throttled, Unavailable
 from penstock.local import LocalKinesis
 from penstock.ports.kinesis import RecordPage
 from penstock.spark.news_polling import NewsPoller
@@ -117,6 +117,68 @@ def test_a_batch_of_a_shard_that_is_behind_does_not_wait_for_idle_shards():
     states["shardId-000000000099"].has_news = True
     poller.poll_due(states.items())
     assert clock.now_s == pytest.approx(0.2)
+
+
+class AtOnce(StoodStill):
+    """A quiet shard whose probes are answered, or refused, at once."""
+
+    def __init__(self, clock, error=None):
+        super().__init__(clock, answering=1_000)
+        self.error = error
+        self.asked_s = []
+
+    def without_retries(self):
+        return self
+
+    def fetch_iterator(self, *_):
+        return "iterator"
+
+    def fetch_records(self, *_):
+        self.asked_s.append(round(self.clock.now_s, 3))
+        if self.error is not None:
+            raise self.error
+        return RecordPage((), "next", 0, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("bytes_count", "error", "moments"),
+    [
+        (0, None, [0.0, 1.0, 2.0]),
+        (100, None, [0.0, 0.25, 0.5, 0.75, 1.0, 2.0]),
+        (100, Throttled("throttled"), [0.0, 1.0, 2.0]),
+        (100, Unavailable("unavailable"), [0.0, 1.0, 2.0]),
+    ],
+    ids=["quiet", "just read", "others read it too", "failing"],
+)
+def test_a_shard_that_a_batch_has_just_read_is_asked_sooner(bytes_count, error, moments):
+    clock = MovedClock(0.0)
+    shard = AtOnce(clock, error)
+    poller = NewsPoller(shard, "s", 1.0, clock, threads=shard, chance=Never())
+    states = {ONE: ShardState(at_record("5"), is_whole=True, tip_seen_ms=0, bytes_count=bytes_count)}
+    while clock.now_s < 2.5:
+        poller.poll_due(states.items())
+        clock.now_s = max(clock.now_s, poller.next_due_s(states.values()))
+    assert shard.asked_s == moments
+
+
+class Never:
+    """Chance that draws 0."""
+
+    def random(self):
+        return 0.0
+
+
+def test_a_query_with_many_batches_a_second_leaves_room_for_its_tasks_reads():
+    clock = MovedClock(0.0)
+    shard = AtOnce(clock)
+    poller = NewsPoller(shard, "s", 1.0, clock, threads=shard)
+    while clock.now_s < 20.0:
+        probed, states = len(shard.asked_s), {ONE: ShardState(at_record("5"), is_whole=True, bytes_count=1)}
+        while len(shard.asked_s) == probed:
+            poller.poll_due(states.items())
+            clock.now_s = max(clock.now_s, poller.next_due_s(states.values()))
+        clock.now_s += 0.1  # the batch, which reads the shard once
+    assert 2 * len(shard.asked_s) <= 5 * 20 + 5
 
 
 HOUR_MS = 3_600_000
@@ -235,6 +297,23 @@ def test_where_a_record_is_gone_the_tip_is_believed_only_if_nothing_can_have_gon
         poller.close()
     assert state.has_news is is_for_a_task
     assert state.is_finished is (is_closed and not is_for_a_task)
+
+
+@pytest.mark.parametrize("hours", [3, 5])
+def test_what_leaves_the_stream_behind_a_record_that_a_probe_has_found_is_for_a_task_to_tell(hours):
+    clock = MovedClock(0.0)
+    kinesis = OneShard(100 * HOUR_MS)
+    found = RecordPage((Raw("5"),), "6", 20 * HOUR_MS, (), kinesis.now_ms)
+    after = RecordPage((), "7", 0, (), kinesis.now_ms + hours * HOUR_MS)
+    kinesis.fetch_records = lambda *_: after if clock.now_s else found
+    clock.wall_ms = lambda: kinesis.now_ms + round(clock.now_s * 1000)
+    state = ShardState(at_record("5"))
+    poller = NewsPoller(kinesis, "s", 1.0, clock, threads=StoodStill(clock, answering=2))
+    poller.poll_due([("s", state)])
+    assert (state.is_answered, state.has_news) == (False, False)
+    clock.now_s = hours * 3600.0
+    poller.poll_due([("s", state)])
+    assert state.has_news is (hours == 5)  # the first unread record was 20 hours old, and is kept for 24
 
 
 def test_the_record_of_the_position_itself_is_no_answer():

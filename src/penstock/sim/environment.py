@@ -396,8 +396,11 @@ class Environment:
         records, after = stream.read(shard, index, count)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0
-        if after < len(shard.sequences) and not self._is_mistaken("early_tip", key):
+        if after < len(shard.sequences):
             behind_ms = max(1, self.now_ms() - shard.arrivals_ms[after])
+            if self._is_mistaken("early_tip", key):
+                behind_ms = 0
+                self.note("early_tip", key)
         is_cut_off = self._is_mistaken("lost_iterator", key)
         return ListPage(
             records=records,

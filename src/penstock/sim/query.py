@@ -171,6 +171,8 @@ class SimQuery(SimProcess):
         self.read_now: tuple[str, ...] = ()
         """The shards of the batch under way."""
         self._reads_what_is_there = world.has_fault("available_now")
+        self.has_begun = False
+        """Whether it has planned or run a batch, and goes on until it is stopped."""
 
     # --- the process ----------------------------------------------------------------------------------------
 
@@ -249,6 +251,7 @@ class SimQuery(SimProcess):
                 if not is_news and not (index == 0 and world.has_fault("empty_first_batch")):
                     if self._reads_what_is_there:
                         return
+                    self.has_begun = True
                     self._clock.sleep(world.chance.uniform(0.01, 0.5))
                     continue
                 self._clock.sleep(world.latency_s())
@@ -257,6 +260,7 @@ class SimQuery(SimProcess):
             self._clock.sleep(world.latency_s())
             self._run_batch(planner, index, done, end)
             done, index = end, index + 1
+            self.has_begun = not self._reads_what_is_there
 
     def _count_settled(self, done: StreamOffset) -> None:
         for key, row in self._table.take_seen().items():

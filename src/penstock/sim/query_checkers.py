@@ -84,7 +84,8 @@ class SameReplays(Checker):
     def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
         # A batch holds nothing where another worker got the lease before any end was fixed: what was taken comes from there.
-        if not whole or whole[: len(part)] == part:
+        # And an action that stops early fixes no end: where another attempt does before, what it took behind comes again.
+        if not whole or whole[: len(part)] == part[: len(whole)]:
             return
         left = self._left(place[3], part)
         if self._left(place[3], whole)[: len(left)] != left:
@@ -358,7 +359,8 @@ class OneReader(Checker):
     """Q7: no two sources get parts of one stream unless their users have said so.
 
     A query that loads the stream twice under one name is refused after its first batches, and a query that names no application
-    where somebody lives under the name that it gets.
+    where somebody lives under the name that it gets. Loads know of each other by what their tasks have claimed: where none of a
+    load's is left, because a row was deleted, or others have read the shard since, it takes them as many batches again.
     """
 
     invariant = "Q7"
@@ -366,6 +368,10 @@ class OneReader(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._batches: dict[str, int] = {}
+        self._claimed: dict[str, set[str]] = {twin: set() for twin in TWINS}
+        """The rows in which tasks of each load have claimed."""
+        self._known: dict[str, int] = {}
+        """Their batches when last one of them had no such row."""
         self._alive_s: dict[str, tuple[float, float]] = {}
         """Since when, and until when, each worker was seen to renew, without a gap of a lease's length."""
         self._up_s = 0.0
@@ -376,20 +382,41 @@ class OneReader(Checker):
             self._up_s = self.history.now
         if name_of(who) in TWINS:
             self._batches.clear()
+            self._known.clear()
 
     def on_down(self, who: str, _how: str) -> None:
         """Forget who is gone."""
         self._alive_s.pop(name_of(who), None)
 
+    def on_row_deleted(self, key: str, _reader: str | None) -> None:
+        """Note that the row's claims are gone."""
+        self._note_claims(key, None)
+
+    def _note_claims(self, key: str, row: Lease | None) -> None:
+        for twin, keys in self._claimed.items():
+            claim = None if row is None else row.claim_of(twin)
+            if (
+                claim is not None and claim.note
+            ):  # a driver that fixes the end of a batch has no word of its query
+                keys.add(key)
+            elif key in keys:
+                keys.discard(key)
+        if not all(self._claimed.values()):
+            self._known = dict(self._batches)
+
     def on_committed(self, name: str, _batch: int, results: Results) -> None:
-        """Count what both sources of a query have given out."""
+        """Count what both sources of a query have given out; the looks at the other one's claims grow ever rarer."""
         if name in TWINS and any(rows for _, rows in results):
             self._batches[name] = self._batches.get(name, 0) + 1
-            if min(self._batches.get(twin, 0) for twin in TWINS) > _BATCHES_OF_TWINS_MAX:
+            known = {twin: self._known.get(twin, 0) for twin in TWINS}
+            since = {twin: self._batches.get(twin, 0) - known[twin] for twin in TWINS}
+            is_late = any(since[twin] > known[twin] + _BATCHES_OF_TWINS_MAX for twin in TWINS)
+            if is_late and min(since.values()) > _BATCHES_OF_TWINS_MAX:
                 raise Broken(f"both loads of one query give out records of one application: {self._batches}")
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Look at what a query without a name takes while others live."""
+        """Look at what a query without a name takes while others live, and at the claims of loads of one query."""
+        self._note_claims(write.key, after)
         now, lease_s = self.history.now, self.options.lease_duration_s
         if name_of(who) == NAMESAKE:
             for name, (since_s, until_s) in self._alive_s.items() if isinstance(write, Take) else ():
@@ -409,7 +436,8 @@ class PassesWhatIsDone(Checker):
     """Q8: a driver goes on behind the batches that it gave out and Spark has committed, also where no action read their rows.
 
     What came after a batch was planned is for the next one. A lease that changed hands meanwhile goes on where its row says.
-    Of a batch that nobody read a driver knows only if it was alone, and what was there only by a clock that does not jump.
+    Of a batch that nobody read a driver knows only if it was alone, and what was there only by a clock that does not jump, by
+    answers that do not say too early that nothing is left, and as long as the stream keeps it.
     """
 
     invariant = "Q8"
@@ -423,6 +451,14 @@ class PassesWhatIsDone(Checker):
         self._read: dict[str, Results] = {}
         self._has_jumped = False
         self._doubled: set[str] = set()
+        self._left: dict[tuple[str, str], int] = {}
+        """The same, of a batch that nobody read: after it the driver looks itself what was there."""
+        self._ended_early: set[str] = set()
+        """Of which shards it was said too early that nothing is left, since a batch of theirs was planned."""
+
+    def on_early_tip(self, key: str) -> None:
+        """Note that an answer was wrong."""
+        self._ended_early.add(key)
 
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
@@ -430,12 +466,16 @@ class PassesWhatIsDone(Checker):
         """Compare with what the batches before held."""
         for key, start in starts:
             index = self.history.index_after(key, start)
+            left = self._left.pop((who, key), 0)
+            if key not in self._ended_early and left > self.history.shards[key].trimmed:
+                self._pass(who, key, left)
             if index < self._passed.get((who, key), 0) and not self.history.is_forgiven(key):
                 raise Broken(
                     f"batch {batch} of {who} begins {key} at {start}, where a batch began that it has gone on from"
                 )
             known_ms = EPOCH_MS + int(self.history.now * 1000) - _SERVICE_CLOCK_MS
             if key in read:
+                self._ended_early.discard(key)
                 count = bisect_right(self.history.shards[key].arrivals_ms, known_ms)
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
@@ -453,7 +493,7 @@ class PassesWhatIsDone(Checker):
         for key in () if self._has_jumped or name in self._doubled else keys:
             who, begin, count = self._planned.get((name, batch, key), ("", 0, 0))
             if begin < count:
-                self._pass(who, key, begin + 1)
+                self._left[who, key] = begin + 1
 
     def _pass(self, who: str, key: str, index: int) -> None:
         self._passed[who, key] = max(index, self._passed.get((who, key), 0))
@@ -476,7 +516,9 @@ class PassesWhatIsDone(Checker):
         """Forget what another worker has had, or what was set back."""
         reader = None if before is None else before.reader
         if isinstance(write, Reset) or after is None or after.reader != reader:
-            self._passed = {place: index for place, index in self._passed.items() if place[1] != write.key}
+            for passed in (self._passed, self._left):
+                for place in [place for place in passed if place[1] == write.key]:
+                    del passed[place]
 
 
 QUERIES: Final = (

@@ -30,6 +30,8 @@ class QueryLossesTold(LossesTold):
         self._probed: dict[tuple[str, str], int] = {}
         """Moment at which a driver found nothing more, by driver and shard."""
         self._starts: dict[tuple[str, int], dict[str, Position]] = {}
+        self._planners: dict[tuple[str, int], str] = {}
+        """Which driver has planned a batch; another one may run it, and does not know what that one knew."""
         self._begun_s: dict[tuple[str, int, str], float] = {}
         self._attempts: dict[str, dict[tuple[str, int, str], None]] = {}
         self._committed: set[tuple[str, int]] = set()
@@ -55,8 +57,9 @@ class QueryLossesTold(LossesTold):
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
     ) -> None:
-        """Remember where a batch starts."""
+        """Remember where a batch starts, and who says so."""
         self._starts[name_of(who), batch] = dict(starts)
+        self._planners[name_of(who), batch] = who
 
     def on_attempt(self, who: str, executor: str, batch: int, key: str) -> None:
         """Remember who reads a shard for whom."""
@@ -66,6 +69,10 @@ class QueryLossesTold(LossesTold):
     def on_attempt_ended(self, who: str, executor: str, batch: int, key: str) -> None:
         """Forget it."""
         self._attempts.get(executor, {}).pop((who, batch, key), None)
+
+    def on_row_deleted(self, key: str, _reader: str | None) -> None:
+        """Who makes the row anew does not know when its reader was at the tip."""
+        self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != key}
 
     def on_unread(self, name: str, _batch: int, keys: tuple[str, ...]) -> None:
         """What is passed over was not at the tip."""
@@ -107,7 +114,8 @@ class QueryLossesTold(LossesTold):
         driver, batch, _ = readers[0]
         enough_ms = EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
         tip_ms = self._probed.get((driver, key), 0)
-        if (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
+        is_own = self._planners.get((name_of(driver), batch)) == driver
+        if is_own and (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
             raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task tells a loss: {text}")
 
     # --- what is passed over ------------------------------------------------------------------------------

@@ -85,6 +85,11 @@ class QueryWorld(World):
             (plan.namesakes_per_min, self._start_namesake),
         ]
 
+    def is_done(self) -> bool:
+        """Whether each query has begun: it may set leases back before, or end soon and be started again."""
+        queries = [worker for worker in self.workers.values() if isinstance(worker, SimQuery)]
+        return super().is_done() and all(query.has_begun for query in queries)
+
     def heal(self) -> None:
         """End all faults, and every driver but one of each query."""
         for extra in list(self._extra):

@@ -33,9 +33,6 @@ _log: Final = logging.getLogger("penstock.spark")
 _THREADS_MAX: Final = 16
 _FULL_LOOKS: Final = 3
 """Batches after which the whole lease table is read: what concerns other workers shows there. Later only the batch's rows."""
-_SHARING_LOOKS: Final = 2
-"""Batches that tasks have claimed, after which the whole table is read: only such claims tell Spark's id of the query, by which
-its sources know each other. As a rule they are among the first ones that are looked at as a whole anyway."""
 _FIX_ATTEMPTS_MAX: Final = 4
 _NOTHING: Final = Share(record_count_max=0)
 
@@ -87,7 +84,7 @@ class BatchSettler:
         self._pool = threads.pool("penstock-promote", _THREADS_MAX)
         self._condition = threads.condition
         self._full_looks_left = _FULL_LOOKS
-        self._sharing_looks_left = _SHARING_LOOKS
+        self._claimed_count = 0  # of batches; their claims tell Spark's id of the query
         self._queries: frozenset[str] = frozenset()
         """Spark's ids of the queries whose tasks made this worker's claims; more than one where a location was copied."""
         self._has_warned_of_unread = False
@@ -152,12 +149,12 @@ class BatchSettler:
 
     def _looks_for_sharing(self, settlement: Settlement, asked: Collection[str] | None) -> bool:
         """Whether the whole table is to be read once more, since the batch tells the query and its rows are only a part."""
-        # One load: gives out three batches whose leases it loses, or whose rows nobody reads, so that no claim names the query.
-        # Another one: the same. If only these batches were looked at as a whole, neither would ever see the other.
-        if not settlement.queries or self._sharing_looks_left == 0:
+        # A load gives out batches whose leases it loses, or whose rows nobody reads: no claim names its query. Another one does the
+        # same, later. If each looked at its first batches only, neither would ever see the other, so the looks go on, ever rarer.
+        if not settlement.queries:
             return False
-        self._sharing_looks_left -= 1
-        return asked is not None
+        self._claimed_count += 1
+        return asked is not None and self._claimed_count & (self._claimed_count - 1) == 0
 
     def _refuse_sharing(self, settlement: Settlement, shards: QueryShards, rows: Mapping[str, Lease]) -> None:
         self._queries |= settlement.queries

@@ -19,13 +19,14 @@ from typing import Final, TypeAlias
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.backoff import Backoff
+from penstock.core.batches.probe_pace import READ_COST_S, ProbePace
 from penstock.core.batches.query_shards import ShardState
 from penstock.core.limits import RETENTION_DEFAULT_MS
 from penstock.core.reading.lag import age_ms
 from penstock.core.reading.read_failures import FailureMeaning, judge_failure
-from penstock.core.reading.resume import MissingRecord, judge_missing_record, plan_iterator
+from penstock.core.reading.resume import MissingRecord, is_unread_kept, judge_missing_record, plan_iterator
 from penstock.core.reading.service_clock import ServiceClock, SteadyServiceClock
-from penstock.errors import PenstockError, ServiceError, Unavailable
+from penstock.errors import PenstockError, ServiceError, Throttled, Unavailable
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import IteratorStart, IteratorType, Kinesis, RecordPage
 from penstock.runtime.threads import SYSTEM_THREADS, Threads
@@ -73,13 +74,14 @@ class NewsPoller:
     Args:
         kinesis: The service.
         stream: Name or ARN.
-        interval_s: Between two probes of one shard.
+        interval_s: Between two probes of one shard that is quiet.
         clock: Time.
         backoff: How much later than usual a shard is asked again that failed.
         deadline_s: A shard that gives no answer for longer ends the query.
         check_stream: Called when the service does not know a shard; raises when it is the stream that is gone.
         threads: Where its threads come from.
         chance: Jitter.
+        read_cost_s: A shard may be read again after so many seconds in the long run; 0 where there is no quota.
     """
 
     def __init__(
@@ -94,6 +96,7 @@ class NewsPoller:
         check_stream: Callable[[], None] = lambda: None,
         threads: Threads = SYSTEM_THREADS,
         chance: Chance = _CHANCE,
+        read_cost_s: float = READ_COST_S,
     ) -> None:
         self._kinesis = kinesis.without_retries()
         self._stream = stream
@@ -109,6 +112,9 @@ class NewsPoller:
         self._asked: dict[str, float] = {}  # shards whose probe is under way, and since when
         self._begun: dict[str, float] = {}  # of those, the ones whose turn has come in the pool
         self._failing: dict[str, _Failing] = {}
+        self._read_cost_s = read_cost_s
+        self._paces: dict[str, ProbePace] = {}
+        self._paced: _States = {}  # what the paces have observed
         self._service_clock = ServiceClock()
         self._steady_clock = SteadyServiceClock()
         self._retention_ms = RETENTION_DEFAULT_MS
@@ -137,15 +143,30 @@ class NewsPoller:
             for key, state in current.items()
             if not state.has_news
             and not state.is_finished
-            and state.due_s <= now_s
             and key not in self._asked
+            and state.due_s <= now_s
+            and self._has_room(key, state, now_s)
         ]
         for key, state in due:
-            state.due_s = now_s + self._interval_s
+            state.due_s = self._paces[key].on_probe(now_s, self._interval_s)
             self._asked[key] = now_s
             self._submit(key, state)
+        for key in self._paces.keys() - current.keys():
+            del self._paces[key], self._paced[key]
         self._take_answers(current, {key for key, _ in due})
         self._raise_overdue(current)
+
+    def _has_room(self, key: str, state: ShardState, now_s: float) -> bool:
+        """Whether the shard's quota has room for a probe; if not, it is due when there is."""
+        pace = self._paces.get(key)
+        if pace is None:
+            pace = self._paces[key] = ProbePace(self._read_cost_s)
+        if self._paced.get(key) is not state:
+            self._paced[key] = state
+            if state.bytes_count:
+                pace.on_batch(now_s)
+        state.due_s = max(state.due_s, pace.ready_s)
+        return state.due_s <= now_s
 
     def next_due_s(self, states: Iterable[ShardState]) -> float:
         """Return the moment of the next probe."""
@@ -176,7 +197,8 @@ class NewsPoller:
 
     def _submit(self, key: str, state: ShardState) -> None:
         iterator, start = state.iterator, self._start_of(state)
-        state.is_there &= iterator is not None
+        if iterator is None:
+            state.unread_since_ms = None
         self._pool.submit(lambda: self._put_answer(self._ask(key, state, iterator, start)))
 
     def _ask(self, key: str, state: ShardState, iterator: str | None, start: IteratorStart) -> _Answer:
@@ -209,6 +231,14 @@ class NewsPoller:
             is_open_and_empty=True,
         )
         return meaning is MissingRecord.HARMLESS
+
+    def _is_all_kept(self, state: ShardState, now_ms: int) -> bool:
+        """Whether nothing that is unread can have left the stream: an iterator passes over what has, without a word."""
+        since_ms = state.unread_since_ms
+        is_kept = since_ms is not None and is_unread_kept(
+            since_ms, now_ms=now_ms, retention_ms=self._retention_ms
+        )
+        return is_kept or self._was_at_tip(state, now_ms)
 
     def _put_answer(self, answer: _Answer) -> None:
         with self._answered:
@@ -267,6 +297,8 @@ class NewsPoller:
             return
         if meaning is not FailureMeaning.PASSES and meaning not in _WITHOUT_ITERATOR:
             raise error
+        if isinstance(error, Throttled):
+            self._paces[key].on_refusal(self._clock.monotonic_s())
         failing = self._failing.setdefault(key, _Failing(self._clock.monotonic_s()))
         failing.count += 1
         if isinstance(error, ServiceError):
@@ -313,7 +345,7 @@ class NewsPoller:
         if page.records:
             first = page.records[0]
             if first.sequence_number == state.position.sequence_number:
-                state.is_there = True
+                state.unread_since_ms = now_ms - (page.millis_behind_latest or 0)
                 inner = None if state.is_whole else deaggregate(first.data)
                 if inner is None or state.position.sub_sequence_number >= len(inner) - 1:
                     # It is the record of the position itself, and tells nothing of what is behind it: look there next.
@@ -332,9 +364,7 @@ class NewsPoller:
         state.is_answered = True
         state.iterator = page.next_iterator
         is_last = page.next_iterator is None
-        if (is_last or not page.millis_behind_latest) and not (
-            state.is_there or self._was_at_tip(state, now_ms)
-        ):
+        if (is_last or not page.millis_behind_latest) and not self._is_all_kept(state, now_ms):
             # The record of the position has left the stream, and may have taken others along: a task says what that means.
             state.iterator, state.has_news = None, True
         elif is_last:

@@ -19,6 +19,7 @@ from typing import Any, Final
 from penstock.core.batches.claims import Execution, find_unknown_claims, last_claimed_batch
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.batches.offsets import StreamOffset
+from penstock.core.batches.probe_pace import READ_COST_S
 from penstock.core.batches.query_shards import QueryShards, Settlement, ShardState
 from penstock.core.batches.rewind import goes_back
 from penstock.core.batches.task_slots import TaskSlots
@@ -113,6 +114,7 @@ class Planner:
             check_stream=self._check_stream,
             threads=threads,
             chance=chance,
+            read_cost_s=_read_cost_s(options),
         )
         self._settler = BatchSettler(
             options, kinesis, table, clock=clock, threads=threads, read=read, tasks_of=self._shard_tasks
@@ -505,6 +507,12 @@ class Planner:
 def _unknown(shards: QueryShards) -> list[str]:
     """Return the shards of which nobody knows yet whether they have more to read."""
     return sorted(key for key, state in shards.states.items() if not state.has_news and not state.is_answered)
+
+
+def _read_cost_s(options: SourceOptions) -> float:
+    """Return what a read of a shard costs of its quota; where subscriptions bring what the tasks read, only probes cost."""
+    share = 0.5 if options.consumer_type == "fan-out" else 1.0
+    return share * min(options.fetch_interval_s, READ_COST_S)
 
 
 def _draw_name(chance: Chance) -> str:

@@ -13,6 +13,7 @@ from dataclasses import replace
 import pytest
 
 from penstock import Consumer
+from penstock.aws.lease_codec import claim_attribute
 from penstock.core.leases.lease_writes import Create
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import OptionError
@@ -320,3 +321,28 @@ def test_two_loads_of_one_query_are_refused_though_nobody_read_the_first_batches
     give_batches(loads, 4, client, is_read=False)
     with pytest.raises(OptionError, match="this query reads it twice under the applicationName"):
         give_batches(loads, 3, client, is_read=True)
+
+
+def test_two_loads_of_one_query_are_refused_though_each_saw_no_claim_of_the_other_in_its_first_batches(
+    server, fleet, client, monkeypatch
+):
+    monkeypatch.setattr(stream_reader, "_query_id", lambda: "Spark's id of the query")
+    loads = [one := fleet(), two := fleet(beside=one)]
+    turn(loads, lambda: shares(one) == [3, 3], "three shards each")
+    give_batches([one], 3, client, is_read=True)
+    one.drain()
+    forget_claims(server, one)
+    give_batches([two], 3, client, is_read=True)
+    with pytest.raises(OptionError, match="this query reads it twice under the applicationName"):
+        give_batches(loads, 4, client, is_read=True)
+
+
+def forget_claims(server, query):
+    """Write the leases as one who knows only the KCL's attributes may: without the query's claims."""
+    for lease in query.table.scan().leases:
+        server.client("dynamodb").update_item(
+            TableName=query.table.name,
+            Key={"leaseKey": {"S": lease.key}},
+            UpdateExpression="REMOVE #claim",
+            ExpressionAttributeNames={"#claim": claim_attribute(query.worker)},
+        )

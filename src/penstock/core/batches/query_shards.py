@@ -58,7 +58,8 @@ class ShardState:
         due_s: Earliest next probe, on the monotonic clock.
         arrival_ms: Arrival of the first unread record, when a probe saw it.
         bytes_count: Bytes of the last batch; how heavy the shard is.
-        is_there: A probe has found the record of `position`, and its iterator goes on from there.
+        unread_since_ms: What is behind `position` came then or later, by the service's clock: a probe has found its record, and
+            the iterator goes on from there. None when that is not known.
         is_answered: A probe of this run has told whether anything is there.
         is_foreign: `position` is the checkpoint of a worker that does not note when nothing was left.
     """
@@ -74,7 +75,7 @@ class ShardState:
     due_s: float = float("-inf")
     arrival_ms: int | None = None
     bytes_count: int = 0
-    is_there: bool = False
+    unread_since_ms: int | None = None
     is_answered: bool = False
     is_foreign: bool = False
 
