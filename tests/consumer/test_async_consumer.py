@@ -147,6 +147,7 @@ def test_calls_of_different_keys_run_at_once_and_need_no_threads(stream, table):
 
     async def scenario():
         all_begun, begun = asyncio.Event(), []
+        all_handled, handled = asyncio.Event(), []
 
         async def handle(batch):
             if batch.shard_id == shard_id:
@@ -154,9 +155,12 @@ def test_calls_of_different_keys_run_at_once_and_need_no_threads(stream, table):
                 if len(begun) == expected:
                     all_begun.set()
                 await all_begun.wait()
+            handled.extend(batch)
+            if len(handled) == len(keys):
+                all_handled.set()
 
         async with consumer(stream, table, handle, concurrency=60):
-            await all_begun.wait()
+            await all_handled.wait()
 
     run(scenario())
     assert unfinished(stream, table) == []
