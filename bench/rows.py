@@ -195,9 +195,10 @@ def _latency(key: str, title: str, load: tuple[float, float, int], aims: tuple[A
         budget_s=40,
         text="The floor is Spark's own micro-batch: it writes its offsets and commits to the checkpoint before and after each "
         "batch, plans the query and starts a task (see the row *empty query*). A record that comes while a batch runs waits "
-        "for its end. Each batch also claims its ends in the lease table. The slowest records wait for a probe: a shard in which nothing is found right "
-        "behind a batch is asked again a whole `probeInterval` (1 s) later, and so is one whose probe was refused, since three batches a second "
-        "need more than a shard's five reads.",
+        "for its end. Each batch also claims its ends in the lease table. The slowest records wait for a probe: a shard "
+        "that was just read is asked four times in the next second, and once a second after that (`probeInterval`), because all who read a "
+        "shard share five reads a second, and a batch takes one of them. So up to a second of waiting is built in for a shard that has been "
+        "quiet for more than one; a shorter `probeInterval` makes it shorter.",
     )
 
 
@@ -232,9 +233,9 @@ def _idle(shards: int, limit_s: float) -> Row:
         budget_s=25,
         text="The driver asks every idle shard at most once a second (`probeInterval`), because all who poll a shard share five reads "
         "a second: half a second of waiting is built in, and the rest is a batch. A shorter interval makes the wait shorter. Only "
-        "shards with news have a task, and a batch on more than 64 shards waits a fifth of a second for other answers. A probe costs 0.7 ms "
-        "of CPU time, of which botocore's signature and urllib3 are 0.55; the embedded server takes as much again on the same cores. "
-        "So a round over 1,000 shards is 1.4 s of CPU time, which two cores do in 0.7 s at best, with the batches, the renewals of 1,000 "
+        "shards with news have a task, and a batch on more than 64 shards waits a fifth of a second for other answers. A probe costs 0.2 ms "
+        "of CPU time, and the embedded server takes as much again on the same cores. "
+        "So a round over 1,000 shards is 0.4 s of CPU time, with the batches, the renewals of 1,000 "
         "leases and Spark beside it. A record waits for half a round on average, then a fifth of a second for other answers, then for the batch, "
         "which takes the 0.3 s of the rows *PutRecord to foreachBatch*: with 20 shards there is little but the batch. The bound beside "
         "it is boto3's round, which asks one shard after the other and does nothing else. A server on cores of its own would be next: it halves the round.",
