@@ -79,12 +79,8 @@ class LossesTold(Checker):
         tips = self._tips.get((who, key))
         is_place_gone = self.history.shards[key].trimmed >= next_index
         count = self._doubted.pop((who, key), 0)
-        if (
-            not tips
-            or not is_place_gone
-            or tips[-1].server_ms >= self._enough_ms(key)
-            or count >= _DOUBTED_TIPS_MAX
-        ):
+        last_ms = tips[-1].server_ms if tips else 0
+        if not is_place_gone or last_ms >= self._enough_ms(key) or count >= _DOUBTED_TIPS_MAX:
             return False
         self._doubted[who, key] = count + 1
         return True
@@ -121,7 +117,7 @@ class LossesTold(Checker):
         shard = history.shards[key]
         reader = history.readers.get((who, key, epoch))
         self._doubted[who, key] = _DOUBTED_TIPS_MAX  # it doubts no more
-        if reader is None or shard.is_expired or shard.stream.is_deleted or shard.stream.retention_ms is None:
+        if reader is None or shard.stream.is_deleted or shard.stream.retention_ms is None:
             return
         lost = {
             number
@@ -130,6 +126,8 @@ class LossesTold(Checker):
         }
         if lost:
             self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(lost)
+            return
+        if shard.is_expired:
             return
         enough_ms = self._enough_ms(key)
         tips = self._tips.get((who, key))
