@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 from penstock.local import LocalKinesis
 from penstock.spark import lag
 from penstock.spark.progress import report_of
 from spark_support import numbered, put
 from waiting import wait_until
 
+_BATCHES_MAX = 60
 REPORT_KEYS = {
     "bytes",
     "claims",
@@ -56,19 +59,20 @@ def test_the_lag_is_the_age_of_the_oldest_unread_record_before_and_after_it_is_r
 
 
 def test_a_task_goes_on_with_the_iterator_that_its_process_kept(job, client):
-    # Which of its Python processes gets a task is Spark's choice, so batches follow until one met its own iterator;
-    # every other batch has one task, so that the processes do not take turns for ever.
+    # Which of its Python processes gets a task is Spark's choice, so batches follow until one met its own iterator. How many
+    # tasks they have changes without a pattern, so that the processes do not take turns for ever.
+    chance = random.Random(0)
     run = job.start(maxRecordsPerTrigger="1000")
     kept, put_count = 0, 0
-    for turn in range(60):
-        new = numbered(put_count, put_count + 20, keys=20 if turn % 2 else 1)
+    for _ in range(_BATCHES_MAX):
+        new = numbered(put_count, put_count + 20, keys=chance.choice((1, 20)))
         put(client, job.stream, new)
         put_count += len(new)
         run.wait_for(put_count)
         kept += sum(report["keptIterators"] for report in reports_of(run.query)[-2:])
         if kept:
             break
-    assert kept, f"{turn + 1} batches, and none went on with an iterator that was kept"
+    assert kept, f"{_BATCHES_MAX} batches, and none went on with an iterator that was kept"
     assert run.numbers() == list(range(put_count))
 
 
