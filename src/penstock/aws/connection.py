@@ -21,6 +21,7 @@ import botocore.session
 
 import penstock
 from penstock.aws.aws_options import AwsOptions, drop_user
+from penstock.aws.credential_errors import credentials_error
 from penstock.core.endpoint import has_user
 from penstock.errors import OptionError
 
@@ -67,6 +68,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
 
     Raises:
         OptionError: There is no region, or the region or endpoint cannot be one.
+        CredentialRetrievalError: What issues the credentials failed.
     """
     key = (service, options, _environment_of(service))
     client = _clients.get(key)
@@ -82,7 +84,12 @@ def client_for(service: str, options: AwsOptions) -> Any:
                     f"no region for {service}: set the option region (--region on the command line), AWS_REGION, AWS_DEFAULT_REGION "
                     "or the region of the profile"
                 ) from error
-            except (sdk.InvalidRegionError, ValueError) as error:
+            except Exception as error:
+                unreadable = credentials_error(error)
+                if unreadable is not None:
+                    raise unreadable from None
+                if not isinstance(error, (sdk.InvalidRegionError, ValueError)):
+                    raise
                 if has_user(str(error)):  # an endpoint of the environment: not shown, nor as the cause
                     raise OptionError(
                         f"no client for {service}: the endpoint in the environment cannot be one; {_WAY_OUT}"

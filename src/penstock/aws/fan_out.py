@@ -19,6 +19,7 @@ from botocore.utils import get_environ_proxies
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for, new_session, note_credentials, renew_credentials
+from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import SignedAndHeld
 from penstock.aws.event_connection import Lost, Outcome, Refusal, SignedRequest
 from penstock.aws.event_connections import Origin, connections_of_process
@@ -137,7 +138,10 @@ class AwsFanOut:
             )
         except SignedAndHeld as held:
             return held.request.url, _request_of(held.request)
-        except (sdk.BotoCoreError, sdk.ClientError, OSError) as error:
+        except Exception as raised:
+            error = sdk_error(raised)
+            if error is None:
+                raise
             raise translate(error, _SUBSCRIBE, resource, is_write=False) from error
         raise AssertionError("botocore sent a request that was to be held")
 

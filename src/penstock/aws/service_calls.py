@@ -19,6 +19,7 @@ from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import note_credentials, renew_credentials
+from penstock.aws.credential_errors import is_of_credentials, sdk_error
 from penstock.core.backoff import GiveUp
 from penstock.core.service_codes import STALE_CREDENTIALS, kind_of
 from penstock.errors import (
@@ -38,11 +39,6 @@ _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
     NotFound: "check the name, the region and the account (what was just created is there when it is ACTIVE)",
 }
-_STILL_EXPIRED: Final = "refreshed credentials are still expired"
-"""Of botocore's plain RuntimeError."""
-_FETCHED_EXPIRED: Final = (
-    "Check what issues them (credential_process, role, instance), and this machine's clock"
-)
 _STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {408: Unavailable, 429: Throttled}
 """What a load balancer or a gateway answers that gives no code of the service."""
 _CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
@@ -156,15 +152,12 @@ def call(
     for attempt in itertools.count(1):
         try:
             return send()
-        except RuntimeError as error:
-            if _STILL_EXPIRED not in str(error):
+        except Exception as raised:
+            error = sdk_error(raised)
+            if error is None:
                 raise
-            where = f"{operation} on {resource}" if resource else operation
-            raise AccessDenied(
-                f"{where}: {error} {_FETCHED_EXPIRED}", operation=operation, resource=resource
-            ) from error
-        except (sdk.BotoCoreError, sdk.ClientError, ResponseParserError, OSError) as error:
-            ours = translate(error, operation, resource, is_write=is_write)
+            may_be_applied = is_write and not is_of_credentials(raised)
+            ours = translate(error, operation, resource, is_write=may_be_applied)
             if ours.code in STALE_CREDENTIALS and not is_renewed:
                 is_renewed = True
                 if renew_credentials(options, seen):

@@ -1,0 +1,99 @@
+"""What issues the credentials fails in ways that botocore has no error for: the error says so, and shows nothing that was printed."""
+
+from __future__ import annotations
+
+import json
+import os
+import traceback
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connection import client_for
+from penstock.aws.kinesis import AwsKinesis
+from penstock.errors import AccessDenied
+from penstock.local import LocalKinesis
+from penstock.ports.kinesis import IteratorStart, IteratorType, PutEntry
+
+PRINTED = {
+    "no_json": (b"SecretAccessKey=HIDDEN", "JSONDecodeError in json.decoder"),
+    "nothing": (b"", "JSONDecodeError in json.decoder"),
+    "no_text": (b"\xffHIDDEN", "UnicodeDecodeError"),
+    "no_object": (b'["HIDDEN"]', "AttributeError"),
+    "another_version": (b'{"Version": "HIDDEN"}', "Version is not 1"),
+    "no_time": (
+        b'{"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": "HIDDEN"}',
+        "ParserError in dateutil",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def server():
+    with LocalKinesis(limits=False) as running:
+        running.create_stream("s")
+        yield running
+
+
+@pytest.fixture
+def profile(server, monkeypatch, tmp_path):
+    """Return what writes a profile, and the options that name it."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+
+    def write(name, *lines):
+        (tmp_path / "config").write_text("\n".join([f"[profile {name}]", "region = us-east-1", *lines]))
+        return AwsOptions(profile=name, endpoint_url=server.endpoint_url)
+
+    return write
+
+
+def failing(act):
+    """Return the error of a call, having looked that nothing which was printed is in it or its causes."""
+    with pytest.raises(AccessDenied) as caught:
+        act()
+    assert "HIDDEN" not in "".join(traceback.format_exception(caught.value))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("case", PRINTED)
+def test_a_credential_process_that_prints_something_else_is_an_error_of_credentials(case, profile, tmp_path):
+    printed, message = PRINTED[case]
+    (tmp_path / "printed").write_bytes(printed)
+    options = profile(f"first_{case}", f"credential_process = cat {tmp_path / 'printed'}")
+    text = failing(lambda: AwsKinesis(options).fetch_summary("s"))
+    assert message in text
+    assert "a credential_process has to print one JSON object" in text
+
+
+@pytest.mark.parametrize("case", PRINTED)
+def test_so_it_is_when_credentials_are_renewed_and_a_write_has_a_known_outcome(case, profile, tmp_path):
+    printed, message = PRINTED[case]
+    gone = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
+    keys = {"Version": 1, "AccessKeyId": "a", "SecretAccessKey": "b", "Expiration": gone}
+    (tmp_path / "printed").write_text(json.dumps(keys))
+    options = profile(f"renewed_{case}", f"credential_process = cat {tmp_path / 'printed'}")
+    client_for("kinesis", options)
+    (tmp_path / "printed").write_bytes(printed)
+    assert message in failing(lambda: AwsKinesis(options).put_records("s", [PutEntry(b"x", "k")]))
+    start = IteratorStart(IteratorType.TRIM_HORIZON)
+    assert message in failing(lambda: AwsKinesis(options).fetch_iterator("s", "shardId-000000000000", start))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("credential_process = /nowhere/keys --password HIDDEN", "No such file or directory: /nowhere/keys"),
+        (
+            "role_arn = arn:aws:iam::123456789012:role/reader\nweb_identity_token_file = /nowhere/token",
+            "No such file or directory: /nowhere/token",
+        ),
+        ("credential_process = cat 'HIDDEN", "ValueError in shlex"),
+    ],
+)
+def test_a_program_or_a_token_that_is_not_there_is_named(line, message, profile):
+    options = profile(f"missing_{len(line)}", line)
+    assert message in failing(lambda: AwsKinesis(options).put_records("s", [PutEntry(b"x", "k")]))
