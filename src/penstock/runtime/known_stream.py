@@ -25,6 +25,7 @@ class KnownStream:
         identity: The stream that is meant.
         fetch_summary: Describes the stream of a name.
         now_s: Monotonic clock.
+        describe: Makes the error from the stream that the name means now; by default a worker's.
     """
 
     def __init__(
@@ -33,12 +34,17 @@ class KnownStream:
         identity: StreamIdentity,
         fetch_summary: Callable[[str], StreamSummary],
         now_s: Callable[[], float],
+        *,
+        describe: Callable[[StreamIdentity], StreamChanged] | None = None,
     ) -> None:
         self._name = name
         self._identity = identity
         self._fetch_summary = fetch_summary
         self._now_s = now_s
+        self._describe = describe or self._describe_for_worker
         self._seen_s = now_s()
+        self.changed: StreamChanged | None = None
+        """The error, once it was raised."""
 
     def check(self) -> None:
         """Make sure that the name means the same stream.
@@ -53,8 +59,12 @@ class KnownStream:
         summary = self._fetch_summary(self._name)
         found = StreamIdentity(summary.arn, summary.created_ms)
         if found != self._identity:
-            raise StreamChanged(
-                f"stream {self._name} was deleted and created again: it was created at {found.created_ms} ms, and the one "
-                f"that this worker reads at {self._identity.created_ms} ms. Start the worker anew to read the new stream"
-            )
+            self.changed = self._describe(found)
+            raise self.changed
         self._seen_s = now_s
+
+    def _describe_for_worker(self, found: StreamIdentity) -> StreamChanged:
+        return StreamChanged(
+            f"stream {self._name} was deleted and created again: it was created at {found.created_ms} ms, and the one "
+            f"that this worker reads at {self._identity.created_ms} ms. Start the worker anew to read the new stream"
+        )

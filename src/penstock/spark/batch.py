@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
+from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.arrow_records import delivered
 from penstock.spark.engine import PUSHES_FILTERS
 from penstock.spark.page_limits import count_before_ms, count_up_to, position_of
@@ -90,6 +91,8 @@ class BoundedRead:
     until_ms: int
     retention_ms: int
     hash_range: HashRange
+    stream: StreamIdentity
+    planned_ms: int
 
 
 class BoundedPartition(InputPartition):
@@ -169,6 +172,8 @@ class KinesisBatchReader(DataSourceReader):
                         until_ms,
                         summary.retention_ms,
                         shard.hash_range,
+                        StreamIdentity(summary.arn, summary.created_ms),
+                        now_ms,
                     )
                 )
             )
@@ -188,6 +193,8 @@ class KinesisBatchReader(DataSourceReader):
             retention_ms=bounded.retention_ms,
             deaggregate=options.deaggregate,
             hash_range=bounded.hash_range,
+            stream=bounded.stream,
+            planned_ms=bounded.planned_ms,
         )
         read_to = bounded.start
         for page in shard.pages():

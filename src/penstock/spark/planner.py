@@ -38,15 +38,16 @@ from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import ClosableMetrics
 from penstock.runtime.consumer_registration import ConsumerRegistration
+from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.threads import Threads
 from penstock.spark.batch_settling import BatchSettler, GivenBatch
 from penstock.spark.news_polling import NewsPoller
+from penstock.spark.query_stream import check_stream
 from penstock.spark.query_worker import STOP_S, QueryWorker, coordinator_options
 from penstock.spark.shard_task import ShardTask
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.startup_checks import (
     check_named_shards,
-    check_stream,
     recreate_missing,
     refuse_hidden_sharing,
     refuse_living_driver,
@@ -77,6 +78,7 @@ class Planner:
             None while no task has claimed.
         kcl3: What KCL 3 workers keep beside the leases; None: there are none.
         fan_out: Where the query's consumer is registered; None: it polls.
+        know_stream: Returns what tells whether the stream's name still means it; None: that is not asked.
     """
 
     def __init__(
@@ -92,6 +94,7 @@ class Planner:
         read: Callable[[ShardTask, str | None], Iterable[Any]],
         kcl3: Kcl3Tables | None = None,
         fan_out: FanOut | None = None,
+        know_stream: Callable[[StreamIdentity], KnownStream] | None = None,
     ) -> None:
         self._options = options
         self._kinesis = kinesis
@@ -122,6 +125,8 @@ class Planner:
         self._run = _draw_name(chance)
         self._joined: tuple[QueryWorker, QueryShards] | None = None
         self._stream = StreamIdentity("", 0)
+        self._know_stream = know_stream
+        self._known_stream: KnownStream | None = None
         self._given: GivenBatch | None = None
         self._tips_due_s = float("-inf")
         self._retention_ms = RETENTION_DEFAULT_MS
@@ -304,8 +309,11 @@ class Planner:
             return self._joined
         options = self._options
         summary = self._kinesis.fetch_summary(options.stream)
-        check_stream(options.stream, summary, known)
         self._stream = StreamIdentity(summary.arn, summary.created_ms)
+        meant = StreamIdentity(known.stream_arn, known.stream_created_ms)
+        check_stream(options.stream, options.application, self._stream, meant)
+        if self._know_stream is not None:
+            self._known_stream = self._know_stream(self._stream)
         self._retention_ms = summary.retention_ms
         self._table.ensure_exists()
         worker = self._worker_id(known)
@@ -336,6 +344,7 @@ class Planner:
             threads=self._threads,
             metrics=self._metrics,
             kcl3=self._kcl3,
+            known=self._known_stream,
         )
         shards = QueryShards(worker, self._settler.rewound_from)
         for row in rows.values():
@@ -369,8 +378,9 @@ class Planner:
 
     def _check_stream(self) -> None:
         """Make sure that the stream is there and is still the one that the query began with."""
-        known = StreamOffset(stream_arn=self._stream.arn, stream_created_ms=self._stream.created_ms)
-        check_stream(self._options.stream, self._kinesis.fetch_summary(self._options.stream), known)
+        options, summary = self._options, self._kinesis.fetch_summary(self._options.stream)
+        found = StreamIdentity(summary.arn, summary.created_ms)
+        check_stream(options.stream, options.application, found, self._stream)
 
     def _worker_id(self, known: StreamOffset) -> str:
         options = self._options
@@ -474,6 +484,10 @@ class Planner:
     ) -> StreamOffset:
         planned_ms = self._planned_ms()
         doubtful = shards.doubtful.intersection(wanted := list(wanted))
+        if self._known_stream is not None and not all(
+            shards.states[key].position.is_record for key in wanted
+        ):
+            self._known_stream.check()  # another stream refuses the place of a record, and has a beginning, too
         if doubtful:
             shards.see_exactly(doubtful, self._settler.look(doubtful))
         end = shards.next_offset(

@@ -9,6 +9,7 @@ from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.metrics_log import LoggingMetrics
 from penstock.runtime.threads import SYSTEM_THREADS
 from penstock.spark.planner import Planner
+from penstock.spark.query_stream import known_to_query
 from penstock.spark.spark_options import SourceOptions
 from penstock.spark.task_opening import rows_of
 from penstock.wiring import (
@@ -23,17 +24,19 @@ from penstock.wiring import (
 
 def open_planner(options: SourceOptions) -> Planner:
     """Return the driver's side of a query; nothing is asked yet."""
+    kinesis, clock = open_kinesis(options.connection), SystemClock()
     return Planner(
         options,
-        open_kinesis(options.connection),
+        kinesis,
         open_lease_table(options.lease_table, options.connection),
-        clock=SystemClock(),
+        clock=clock,
         chance=random.SystemRandom(),
         threads=SYSTEM_THREADS,
         open_metrics=_open_metrics,
         read=lambda task, query: rows_of((replace(task, consumer_arn=None),), options, query),
         kcl3=open_kcl3_tables(options.lease_table, options.connection),
         fan_out=None if options.consumer_type == "polling" else open_fan_out(options.connection),
+        know_stream=lambda meant: known_to_query(options.stream, options.application, meant, kinesis, clock),
     )
 
 

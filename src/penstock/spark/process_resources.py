@@ -50,7 +50,7 @@ def reading_process(options: SourceOptions | BatchOptions) -> ReadingProcess:
     ranges = _hash_ranges.get(key)
     if ranges is None:
         ranges = _hash_ranges.setdefault(key, HashRanges(kinesis, options.stream, clock.monotonic_s))
-    return ReadingProcess(kinesis, ranges, clock, _chance, _process_name())
+    return ReadingProcess(kinesis, ranges, clock, _chance, _process_name(), kinesis.fetch_summary)
 
 
 def _process_name() -> str:

@@ -24,6 +24,7 @@ from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
 from penstock.ports.metrics import Metrics
+from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.lease_loop import LeaseLoop
 from penstock.runtime.threads import Threads
 from penstock.spark.spark_options import SourceOptions
@@ -48,6 +49,7 @@ class QueryWorker:
         threads: Where its threads come from.
         metrics: Where figures go; the same names as the consumer's.
         kcl3: What KCL 3 workers keep beside the leases; needed where the options ask for it.
+        known: Whether the name still means this stream; None: that is not asked.
     """
 
     def __init__(
@@ -63,9 +65,11 @@ class QueryWorker:
         threads: Threads,
         metrics: Metrics,
         kcl3: Kcl3Tables | None = None,
+        known: KnownStream | None = None,
     ) -> None:
         self.worker = worker
         self._clock = clock
+        self._known = known
         self._changed = threads.condition()
         self._commands: deque[StartReader | StopReader] = deque()
         self._alive: set[tuple[str, int]] = set()
@@ -89,6 +93,7 @@ class QueryWorker:
             table_option="applicationName (or leaseTable)",
             condition=threads.condition(),
             kcl3=kcl3,
+            known={} if known is None else {"": known},
         )
         self._loop.on_unusable_table = self._refuse
         self._loop.readers = self
@@ -104,6 +109,7 @@ class QueryWorker:
         on the way out.
 
         Raises:
+            StreamChanged: A listing was another stream's.
             PenstockError: The coordinator itself failed, which is a defect; the query must not go on without it.
         """
         while True:
@@ -167,6 +173,8 @@ class QueryWorker:
         return is_met
 
     def _raise_failure(self) -> None:
+        if self._known is not None and self._known.changed is not None:
+            raise self._known.changed
         if self._refusal is not None:
             raise self._refusal
         if self._failure is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Final
@@ -11,12 +12,15 @@ from penstock.core.hash_key import HashRange
 from penstock.core.limits import SHARD_READ_BYTES_PER_S_MAX
 from penstock.core.position import Position
 from penstock.core.reading.reader_options import ReaderOptions, WayOut
+from penstock.core.shard import StreamSummary
+from penstock.core.stream_identity import StreamIdentity
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.spark.concurrent_read import HoldPage
 from penstock.spark.iterator_cache import IteratorCache
 from penstock.spark.pushed_reading import PushedReading
+from penstock.spark.query_stream import check_of_plan
 from penstock.spark.shard_range import ShardRange
 from penstock.spark.spark_options import BatchOptions, SourceOptions
 
@@ -38,6 +42,7 @@ class ReadingProcess:
         clock: Time.
         chance: Jitter.
         name: Tells the process from all others.
+        fetch_summary: Describes the stream of a name; None: whether it still means what was planned for is not asked.
     """
 
     kinesis: Kinesis
@@ -45,6 +50,7 @@ class ReadingProcess:
     clock: Clock
     chance: Chance
     name: str
+    fetch_summary: Callable[[str], StreamSummary] | None = None
 
 
 def open_shard(
@@ -61,6 +67,8 @@ def open_shard(
     iterators: IteratorCache | None = None,
     hold_page: HoldPage = nullcontext,
     pushes: PushedReading | None = None,
+    stream: StreamIdentity | None = None,
+    planned_ms: int = 0,
 ) -> ShardRange:
     """Open a shard at a position, to be read as a query's options ask for; nothing is asked yet.
 
@@ -77,8 +85,14 @@ def open_shard(
         iterators: Kept between batches.
         hold_page: Entered for as long as a page is in memory.
         pushes: What a subscription may bring to a free reading, or None.
+        stream: The stream that was planned for; None: that is not asked.
+        planned_ms: When, by the service's clock.
     """
     connection = options.connection
+    check_stream = None
+    if stream is not None and process.fetch_summary is not None:
+        application = options.application if isinstance(options, SourceOptions) else None
+        check_stream = check_of_plan(options.stream, application, stream, planned_ms, process.fetch_summary)
     return ShardRange(
         process.kinesis,
         options.stream,
@@ -106,4 +120,5 @@ def open_shard(
         iterators=iterators,
         hold_page=hold_page,
         pushes=pushes,
+        check_stream=check_stream,
     )

@@ -107,6 +107,8 @@ class ShardRange:
         iterators: Kept between batches by the worker process.
         hold_page: Entered for as long as a page, or the rows of an event, are in memory.
         pushes: What a subscription may bring to a free reading, or None.
+        check_stream: Called with the moment of an answer that another stream of this name could have given, too; raises if the
+            name means another one now.
     """
 
     def __init__(
@@ -126,6 +128,7 @@ class ShardRange:
         iterators: IteratorCache | None = None,
         hold_page: HoldPage = nullcontext,
         pushes: PushedReading | None = None,
+        check_stream: Callable[[int], None] | None = None,
     ) -> None:
         self._kinesis = kinesis
         self._stream = stream
@@ -141,6 +144,8 @@ class ShardRange:
         self._iterators = IteratorCache() if iterators is None else iterators
         self._hold_page = hold_page
         self._pushes = pushes
+        self._check_stream = check_stream or _believe
+        self._begins_anywhere = False  # at no record: in every stream of this name
         self._is_pushed = False  # the subscription brings the pages now
         # Rows came, or the service was asked: an empty event may be older than the news that this reads.
         self._may_tell_tip = False
@@ -298,6 +303,7 @@ class ShardRange:
         try:
             if isinstance(step, FetchIterator):
                 start = plan_iterator(step.position)
+                self._begins_anywhere = not step.position.is_record
                 iterator = self._kinesis.fetch_iterator(self._stream, self._shard_id, start)
                 reader.on_iterator(iterator, self._clock.monotonic_s(), self._clock.wall_ms())
                 return
@@ -305,6 +311,8 @@ class ShardRange:
         except PenstockError as error:
             self._on_failure(reader, error, started_s)
             return
+        here_ms = self._service_clock.now_ms(self._clock.wall_ms())
+        self._check_stream(here_ms if listing.server_ms is None else listing.server_ms)
         listed = find_listed(self._shard_id, listing.shards)
         _log.info(
             "stream %s, shard %s: %s; %s", self._stream, self._shard_id, step.reason, listed.state.value
@@ -322,6 +330,9 @@ class ShardRange:
                     self._pushes.learn_failure(error, started_s)
                 return
             service_ms = self._service_clock.hear(self._clock.wall_ms(), answer.server_ms)
+            if self._begins_anywhere:
+                self._check_stream(service_ms)
+                self._begins_anywhere = False
             self._may_tell_tip = True
             yield from self._give(reader, answer, started_s, service_ms)
 
@@ -423,6 +434,10 @@ class ShardRange:
     def _report_loss(self, reader: ShardReader, loss: PossibleLoss | None) -> None:
         if loss is not None and not isinstance(reader.final, Failed):
             _log.warning("%s. It goes on (failOnDataLoss=false)", loss.error)
+
+
+def _believe(service_ms: int) -> None:
+    """Ask nothing."""
 
 
 def _read_bytes(records: Sequence[RawRecord]) -> int:

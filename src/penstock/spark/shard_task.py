@@ -96,6 +96,8 @@ def read_shard(
         iterators=iterators,
         hold_page=hold_page,
         pushes=pushes,
+        stream=task.stream,
+        planned_ms=task.planned_ms,
     )
     share = task.share
     counts = (share.record_count_max, options.shard_record_count_max)

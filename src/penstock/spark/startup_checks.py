@@ -17,7 +17,7 @@ from penstock.core.leases.lease_writes import Applied, Create
 from penstock.core.leases.required_leases import find_holes, first_filter
 from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.position import TRIM_HORIZON, Position
-from penstock.core.shard import Shard, StreamSummary
+from penstock.core.shard import Shard
 from penstock.core.starting import StartingPosition
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import (
@@ -26,7 +26,6 @@ from penstock.errors import (
     DataLossError,
     NotFound,
     OptionError,
-    StreamChanged,
     Unavailable,
 )
 from penstock.ports.clock import Clock
@@ -38,20 +37,6 @@ _log: Final = logging.getLogger("penstock.spark")
 _LISTINGS_MAX: Final = 8
 _LISTING_PAUSE_S: Final = 1.0
 _DENIALS_MIN: Final = 2  # a listing may lag, and giving a shard up is final
-
-
-def check_stream(stream: str, summary: StreamSummary, known: StreamOffset) -> None:
-    """Refuse to go on from a checkpoint that was written for another stream.
-
-    Raises:
-        StreamChanged: The stream was deleted and made again, or the option names another one.
-    """
-    if known.stream_arn and (known.stream_arn, known.stream_created_ms) != (summary.arn, summary.created_ms):
-        raise StreamChanged(
-            f"stream {stream} is not the one that the checkpoint was written for ({known.stream_arn}, created "
-            f"{known.stream_created_ms}; now {summary.arn}, created {summary.created_ms}): it was deleted and created "
-            "again, or the option names another stream. Start with a new checkpoint location and a new applicationName"
-        )
 
 
 def scan_leases(table: LeaseTable) -> dict[str, Lease]:
