@@ -7,7 +7,7 @@ from penstock.core.leases.coordinator_effects import ListShards
 from penstock.core.leases.coordinator_events import ListingDone, ListingFailed, ListingPurpose, Problem
 from penstock.core.shard import Shard, StreamSummary
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import StreamChanged, Throttled
+from penstock.errors import NotFound, StreamChanged, Throttled
 from penstock.ports.kinesis import ShardListing
 from penstock.runtime.known_stream import KnownStream
 from penstock.runtime.stream_listing import list_shards
@@ -35,6 +35,8 @@ class Service:
         return StreamSummary(stream, ARN, "ACTIVE", self.created_ms)
 
     def fetch_shards(self, stream, shard_filter=None):
+        if self.failure is not None:
+            raise self.failure
         return ShardListing((Shard("shardId-000000000000", HashRange(0, HASH_KEY_MAX)),), 5000)
 
     def list(self):
@@ -86,3 +88,12 @@ def test_the_listing_of_another_stream_is_none():
     assert isinstance(failed, ListingFailed)
     assert (failed.problem, failed.stream_id) == (Problem.REFUSED, ID)
     assert "created again" in failed.detail
+
+
+def test_a_stream_that_is_gone_is_no_lease_table_that_is_gone():
+    service = Service()
+    service.failure = NotFound("ListShards on stream orders: ResourceNotFoundException")
+    failed = service.list()
+    assert isinstance(failed, ListingFailed)
+    assert failed.problem is Problem.STREAM_MISSING
+    assert failed.problem.value == "the stream does not exist"

@@ -10,12 +10,17 @@ from penstock.errors import NotFound, ServiceError, StreamChanged, Throttled, Un
 log = logging.getLogger("penstock.leases")
 
 
-def problem_of(error: Exception) -> Problem:
-    """Return why a call that raised this gave no answer."""
+def problem_of(error: Exception, missing: Problem = Problem.TABLE_MISSING) -> Problem:
+    """Return why a call that raised this gave no answer.
+
+    Args:
+        error: What it raised.
+        missing: What there is not where the service knows nothing of the name.
+    """
     if isinstance(error, Throttled):
         return Problem.THROTTLED
     if isinstance(error, NotFound):
-        return Problem.TABLE_MISSING
+        return missing
     if isinstance(error, Unavailable | UnknownOutcome):
         return Problem.UNAVAILABLE
     if isinstance(error, ServiceError | StreamChanged):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from penstock.core.leases.coordinator_effects import ListShards
-from penstock.core.leases.coordinator_events import ListingDone, ListingFailed
+from penstock.core.leases.coordinator_events import ListingDone, ListingFailed, Problem
 from penstock.core.leases.lease_keys import keyed_shard
 from penstock.ports.kinesis import Kinesis, ShardFilter
 from penstock.runtime.call_problems import detail_of, problem_of
@@ -32,7 +32,8 @@ def list_shards(
         if known is not None:
             known.check()  # or another stream's shards would get this one's leases
     except Exception as error:  # noqa: BLE001 - every call gives one event, however it ends
-        return ListingFailed(effect.purpose, problem_of(error), detail_of(error), effect.stream_id)
+        problem = problem_of(error, missing=Problem.STREAM_MISSING)
+        return ListingFailed(effect.purpose, problem, detail_of(error), effect.stream_id)
     moment_ms = wall_ms() if listing.server_ms is None else listing.server_ms
     shards = tuple(keyed_shard(effect.stream_id, shard) for shard in listing.shards)
     return ListingDone(effect.purpose, shards, moment_ms, effect.stream_id)

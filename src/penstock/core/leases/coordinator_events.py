@@ -24,6 +24,7 @@ class Problem(Enum):
     THROTTLED = "throttled"
     UNAVAILABLE = "unavailable"
     TABLE_MISSING = "the lease table does not exist"
+    STREAM_MISSING = "the stream does not exist"
     REFUSED = "refused for good (access, or a wrong request)"
 
 
