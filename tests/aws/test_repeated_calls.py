@@ -179,6 +179,18 @@ def test_a_folded_value_is_one_value():
     assert (answer.body, answer.headers["x-a"]) == (b"{}", "b c: d")
 
 
+def test_lines_may_end_without_a_carriage_return():
+    plain = [b"HTTP/1.1 200 OK\nContent-Length: 2\nX-A:", b" b\n c\n\n{}"]
+    mixed = [b"HTTP/1.1 200 OK\r\nContent-Length: 2\n\r", b"\n{}"]
+    chunked = [b"HTTP/1.1 200 OK\nTransfer-Encoding: chunked\n\n3\nab\n\n0", b"\nTrailer: z\n\n"]
+    with answering([plain, mixed, chunked]) as (pooled, asked):
+        answer = pooled.exchange(REQUEST)
+        assert (answer.body, answer.headers["x-a"]) == (b"{}", "b c")
+        assert pooled.exchange(REQUEST).body == b"{}"
+        assert pooled.exchange(REQUEST).body == b"ab\n"
+    assert len(asked) == 3
+
+
 def test_a_connection_that_its_server_has_closed_is_opened_again():
     answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1"]
     closing = [b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 1\r\n\r\n2"]
@@ -423,3 +435,17 @@ def test_whoever_wraps_botocores_calls_to_trace_them_sees_every_one(owner, name,
         for _ in range(3):
             heard.put()
     assert len(seen) == 3
+
+
+def test_each_invocation_of_a_lambda_function_has_its_own_trace(monkeypatch):
+    name = "x-amzn-trace-id"
+    with LocalKinesis(limits=False, settle_s=0) as server:
+        heard = Heard(server)
+        assert [name in heard.put() for _ in range(6)] == [False] * 6
+        monkeypatch.setenv("AWS_LAMBDA_FUNCTION_NAME", "copy")
+        assert name not in heard.put()
+        for trace in ("Root=1-a;Sampled=1", "Root=1-b c"):
+            monkeypatch.setenv("_X_AMZN_TRACE_ID", trace)
+            assert heard.put()[name] == trace.replace(" ", "%20")
+        monkeypatch.delenv("AWS_LAMBDA_FUNCTION_NAME")
+        assert name not in heard.put()

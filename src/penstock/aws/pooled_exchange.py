@@ -6,6 +6,7 @@ ready and reading an answer of known length needs little else. It costs a fifth 
 
 from __future__ import annotations
 
+import re
 import socket
 import ssl
 from typing import Any, Final, NamedTuple
@@ -16,6 +17,9 @@ import urllib3.exceptions as pool_errors
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
 _NO_CONTENT: Final = (204, 304)
+_END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
+_END_OF_LINE: Final = re.compile(rb"\r?\n")
+"""A sender may leave out the CR. Source: RFC 9112, section 2.2."""
 
 
 class Answer(NamedTuple):
@@ -122,15 +126,15 @@ class _Reader:
             raise ConnectionError("the connection was closed within the answer")
         return got
 
-    def until(self, end: bytes) -> bytes:
+    def until(self, end: re.Pattern[bytes]) -> bytes:
         """Return what comes before an end, and take the end too."""
         got = self._left
-        while (at := got.find(end)) < 0:
+        while (found := end.search(got)) is None:
             if len(got) > _HEAD_BYTES_MAX:
                 raise ValueError(f"no end of the answer's head within {_HEAD_BYTES_MAX} bytes")
             got += self._receive()
-        self._left = got[at + len(end) :]
-        return got[:at]
+        self._left = got[found.end() :]
+        return got[: found.start()]
 
     def exactly(self, count: int) -> bytes:
         """Return so many bytes."""
@@ -170,16 +174,16 @@ def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
     reader = _Reader(connection)
     status = 100
     while 100 <= status < 200:  # an interim answer has another one behind it
-        head = reader.until(b"\r\n\r\n").decode("latin-1")
+        head = reader.until(_END_OF_HEAD).decode("latin-1").replace("\r\n", "\n")
         first, _, lines = (
-            head.replace("\r\n ", " ").replace("\r\n\t", " ").partition("\r\n")
+            head.replace("\n ", " ").replace("\n\t", " ").partition("\n")
         )  # a value may be folded
         version, _, rest = first.partition(" ")
         if not version.startswith("HTTP/1."):
             raise ValueError(f"no answer of HTTP/1.1: {first[:80]!r}")
         status = int(rest[:3])
     headers: dict[str, str] = {}
-    for line in lines.split("\r\n"):
+    for line in lines.split("\n"):
         name, _, value = line.partition(":")
         headers[name.lower()] = value.strip()
     is_kept = version != "HTTP/1.0" and "close" not in headers.get("connection", "").lower()
@@ -203,9 +207,9 @@ def _length(text: str | bytes, base: int) -> int:
 
 def _read_chunks(reader: _Reader) -> bytes:
     parts = []
-    while size := _length(reader.until(b"\r\n").partition(b";")[0], 16):
+    while size := _length(reader.until(_END_OF_LINE).partition(b";")[0], 16):
         parts.append(reader.exactly(size))
-        reader.until(b"\r\n")
-    while reader.until(b"\r\n"):
+        reader.until(_END_OF_LINE)
+    while reader.until(_END_OF_LINE):
         pass  # a trailer
     return b"".join(parts)

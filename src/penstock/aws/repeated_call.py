@@ -10,6 +10,7 @@ botocore's own functions) is left to botocore.
 from __future__ import annotations
 
 import logging
+import os
 import re
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,6 +22,7 @@ from botocore.awsrequest import AWSPreparedRequest, AWSRequest, AWSResponse, Hea
 from botocore.client import BaseClient
 from botocore.endpoint import Endpoint
 from botocore.exceptions import ClientError
+from botocore.handlers import add_recursion_detection_header
 from botocore.httpsession import URLLib3Session
 from botocore.parsers import ResponseParserError, create_parser
 
@@ -67,6 +69,7 @@ _WRAPPED_BY_TRACING: Final = (
     (URLLib3Session, "send"),
 )
 """Where OpenTelemetry, X-Ray, Sentry and others put functions of their own to see each call."""
+_LAMBDA: Final = "AWS_LAMBDA_FUNCTION_NAME"
 _COMPARISONS_MAX: Final = 3  # the credentials may be renewed between the two signatures of one
 _BINARY: Final = re.compile(rb'"BS?"\s*:')
 _encode: Final = msgspec.json.Encoder().encode
@@ -165,11 +168,12 @@ class _RepeatedCall:
             keys = self._signer._credentials.get_frozen_credentials()  # noqa: SLF001 - docs/internals-used.md
         if first.signing is not None and first.signing.fits(keys):
             signed = first.signing.headers(body, keys)
-            headers: Any = HeadersDict({**first.headers, **signed, "Content-Length": str(len(body))})
+            length = str(len(body))
+            headers: Any = HeadersDict({**first.headers, **_trace(), **signed, "Content-Length": length})
             prepared: Any = AWSPreparedRequest("POST", first.url, headers, body, False)
             prepared.context = dict(first.context)  # as newer versions of botocore have it
             return prepared
-        request = AWSRequest("POST", first.url, first.headers, body)
+        request = AWSRequest("POST", first.url, {**first.headers, **_trace()}, body)
         request.context.update(first.context)
         self._sign(self.operation, request)
         if first.comparisons_left:
@@ -254,6 +258,15 @@ def _is_botocore_wrapped() -> bool:
         if type(function) is not FunctionType or not function.__globals__["__name__"].startswith("botocore."):
             return True
     return False
+
+
+def _trace() -> dict[str, str]:
+    """Return the header by which a Lambda function's calls are told from each other's; each invocation has its own."""
+    if _LAMBDA not in os.environ:
+        return {}
+    params: dict[str, Any] = {"headers": {}}
+    add_recursion_detection_header(params)
+    return dict(params["headers"])
 
 
 def _metadata(answer: Answer) -> dict[str, Any]:
