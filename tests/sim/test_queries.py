@@ -68,6 +68,7 @@ FAILED_BEFORE = {
     113: "a query that still looked for another driver was taken for one at rest",
     4975: "a query that read what was there, and ended, was taken for one that goes on",
     1903: "the service's clock was taken from an answer that had waited for as long as a batch lasted",
+    10016: "a query that reads what is there was to have read what came after it had begun, said a checker",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
 }
 """Seeds that showed a defect once, in the worlds that they drew then."""
@@ -240,6 +241,10 @@ def claims(before, end):
     return ("write", "x#1", Claim("a", made, TRIM_HORIZON), before, replace(before, claims=(made,)))
 
 
+def bounded(until_ms, batch=1):
+    return ("bounded", "q#1", batch, until_ms, ("a",))
+
+
 def logged(batch, start, *read):
     return ("logged", "q#1", batch, (("a", start),), read)
 
@@ -327,6 +332,8 @@ def logged(batch, start, *read):
         ([logged(1, TRIM_HORIZON, "a"), UNREAD, DONE, logged(2, AT5, "a")], None),
         ([logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], "Q8"),
         ([logged(1, TRIM_HORIZON), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
+        ([bounded(1), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], None),
+        ([bounded(2), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")], "Q8"),
         (
             [("second_driver", "q"), logged(1, TRIM_HORIZON, "a"), UNREAD, logged(2, TRIM_HORIZON, "a")],
             None,

@@ -256,6 +256,8 @@ class SimQuery(SimProcess):
                     continue
                 self._clock.sleep(world.latency_s())
                 log.add_offset(index, end)
+                if end.until_ms is not None:
+                    world.note("bounded", self.who, end.batch, end.until_ms, tuple(end.shares()))
                 world.note("logged", self.who, end.batch, tuple(end.shards.items()), tuple(end.shares()))
             self._clock.sleep(world.latency_s())
             self._run_batch(planner, index, done, end)

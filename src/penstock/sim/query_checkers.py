@@ -435,7 +435,8 @@ class OneReader(Checker):
 class PassesWhatIsDone(Checker):
     """Q8: a driver goes on behind the batches that it gave out and Spark has committed, also where no action read their rows.
 
-    What came after a batch was planned is for the next one. A lease that changed hands meanwhile goes on where its row says.
+    What came after a batch was planned is for the next one, and what came after a query began that reads what is there, for the next
+    query. A lease that changed hands meanwhile goes on where its row says.
     Of a batch that nobody read a driver knows only if it was alone, and what was there only by a clock that does not jump, by
     answers that do not say too early that nothing is left, and as long as the stream keeps it.
     """
@@ -451,6 +452,8 @@ class PassesWhatIsDone(Checker):
         self._read: dict[str, Results] = {}
         self._has_jumped = False
         self._doubled: set[str] = set()
+        self._until_ms: dict[tuple[str, int], int] = {}
+        """The moment before which a batch ends, where it has one: its query reads what is there, and ends."""
         self._left: dict[tuple[str, str], int] = {}
         """The same, of a batch that nobody read: after it the driver looks itself what was there."""
         self._ended_early: set[str] = set()
@@ -459,6 +462,10 @@ class PassesWhatIsDone(Checker):
     def on_early_tip(self, key: str) -> None:
         """Note that an answer was wrong."""
         self._ended_early.add(key)
+
+    def on_bounded(self, who: str, batch: int, until_ms: int, _keys: tuple[str, ...]) -> None:
+        """Note from when on what comes is for a later query."""
+        self._until_ms[who, batch] = until_ms
 
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
@@ -476,7 +483,8 @@ class PassesWhatIsDone(Checker):
             known_ms = EPOCH_MS + int(self.history.now * 1000) - _SERVICE_CLOCK_MS
             if key in read:
                 self._ended_early.discard(key)
-                count = bisect_right(self.history.shards[key].arrivals_ms, known_ms)
+                until_ms = min(known_ms + 1, self._until_ms.get((who, batch), known_ms + 1))
+                count = bisect_left(self.history.shards[key].arrivals_ms, until_ms)
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
     def on_committed(self, name: str, _batch: int, results: Results) -> None:

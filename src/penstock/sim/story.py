@@ -21,6 +21,7 @@ from penstock.core.leases.lease_writes import (
     Take,
 )
 from penstock.sim.checker import Violation
+from penstock.sim.faults import EPOCH_MS
 from penstock.sim.history import HistoryEntry
 
 _SHARD: Final = re.compile(r"(?:\d+:[a-z]+:\d+:)?shardId-\d+")
@@ -164,6 +165,9 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
     "copied": lambda name, copy: f"{copy} starts from a copy of the checkpoint location of {name}",
     "logged": lambda who, batch, _starts, keys: (
         f"{who} plans batch {batch} of {', '.join(keys) or 'nothing'}"
+    ),
+    "bounded": lambda who, batch, until_ms, keys: (
+        f"{who} leaves what comes to {', '.join(keys)} from {(until_ms - EPOCH_MS) / 1000:.2f} s on to a later query than batch {batch}'s"
     ),
     "batch": lambda who, batch, keys: f"{who} runs batch {batch} of {', '.join(keys) or 'nothing'}",
     "attempt": lambda _who, executor, batch, key: f"{executor} begins a task of batch {batch} on {key}",
