@@ -39,6 +39,11 @@ class _Task(Generic[_Result]):
     result: _Result | None = None
     error: Exception | None = None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed too often; what fails beside an attempt that has succeeded counts for nothing."""
+        return self.result is None and self.failure_count >= TASK_FAILURES_MAX
+
 
 class SparkJob(Generic[_Result]):
     """One job of a driver.
@@ -63,7 +68,7 @@ class SparkJob(Generic[_Result]):
         """Run every task; return their results in order.
 
         Raises:
-            JobFailed: A task failed too often; names its last error.
+            JobFailed: A task failed too often; names the last error of the one that did.
         """
         for task in self._tasks:
             self._attempt(task)
@@ -73,10 +78,10 @@ class SparkJob(Generic[_Result]):
             self._changed.wait_for(
                 lambda: (
                     all(task.result is not None for task in self._tasks)
-                    or any(task.failure_count >= TASK_FAILURES_MAX for task in self._tasks)
+                    or any(task.has_failed for task in self._tasks)
                 )
             )
-        failed = next((task for task in self._tasks if task.result is None), None)
+        failed = next((task for task in self._tasks if task.has_failed), None)
         if failed is not None:
             raise JobFailed(f"a task failed {failed.failure_count} times, last: {failed.error!r}")
         return self.finished()
