@@ -69,6 +69,7 @@ FAILED_BEFORE = {
     4975: "a query that read what was there, and ended, was taken for one that goes on",
     1903: "the service's clock was taken from an answer that had waited for as long as a batch lasted",
     10016: "a query that reads what is there was to have read what came after it had begun, said a checker",
+    3091: "a query without a name took the only lease, which another one had just made and not taken yet",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
 }
 """Seeds that showed a defect once, in the worlds that they drew then."""

@@ -89,9 +89,9 @@ class TableOverTime(MemoryLeaseTable):
 
 
 UNNAMED, _ = parse_source({"streamName": "s", "region": "r"})
-READ = Lease("3", owner="other", checkpoint=at_record("7"))
+READ = Lease("3", counter=2, owner="other", checkpoint=at_record("7"))
 ENDED = Lease("3", counter=9, checkpoint=SHARD_END)
-CHILD = Lease("5", checkpoint=TRIM_HORIZON)
+CHILD = Lease("5", checkpoint=TRIM_HORIZON, parents=frozenset({"3"}))
 
 
 def looked_until(table):
@@ -101,7 +101,18 @@ def looked_until(table):
 
 def test_a_query_without_a_name_joins_where_nobody_renews():
     assert looked_until(TableOverTime((READ,))) == pytest.approx(UNNAMED.lease_duration_s, abs=1.0)
-    assert looked_until(TableOverTime((ENDED, CHILD))) == 0.0
+    assert looked_until(TableOverTime((ENDED, replace(CHILD, counter=2)))) == 0.0
+    assert looked_until(TableOverTime((replace(READ, owner=None), CHILD))) == 0.0
+
+
+def test_a_query_without_a_name_waits_for_whoever_has_just_made_a_lease_to_take_it():
+    renewed = [(ENDED, replace(CHILD, counter=count, owner="other")) for count in range(1, 60)]
+    with pytest.raises(OptionError, match="other reads it"):
+        looked_until(TableOverTime((ENDED, CHILD), *renewed))
+    # Whoever made it has ended before it took it.
+    assert looked_until(TableOverTime((ENDED, CHILD))) == pytest.approx(
+        1.5 * UNNAMED.lease_duration_s, abs=1.0
+    )
 
 
 def test_a_query_without_a_name_joins_once_the_other_one_has_stopped():
