@@ -109,6 +109,19 @@ def test_a_row_that_a_java_worker_makes_later_is_compared_too():
     assert bench.of(TableRefused)[0].foreign.key == "b"
 
 
+def test_a_lease_that_is_held_counts_also_where_a_look_shows_its_row_as_it_was_before():
+    bench = bench_of(lease("a", WHOLE, ORDERS), listing=(Shard("a", WHOLE),))
+    bench.start()
+    epoch = next(effect.epoch for effect in bench.of(StartReader))
+    made_by_java = bench.table.rows["c"] = lease("c", WHOLE, parents=frozenset({"a"}))
+    bench.run(ShardDrained("a", epoch, (ChildShard("c", ("a",), WHOLE),)))
+    assert bench.machine.held() == {"c": LeasePhase.READING}
+    bench.feed(ScanDone((bench.table.rows["a"], made_by_java), began_s=-1.0))  # it began before the take
+    assert bench.machine.view.set_aside == frozenset()
+    assert bench.machine.stats.total_leases == 1
+    assert bench.of(ListShards) == []
+
+
 def test_every_lease_that_is_created_names_its_stream():
     bench = bench_of()
     bench.start()

@@ -305,7 +305,7 @@ class Coordinator:
             self.view.observe_found(lease, now_s)
             for parent in self.view.unknown_parents(lease):
                 self._row_looks.want(parent, now_s)
-        self._begin_comparing(self._stream_check.look(leases, is_whole=False))
+        self._begin_comparing(self._stream_check.look(leases, held=self.held_leases, is_whole=False))
         self._refuse_foreign(now_s)
         self._own_rows.see(leases, now_s)
         for parent in self.held_leases.awaited_parents():
@@ -362,7 +362,7 @@ class Coordinator:
         if missing and not event.leases and not event.is_whole:
             self._scans.request()  # a part is empty that had rows: the table may have been deleted
         plan = NOTHING_TO_MOVE
-        to_compare = self._stream_check.look(event.leases, is_whole=event.is_whole)
+        to_compare = self._stream_check.look(event.leases, held=self.held_leases, is_whole=event.is_whole)
         self._refuse_foreign(now_s)
         self._damaged_rows.look()
         for lease in event.leases:

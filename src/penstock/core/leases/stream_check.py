@@ -10,7 +10,7 @@ the application may read them already, or still.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.foreign_lease import ForeignLease, find_foreign_lease, find_other_mode
@@ -50,11 +50,14 @@ class StreamCheck:
             return leases
         return tuple(lease for lease in leases if self._options.stream_of(lease.key) is not None)
 
-    def look(self, leases: Collection[Lease], *, is_whole: bool = True) -> list[str]:
+    def look(
+        self, leases: Collection[Lease], *, held: Container[str] = (), is_whole: bool = True
+    ) -> list[str]:
         """Look at the rows of a scan; return the ids of the streams whose listing is wanted to compare some of them with.
 
         Args:
             leases: The rows, of streams that are read here.
+            held: Leases of this worker: what it reads is its stream's, and counts for its share.
             is_whole: Whether these are all.
         """
         if not self._options.names_streams:
@@ -66,6 +69,7 @@ class StreamCheck:
             self._compared.intersection_update(lease.key for lease in leases)
         else:
             aside |= self.view.set_aside.difference(lease.key for lease in leases)
+        aside = {key for key in aside if key not in held}
         self.view.set_rows_aside(aside)
         return sorted({self._options.stream_id_of(key) for key in aside})
 
