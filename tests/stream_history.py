@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from itertools import pairwise
+
+from msgspec.structs import replace
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.shard import Shard

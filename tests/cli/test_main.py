@@ -34,7 +34,7 @@ def test_help_lists_the_commands_and_loads_nothing_heavy():
         "import sys\n"
         "from penstock.cli.main import build_parser\n"
         "build_parser()\n"
-        "heavy = {'boto3', 'botocore', 'rich', 'pyspark', 'pyarrow', 'moto', 'httptools', 'google.protobuf', 'msgspec'}\n"
+        "heavy = {'boto3', 'botocore', 'rich', 'pyspark', 'pyarrow', 'moto', 'httptools', 'google.protobuf'}\n"
         "print(sorted(heavy & set(sys.modules)))\n"
     )
     answer = subprocess.run(

@@ -1,10 +1,10 @@
 import random
 import time
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.core.hash_key import FULL_RANGE, HASH_KEY_MAX, HashRange, hash_partition_key
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record, at_timestamp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.core.leases import kcl3_membership
 from penstock.core.leases.kcl3_fleet import FleetJudge, FleetMode

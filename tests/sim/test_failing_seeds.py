@@ -1,8 +1,7 @@
 """What is shown of a failing seed: a story in plain words, and a test with as few faults as still break it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Renew, Take

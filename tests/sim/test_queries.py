@@ -6,9 +6,9 @@ import json
 import os
 import subprocess
 import sys
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.cli.main import main
 from penstock.core.batches.offsets import StreamOffset

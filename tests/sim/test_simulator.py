@@ -3,10 +3,10 @@
 import json
 import re
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import BalancePolicy

@@ -1,9 +1,9 @@
 """Several streams in one lease table in the simulator: each is read by itself, whatever happens to another."""
 
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions

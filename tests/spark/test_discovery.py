@@ -28,14 +28,14 @@ def test_the_module_that_spark_looks_for_loads_neither_the_sdk_nor_arrow():
     done = run_python(
         """
         import pyspark_penstock
-        heavy = [name for name in ("boto3", "botocore", "pyarrow", "pandas", "moto", "msgspec", "rich") if name in sys.modules]
+        heavy = [name for name in ("boto3", "botocore", "pyarrow", "pandas", "moto", "rich") if name in sys.modules]
         print(pyspark_penstock.__all__, heavy)
         """
     )
     # pyspark itself may load pandas and Arrow where they are installed; ours must not add the SDK or the rest.
     loaded = done.stdout.split("] ", 1)[1]
     assert "DefaultSource" in done.stdout, done.stderr
-    assert not any(name in loaded for name in ("boto3", "botocore", "moto", "msgspec", "rich"))
+    assert not any(name in loaded for name in ("boto3", "botocore", "moto", "rich"))
 
 
 @pytest.mark.parametrize("missing", ["pyspark", "pyspark.sql.datasource", "penstock"])

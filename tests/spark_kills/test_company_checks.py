@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
 from checks import History, Row
 from company_checks import CHECKS, CompanyHistory, Processed, Taken, everything_wrong
+from msgspec.structs import replace
 
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
@@ -131,7 +132,9 @@ def query_skipped_a_record(history):
 
 
 def rows_without_claim(history):
-    history.queries["second"].rows[1] = replace(history.queries["second"].rows[1], sequence_number=8)
+    history.queries["second"].rows[1] = dataclasses.replace(
+        history.queries["second"].rows[1], sequence_number=8
+    )
     return {"unclaimed"}
 
 

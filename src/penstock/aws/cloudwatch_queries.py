@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -29,8 +30,7 @@ Sums = Mapping[int, float]
 """By the minutes that have one: the beginning, in milliseconds since the epoch."""
 
 
-@dataclass(frozen=True, slots=True)
-class QueryAnswer:
+class QueryAnswer(Struct, frozen=True):
     """What CloudWatch has answered.
 
     Args:
@@ -42,8 +42,7 @@ class QueryAnswer:
     problems: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _Part:
+class _Part(Struct, frozen=True):
     """What one call has answered: the sums and the status of each query in their order, and the messages."""
 
     results: list[tuple[dict[int, float], str]]

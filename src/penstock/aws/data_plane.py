@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 from zlib import crc32
 
 import msgspec
 from botocore.parsers import ResponseParserError
+from msgspec import Struct
 
 from penstock.aws import table_rows
 from penstock.core.hash_key import HashRange
@@ -300,8 +300,7 @@ class _WireEntry(msgspec.Struct, gc=False, omit_defaults=True):
 _encode: Final = msgspec.json.Encoder().encode
 
 
-@dataclass(frozen=True, slots=True)
-class EncodedRecords:
+class EncodedRecords(Struct, frozen=True):
     """The `Records` of a PutRecords call, encoded as JSON."""
 
     body: bytes

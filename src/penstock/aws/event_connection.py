@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from typing import Final
 
@@ -30,6 +29,7 @@ from h2.events import (
 )
 from h2.exceptions import ProtocolError
 from h2.settings import SettingCodes, Settings
+from msgspec import Struct
 
 from penstock.aws.event_stream import BrokenFrameError, Frame, FrameBuffer, decode_event
 from penstock.ports.fan_out import Ended, Opened, Pushed, StreamNews
@@ -51,8 +51,7 @@ _SETTINGS: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """An answer that is no event stream, or an exception in one.
 
     Args:
@@ -66,8 +65,7 @@ class Refusal:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The connection or its stream is gone."""
 
     reason: str
@@ -76,8 +74,7 @@ class Lost:
 Outcome = StreamNews | Refusal | Lost
 
 
-@dataclass(frozen=True, slots=True)
-class SignedRequest:
+class SignedRequest(Struct, frozen=True):
     """A POST that is ready to be sent."""
 
     path: str

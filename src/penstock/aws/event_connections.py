@@ -14,9 +14,10 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from penstock.aws.event_connection import EventConnection, Lost, Outcome, Receiver, SignedRequest
 
@@ -25,8 +26,7 @@ _PROXY_ANSWER_BYTES_MAX: Final = 16 * 1024
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
-@dataclass(frozen=True, slots=True)
-class Origin:
+class Origin(Struct, frozen=True):
     """Where connections go.
 
     Args:

@@ -11,8 +11,9 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -35,16 +36,14 @@ _LIBRARY: Final = "library"  # a property of ours
 _METRICS_MOVED: Final = frozenset({"TABLE_MIGRATION_STATUS_PENDING", "TABLE_MIGRATION_STATUS_COMPLETE"})
 
 
-@dataclass(frozen=True, slots=True)
-class _Place:
+class _Place(Struct, frozen=True):
     """Where rows of one kind are: a table, and the name of its key."""
 
     table: str
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class _Layout:
+class _Layout(Struct, frozen=True):
     version: str | None
     leader: LeaderLock | None
     metrics: _Place

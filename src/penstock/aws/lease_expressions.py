@@ -7,8 +7,9 @@ this is the order of the numbers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Any, Literal, assert_never
+
+from msgspec import Struct, field
 
 from penstock.aws import lease_codec as codec
 from penstock.core.leases.lease import TipMark
@@ -34,8 +35,7 @@ _STARTING = (Sentinel.AT_TIMESTAMP, Sentinel.TRIM_HORIZON, Sentinel.LATEST)
 _PENDING = (codec.PENDING, codec.PENDING_SUB, codec.PENDING_STATE, codec.PENDING_MILLIS)
 
 
-@dataclass(slots=True)
-class Update:
+class Update(Struct):
     """An UpdateItem (or DeleteItem) under construction; every attribute name and value is a placeholder."""
 
     conditions: list[str] = field(default_factory=list)

@@ -7,8 +7,9 @@ import random
 import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeVar
+
+from msgspec import Struct, field
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -63,8 +64,7 @@ _Part = TypeVar("_Part")
 _Found = TypeVar("_Found")
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTableOptions:
+class LeaseTableOptions(Struct, frozen=True):
     """How a lease table is created and read.
 
     Args:

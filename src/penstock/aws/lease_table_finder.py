@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
@@ -16,8 +17,7 @@ _PAGING: Final = ("LastEvaluatedTableName", "ExclusiveStartTableName")
 _THREADS: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class FoundTables:
+class FoundTables(Struct, frozen=True):
     """Tables that look like lease tables.
 
     Args:

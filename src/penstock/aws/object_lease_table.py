@@ -11,11 +11,11 @@ import random
 import threading
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
 import msgspec
+from msgspec import Struct
 
 from penstock.aws.lease_codec import NotALease, read_item, write_item
 from penstock.core.backoff import GiveUp, RetryPlan
@@ -30,8 +30,7 @@ from penstock.ports.object_store import ObjectStore, StoredObject
 _SUFFIX: Final = ".json"
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
+class _Row(Struct, frozen=True):
     """A lease, the tag of its object, and the attributes that this version does not know."""
 
     lease: Lease

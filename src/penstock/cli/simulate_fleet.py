@@ -7,8 +7,9 @@ import gc
 import json
 import sys
 import time
-from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import asdict
 
 from penstock.cli.progress_bar import ProgressBar
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+from msgspec import Struct
+
 ShardState: TypeAlias = Literal["reading", "paused", "stalled", "waiting", "leaving", "stopped"]
 """`waiting`: for its parents, or for an earlier call of the handler; `leaving`: it ends, or is given up."""
 
@@ -73,8 +75,7 @@ class Health:
         return {**dataclasses.asdict(self), "lag_ms": self.lag_ms}
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerLook:
+class WorkerLook(Struct, frozen=True):
     """What a running worker's parts report; `judge` turns it into the worker's health.
 
     Args:

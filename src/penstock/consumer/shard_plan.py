@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from penstock.consumer.records import Record
 from penstock.core.leases.coordinator_events import Event
@@ -12,16 +13,14 @@ from penstock.core.reading.delivery_calls import Call
 from penstock.core.reading.reader_steps import FetchIterator, FetchListing, FetchPage
 
 
-@dataclass(frozen=True, slots=True)
-class TakeApart:
+class TakeApart(Struct, frozen=True):
     """Take apart what was fetched, as far as there is room."""
 
 
 Fetch: TypeAlias = FetchIterator | FetchPage | FetchListing | TakeApart
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What a run wants done now.
 
     Args:

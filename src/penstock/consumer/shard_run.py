@@ -14,8 +14,10 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.consumer.pending_checkpoint import PendingCheckpoint
 from penstock.consumer.processor import ShardProcessor, UnusableHandlerError
@@ -72,8 +74,7 @@ LOST_GRACE_S: Final = 2.0
 """How long a call under way may still acknowledge after the lease was lost, before the worker answers."""
 
 
-@dataclass(slots=True)
-class _Tally:
+class _Tally(Struct):
     # Since the last beat.
     bytes: int = 0
     since_s: float = field(default=0.0)

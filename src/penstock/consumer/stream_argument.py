@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
 
 from penstock.consumer.stream_reading import ConsumedStream
 from penstock.core.leases.lease_keys import keyed_start
@@ -24,8 +25,7 @@ StreamArgument: TypeAlias = str | Sequence[str] | Mapping[str, Start]
 _KCL_ID: Final = re.compile(r"(?P<account>[0-9]+):(?P<name>[^:]+):(?P<epoch>[0-9]+)")
 
 
-@dataclass(frozen=True, slots=True)
-class NamedStream:
+class NamedStream(Struct, frozen=True):
     """A stream as the user named it.
 
     Args:
@@ -41,8 +41,7 @@ class NamedStream:
     kcl_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumedStreams:
+class ConsumedStreams(Struct, frozen=True):
     """What a consumer reads.
 
     Args:

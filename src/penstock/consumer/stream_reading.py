@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.consumer.fetching import ShardFetcher
 from penstock.consumer.shard_plan import Fetch
@@ -32,8 +33,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("penstock.consumer")
 
 
-@dataclass(frozen=True, slots=True)
-class ConsumedStream:
+class ConsumedStream(Struct, frozen=True):
     """A stream that a worker reads.
 
     Args:
@@ -67,8 +67,7 @@ def known_stream(stream: ConsumedStream, kinesis: Kinesis, clock: Clock) -> Know
     return KnownStream(stream.name, stream.identity, kinesis.fetch_summary, clock.monotonic_s)
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingParts:
+class ReadingParts(Struct, frozen=True):
     """What the reading of all streams shares.
 
     Args:
@@ -172,7 +171,7 @@ class StreamReading:
                 "from its beginning",
                 effect.key,
             )
-        return dataclasses.replace(effect, position=position)
+        return replace(effect, position=position)
 
     def measure(self) -> None:
         """Ask how many open shards the stream has, for a metric."""

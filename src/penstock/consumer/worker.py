@@ -9,8 +9,10 @@ import logging
 import re
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.delivery_loop import DeliveryLoop
@@ -46,8 +48,7 @@ _JOIN_S: Final = 5.0
 _SHARD_ID: Final = re.compile(r"shardId-[0-9]{12}")
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPorts:
+class WorkerPorts(Struct, frozen=True):
     """What a worker needs from outside."""
 
     kinesis: Kinesis
@@ -58,8 +59,7 @@ class WorkerPorts:
     kcl3: Kcl3Tables | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Pools:
+class Pools(Struct, frozen=True):
     """Where work that waits is done."""
 
     heartbeat: Pool

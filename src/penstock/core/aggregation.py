@@ -24,11 +24,12 @@ from __future__ import annotations
 import functools
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count, repeat
 from operator import attrgetter
 from typing import Any, Final, NamedTuple, Protocol
+
+from msgspec import Struct, field
 
 from penstock.core.hash_key import (
     FULL_RANGE,
@@ -106,8 +107,7 @@ class Undecodable(Enum):
     INDEX = "a record points outside the key tables"
 
 
-@dataclass(slots=True)
-class DecodeCounts:
+class DecodeCounts(Struct):
     """Counts of what was read, for a task, a batch or a shard. Not thread-safe.
 
     Args:
@@ -247,8 +247,7 @@ class ShardHashKeys(Protocol):
         """Return the range as the service lists it now: an old listing alone is no reason to drop a record."""
 
 
-@dataclass(frozen=True, slots=True)
-class MisplacedRule:
+class MisplacedRule(Struct, frozen=True):
     """Which misplaced aggregates a reader of one shard drops.
 
     Args:

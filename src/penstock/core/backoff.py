@@ -7,15 +7,15 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from penstock.errors import OptionError
 
 
-@dataclass(frozen=True, slots=True)
-class Backoff:
+class Backoff(Struct, frozen=True):
     """Delays with full jitter.
 
     Args:
@@ -65,8 +65,7 @@ class Backoff:
         return u * self.bound_s(attempt)
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAfter:
+class RetryAfter(Struct, frozen=True):
     """Try again after so many seconds."""
 
     delay_s: float
@@ -79,8 +78,7 @@ class Exhausted(Enum):
     DEADLINE = "the time for all attempts together is over"
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(Struct, frozen=True):
     """Do not try again."""
 
     why: Exhausted
@@ -89,8 +87,7 @@ class GiveUp:
 RetryDecision: TypeAlias = RetryAfter | GiveUp
 
 
-@dataclass(frozen=True, slots=True)
-class RetryPlan:
+class RetryPlan(Struct, frozen=True):
     """When to try again and when to stop; always bounded.
 
     Args:

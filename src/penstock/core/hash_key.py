@@ -8,8 +8,9 @@ Source:
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.errors import RecordError
 
@@ -68,8 +69,7 @@ def effective_hash_key(partition_key: str, explicit_hash_key: str | None) -> int
     )
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class HashRange:
+class HashRange(Struct, frozen=True, order=True):
     """A range of hash keys, both ends included.
 
     Raises:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.errors import OptionError
 
@@ -29,8 +30,7 @@ _SIZE_BYTES: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """One option.
 
     Args:
@@ -59,8 +59,7 @@ class Option:
             yield (name, unit)
 
 
-@dataclass(frozen=True, slots=True)
-class Kind:
+class Kind(Struct, frozen=True):
     """A form of values: its name for people, and the function that reads one."""
 
     form: str

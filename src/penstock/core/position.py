@@ -7,10 +7,11 @@ before "10", and the text goes back to the service unchanged. A checkpoint is a 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
-from functools import total_ordering
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.limits import SEQUENCE_NUMBER_DIGITS_MAX
 from penstock.errors import PositionError
@@ -54,9 +55,7 @@ def parse_sequence_number(text: str) -> str:
     return text
 
 
-@total_ordering
-@dataclass(frozen=True, slots=True, eq=False)
-class Position:
+class Position(Struct, frozen=True, eq=False):
     """A place in one shard.
 
     Exactly one of `sequence_number` and `sentinel` is set.
@@ -127,6 +126,21 @@ class Position:
         if not isinstance(other, Position):
             return NotImplemented
         return self._key() < other._key()
+
+    def __le__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() <= other._key()
+
+    def __gt__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() > other._key()
+
+    def __ge__(self, other: object) -> bool:
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() >= other._key()
 
     def __hash__(self) -> int:
         return hash(self._key())

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from penstock.core.hash_key import HashRange
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
+class Shard(Struct, frozen=True):
     """One shard as ListShards tells it.
 
     Args:
@@ -31,8 +30,7 @@ class Shard:
         return self.ending_sequence_number is None
 
 
-@dataclass(frozen=True, slots=True)
-class ChildShard:
+class ChildShard(Struct, frozen=True):
     """A child as the last GetRecords of its parent tells it."""
 
     shard_id: str
@@ -40,8 +38,7 @@ class ChildShard:
     hash_range: HashRange
 
 
-@dataclass(frozen=True, slots=True)
-class StreamSummary:
+class StreamSummary(Struct, frozen=True):
     """What DescribeStreamSummary says.
 
     Args:

@@ -17,8 +17,9 @@ import heapq
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange, hash_partition_key, parse_hash_key
 from penstock.core.position import Position, Sentinel
@@ -31,8 +32,7 @@ _UNKNOWN_START: Final = "0"  # what a Shard holds that was not made from a listi
 # --- coverage ---------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Cover:
+class Cover(Struct, frozen=True):
     """How a set of ranges covers the hash-key space.
 
     Args:
@@ -68,8 +68,7 @@ def _extend(spans: list[tuple[int, int]], start: int, end: int) -> None:
         spans.append((start, end))
 
 
-@dataclass(frozen=True, slots=True)
-class StartingShards:
+class StartingShards(Struct, frozen=True):
     """The shards to begin with on an empty lease table, and whether they cover the hash-key space.
 
     Args:

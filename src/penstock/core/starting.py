@@ -12,9 +12,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.core.position import (
     LATEST,
@@ -37,8 +38,7 @@ _FORMS: Final = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class StartingPosition:
+class StartingPosition(Struct, frozen=True):
     """Where each shard starts.
 
     Args:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 
-@dataclass(frozen=True, slots=True)
-class StreamIdentity:
+class StreamIdentity(Struct, frozen=True):
     """One stream, told apart from a later one of the same name.
 
     Args:

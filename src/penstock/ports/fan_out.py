@@ -6,16 +6,16 @@ Implemented by `penstock.aws.fan_out`, for the service and the embedded server o
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.reading.resume import IteratorStart
 from penstock.errors import ServiceError
 from penstock.ports.kinesis import RecordPage
 
 
-@dataclass(frozen=True, slots=True)
-class StreamConsumer:
+class StreamConsumer(Struct, frozen=True):
     """A registered consumer.
 
     Args:
@@ -31,25 +31,21 @@ class StreamConsumer:
     created_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Opened:
+class Opened(Struct, frozen=True):
     """The service accepted the subscription."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pushed:
+class Pushed(Struct, frozen=True):
     """An event; its page's next iterator is the continuation."""
 
     page: RecordPage
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The service ended the connection in the regular way, behind its last event."""
 
 
-@dataclass(frozen=True, slots=True)
-class Broken:
+class Broken(Struct, frozen=True):
     """The subscription was refused, or its connection failed; what was received and not asked for is dropped."""
 
     error: ServiceError

@@ -7,8 +7,9 @@ tests/contract checks the implementation with a server that misbehaves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from penstock.core.put_entry import EntryAnswer, PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
@@ -49,8 +50,7 @@ class RawRecord(Protocol):
         """ApproximateArrivalTimestamp: seconds since the epoch, UTC, to the millisecond."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordPage:
+class RecordPage(Struct, frozen=True):
     """One answer of GetRecords.
 
     Args:
@@ -68,8 +68,7 @@ class RecordPage:
     server_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShardFilter:
+class ShardFilter(Struct, frozen=True):
     """Which shards ListShards returns: AT_LATEST, AT_TRIM_HORIZON, AT_TIMESTAMP (with a moment), ..."""
 
     type: str
@@ -77,8 +76,7 @@ class ShardFilter:
     shard_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShardListing:
+class ShardListing(Struct, frozen=True):
     """All pages of one ListShards, with the time of the service.
 
     Args:

@@ -7,24 +7,23 @@ write is in `penstock.core.leases.lease_rules.apply_write`; one contract suite c
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import LeaseWrite, Outcome
 from penstock.core.leases.table_part import TablePart
 
 
-@dataclass(frozen=True, slots=True)
-class SkippedRow:
+class SkippedRow(Struct, frozen=True):
     """A row that is no lease, or a damaged one: it is left alone and reported."""
 
     key: str
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseScan:
+class LeaseScan(Struct, frozen=True):
     """The rows that were read; each is consistent in itself, but together they are no snapshot."""
 
     leases: tuple[Lease, ...]

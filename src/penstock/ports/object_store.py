@@ -6,12 +6,12 @@ Implemented by `penstock.runtime.file_objects` (a folder of this machine) and `p
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
 from typing import Protocol
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class StoredObject:
+
+class StoredObject(Struct, frozen=True):
     """An object as it was read.
 
     Args:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
 from penstock.core.service_codes import STALE_CREDENTIALS
@@ -16,8 +17,7 @@ from penstock.ports.kinesis import Kinesis
 _log: Final = logging.getLogger("penstock.producer")
 
 
-@dataclass(frozen=True, slots=True)
-class Placement:
+class Placement(Struct, frozen=True):
     """How a stream places records.
 
     Args:

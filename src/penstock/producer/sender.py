@@ -9,8 +9,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.batcher_steps import Failure, FetchShards, PutRequest, PutResult
@@ -25,8 +26,7 @@ _RETRIED: Final = (Throttled, Unavailable, ResourceBusy, UnknownOutcome)
 """After these a call is made again; every other error of the service is final."""
 
 
-@dataclass(frozen=True, slots=True)
-class SenderPorts:
+class SenderPorts(Struct, frozen=True):
     """The outside world of a sender."""
 
     kinesis: Kinesis

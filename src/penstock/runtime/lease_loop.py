@@ -10,8 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Protocol, TypeAlias, assert_never
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
@@ -112,8 +113,7 @@ class Readers(Protocol):
         """Return (key, epoch) of every reader that has not posted its last event yet."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseLook:
+class LeaseLook(Struct, frozen=True):
     """What the coordinator holds at a moment.
 
     Args:

@@ -6,8 +6,9 @@ import itertools
 import logging
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Final, TypeAlias
+
+from msgspec import Struct, field
 
 log = logging.getLogger("penstock.metrics")
 
@@ -47,8 +48,7 @@ class DroppedMeasurements:
             )
 
 
-@dataclass(slots=True)
-class Distribution:
+class Distribution(Struct):
     """Measurements of one kind: count, sum, extremes."""
 
     count: int = 0
@@ -64,8 +64,7 @@ class Distribution:
         self.maximum = max(self.maximum, value)
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(Struct):
     """What was measured."""
 
     counters: dict[Series, float] = field(default_factory=dict)

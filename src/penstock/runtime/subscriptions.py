@@ -11,9 +11,10 @@ import itertools
 import logging
 import math
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.reading.resume import IteratorStart
 from penstock.core.reading.subscription import (
@@ -55,8 +56,7 @@ class PageTaker(Protocol):
         """Learn that what was asked for failed."""
 
 
-@dataclass(slots=True, eq=False)
-class _Entry:
+class _Entry(Struct, eq=False):
     shard_id: str
     machine: Subscription[RecordPage]
     taker: PageTaker
@@ -66,34 +66,29 @@ class _Entry:
     is_asked: bool = False  # an event may be asked for before the stream is known here
 
 
-@dataclass(frozen=True, slots=True)
-class _Begin:
+class _Begin(Struct, frozen=True):
     key: Hashable
     shard_id: str
     start: IteratorStart
     taker: PageTaker
 
 
-@dataclass(frozen=True, slots=True)
-class _Want:
+class _Want(Struct, frozen=True):
     key: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class _Close:
+class _Close(Struct, frozen=True):
     key: Hashable
 
 
-@dataclass(frozen=True, slots=True)
-class _Connected:
+class _Connected(Struct, frozen=True):
     key: Hashable
     entry: _Entry  # the key may have been closed and begun again since
     number: int
     stream: EventStream
 
 
-@dataclass(frozen=True, slots=True)
-class _News:
+class _News(Struct, frozen=True):
     key: Hashable
     entry: _Entry
     number: int

@@ -6,8 +6,9 @@ those of the project's reliability scorecard.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar, Final
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.sim.history import History
@@ -16,8 +17,7 @@ CLOCK_TOLERANCE: Final = 0.05
 """Of a time by a worker's own clock: clocks run up to two hundredths apart, and calls take a moment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """A broken invariant: which, when, and what was seen."""
 
     invariant: str

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from operator import add
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
 
 from penstock.core.batches.claims import Execution, ReadNothing, judge_refused_claim, plan_read
 from penstock.core.leases.lease import Lease
@@ -34,16 +35,14 @@ if TYPE_CHECKING:
     from penstock.sim.environment import Environment
 
 
-@dataclass(frozen=True, slots=True)
-class ShardRows:
+class ShardRows(Struct, frozen=True):
     """What an attempt gave out of one shard; `is_whole` where it read to the end of the batch."""
 
     numbers: tuple[int, ...]
     is_whole: bool
 
 
-@dataclass(eq=False, slots=True)
-class Attempt:
+class Attempt(Struct, eq=False):
     """One attempt of one task of a batch.
 
     Args:

@@ -10,8 +10,10 @@ Source:
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
 from typing import Final, Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
@@ -36,8 +38,7 @@ DELIVERY = DeliveryOptions(batch_records_max=5, checkpoint_interval_s=0.0, backo
 """How a handler is called where the seed does not decide it: few records at once, a checkpoint after each call."""
 
 
-@dataclass(frozen=True, slots=True)
-class FaultPlan:
+class FaultPlan(Struct, frozen=True):
     """Rates: per call in [0, 1], or per minute where the name says so."""
 
     crashes_per_min: float = 0.0
@@ -77,8 +78,7 @@ class FaultPlan:
     rows_of_others: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Scenario:
+class Scenario(Struct, frozen=True):
     """Everything that one seed decides before anything happens.
 
     Args:

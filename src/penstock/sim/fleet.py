@@ -12,8 +12,9 @@ from __future__ import annotations
 import heapq
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import (
@@ -60,8 +61,7 @@ _DRAINING_MAX_S: Final = 2.0  # a reader comes to the end of a closed shard with
 _HAIR_S: Final = 1e-6
 
 
-@dataclass(slots=True)
-class FleetCosts:
+class FleetCosts(Struct):
     """What a fleet has cost, second by second, and what its shards have seen.
 
     Args:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
@@ -69,8 +70,7 @@ _LENGTHS_S: Final = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class FleetFigures:
+class FleetFigures(Struct, frozen=True):
     """What one scenario came to.
 
     Args:

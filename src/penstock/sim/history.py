@@ -7,8 +7,9 @@ integers.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from penstock.core.leases.lease import BatchClaim, Lease
 from penstock.core.leases.lease_writes import Claim, Create
@@ -18,8 +19,7 @@ from penstock.sim.faults import EPOCH_MS
 HistoryEntry = tuple[Any, ...]
 
 
-@dataclass(slots=True)
-class StreamHistory:
+class StreamHistory(Struct):
     """One stream.
 
     Args:
@@ -39,8 +39,7 @@ class StreamHistory:
     is_deleted: bool = False
 
 
-@dataclass(slots=True)
-class ShardHistory:
+class ShardHistory(Struct):
     """One shard: lineage, records, and how far they are done."""
 
     parents: tuple[str, ...]
@@ -55,8 +54,7 @@ class ShardHistory:
     stream: StreamHistory = field(default_factory=lambda: StreamHistory(None))
 
 
-@dataclass(slots=True)
-class ReaderHistory:
+class ReaderHistory(Struct):
     """One reader between its start and its end."""
 
     who: str
@@ -68,8 +66,7 @@ class ReaderHistory:
     deliveries: int = 0
 
 
-@dataclass(slots=True)
-class History:
+class History(Struct):
     """Everything known at one moment of a history.
 
     Args:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 NATIVE: Final = "CLIENT_VERSION_3X"
 """The state of a fleet whose leader assigns every lease."""
@@ -17,8 +18,7 @@ WITH_LEADER: Final = frozenset({NATIVE, NATIVE_FOR_NOW})
 WITH_REPORTS: Final = WITH_LEADER | {UPGRADING}
 
 
-@dataclass(frozen=True, slots=True)
-class Kcl3Plan:
+class Kcl3Plan(Struct, frozen=True):
     """What one seed decides about its native KCL 3 fleet.
 
     Args:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
+
+from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_events import Problem
 from penstock.core.leases.kcl3_fleet import Kcl3Rows, LeaderLock, WorkerStats

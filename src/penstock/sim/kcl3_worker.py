@@ -12,8 +12,10 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_effects import LeaveFleet, LookAtFleet, ReportWorker
 from penstock.core.leases.coordinator_events import (
@@ -148,8 +150,7 @@ class Kcl3Worker(SimWorker):
         return Applied(replace(lease, stopped=note))
 
 
-@dataclass(slots=True)
-class _Sighting:
+class _Sighting(Struct):
     """When a lease's counter, and who asks whom, was first seen as it is.
 
     Args:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
@@ -19,8 +20,7 @@ SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
 _DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader does not believe where a record must be
 
 
-@dataclass(frozen=True, slots=True)
-class _Tip:
+class _Tip(Struct, frozen=True):
     seen_s: float
     server_ms: int
     index: int

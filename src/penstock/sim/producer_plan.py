@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from penstock.core.writing.batcher_steps import BatcherSettings
 
 
-@dataclass(frozen=True, slots=True)
-class PutFaults:
+class PutFaults(Struct, frozen=True):
     """What happens to calls of PutRecords; likelihoods in [0, 1] per call, or per entry where the name says so.
 
     Args:
@@ -32,8 +31,7 @@ class PutFaults:
     entry_unanswered: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class ProducerPlan(PutFaults):
+class ProducerPlan(PutFaults, frozen=True):
     """What producers put, and what happens to it.
 
     Args:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from penstock.core.batches.claims import resolve_start
 from penstock.core.batches.offsets import INITIAL_OFFSET, StreamOffset, parse_offset
@@ -43,8 +44,7 @@ class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDA
     """Another driver has written this entry of the checkpoint location's log."""
 
 
-@dataclass(slots=True)
-class QueryLog:
+class QueryLog(Struct):
     """What a query's checkpoint location holds: it survives the driver."""
 
     offsets: list[str] = field(default_factory=list)

@@ -8,11 +8,11 @@ Source:
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(frozen=True, slots=True)
-class QueryPlan:
+class QueryPlan(Struct, frozen=True):
     """Rates: likelihoods in [0, 1], or per minute where the name says so.
 
     Args:

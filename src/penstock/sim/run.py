@@ -6,8 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from typing import Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.sim.checker import Checker, Violation
 from penstock.sim.checkers import NothingLost, Suite
@@ -43,8 +45,7 @@ _READ_WITHIN_S: Final = 25.0
 _STEP_S: Final = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class SeedResult:
+class SeedResult(Struct, frozen=True):
     """What one seed came to.
 
     Args:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from enum import Enum
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.core.leases.coordinator_options import BalancePolicy
 from penstock.core.position import LATEST, TRIM_HORIZON

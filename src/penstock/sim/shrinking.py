@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from penstock.sim.faults import DELIVERY, FaultPlan, Scenario
 from penstock.sim.query_plan import CALM, QueryPlan
@@ -70,7 +71,7 @@ def _with_calmer_plan(scenario: Scenario) -> Iterator[Scenario]:
 
 
 def _changed(value: Any, default: Any) -> list[str]:
-    return [each.name for each in fields(value) if getattr(value, each.name) != getattr(default, each.name)]
+    return [each for each in default.__struct_fields__ if getattr(value, each) != getattr(default, each)]
 
 
 def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]) -> str:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.sim.checker import CLOCK_TOLERANCE, Broken, Checker
@@ -34,8 +35,7 @@ _SEND_WITHIN_S: Final = 5.0
 _STILL: Final = re.compile(r"was acknowledged by shard \S+ for (\d+) s")
 
 
-@dataclass(slots=True)
-class _Attempt:
+class _Attempt(Struct):
     """What is known of one attempt of a task.
 
     Args:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from penstock.errors import PenstockError
 from penstock.producer.placement import PlacementCache
@@ -27,16 +28,14 @@ if TYPE_CHECKING:
 _Item = TypeVar("_Item")
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenTask:
+class WrittenTask(Struct, frozen=True):
     """What a finished attempt reports to the driver, and which attempt it was."""
 
     attempt: str
     report: TaskReport
 
 
-@dataclass(eq=False, slots=True)
-class SinkAttempt:
+class SinkAttempt(Struct, eq=False):
     """One attempt of one task of a batch.
 
     Args:

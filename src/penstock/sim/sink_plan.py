@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field
+
+from msgspec import field
 
 from penstock.sim.producer_plan import PutFaults
 
 
-@dataclass(frozen=True, slots=True)
-class SinkPlan(PutFaults):
+class SinkPlan(PutFaults, frozen=True):
     """Likelihoods in [0, 1], or rates per minute where the name says so.
 
     Args:

@@ -7,8 +7,9 @@ Tasks run in executors (`sink_executor`), which its death does not touch.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.errors import PenstockError
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock
@@ -30,8 +31,7 @@ class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDA
     """Another driver has written this entry of the checkpoint location's log."""
 
 
-@dataclass(slots=True)
-class SinkLog:
+class SinkLog(Struct):
     """What a query's checkpoint location holds, and what its user has learned from errors: it survives the driver.
 
     Args:

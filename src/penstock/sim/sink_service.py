@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
+
+from msgspec import Struct, field
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
 from penstock.core.put_entry import PutAnswer, PutEntry
@@ -28,8 +29,7 @@ LETTERS: Final = "letters"
 _SLOW_MAX_S: Final = 20.0
 
 
-@dataclass(slots=True)
-class SinkStream:
+class SinkStream(Struct):
     """A stream that sinks write to.
 
     Args:
@@ -45,8 +45,7 @@ class SinkStream:
     silent_until: dict[str, float] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class AttemptPlace:
+class AttemptPlace(Struct, frozen=True):
     """Which attempt of which task writes.
 
     Args:

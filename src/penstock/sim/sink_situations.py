@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import fields
 from typing import Any, Final
+
+from msgspec.structs import fields
 
 from penstock.sim.history import HistoryEntry, name_of
 from penstock.sim.sink_plan import SinkPlan
@@ -77,7 +78,7 @@ _SITUATIONS: Final = (
 
 def expected_of_sinks() -> tuple[str, ...]:
     """Return what a run of many seeds of sinks must meet."""
-    plan = [each.name for each in fields(SinkPlan) if each.type in ("float", "bool")]
+    plan = [each.name for each in fields(SinkPlan) if each.type in (float, bool)]
     faults = [*_FAULTS, *(name for name in plan if name not in _NO_FAULTS)]
     left_out = ("in_foreach_batch", "routes", "hash_keys")
     return (

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import fields
 from typing import Any, Final
 
 from penstock.core.batches.claims import NothingReason, RefusedClaim, StartReason
@@ -158,10 +157,10 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
     if kind is SeedKind.STREAMS:
         return (*expected(SeedKind.CONSUMERS), *EXPECTED_OF_STREAMS)
     others = _FAULTS_OF_CONSUMERS if kind is SeedKind.QUERIES else _FAULTS_OF_QUERIES
-    faults = [each.name for each in fields(FaultPlan) if each.name not in others]
+    faults = [each for each in FaultPlan.__struct_fields__ if each not in others]
     known = [f"fault: {name}" for name in faults if name not in _NOT_COUNTED]
     if kind is SeedKind.PRODUCERS:
-        of_puts = [f"fault: {each.name}" for each in fields(ProducerPlan) if each.name.startswith(_OF_PUTS)]
+        of_puts = [f"fault: {each}" for each in ProducerPlan.__struct_fields__ if each.startswith(_OF_PUTS)]
         again = [f"sent again: {reason}" for reason in _SENT_AGAIN]
         return (
             *(f"fault: {each}" for each in _FAULTS_OF_PRODUCERS),
@@ -171,12 +170,12 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
         )
     if kind is SeedKind.KCL3:
         known = [fault for fault in known if fault not in _NOT_OF_KCL3]
-        of_fleet = [f"fault: {each.name}" for each in fields(Kcl3Plan) if each.name.endswith("_per_min")]
+        of_fleet = [f"fault: {each}" for each in Kcl3Plan.__struct_fields__ if each.endswith("_per_min")]
         modes = [f"fleet: {mode.name}" for mode in FleetMode]
         return (*known, *of_fleet, *modes, *_SITUATIONS_OF_KCL3)
     if kind is SeedKind.CONSUMERS:
         return (*known, *(f"refusal: {reason.name}" for reason in _OF_ALL), *_SITUATIONS_OF_CONSUMERS)
-    plan = [each.name for each in fields(QueryPlan) if each.name not in _OF_A_PLAN]
+    plan = [each for each in QueryPlan.__struct_fields__ if each not in _OF_A_PLAN]
     return (
         *known,
         *(f"fault: {name}" for name in plan),

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from penstock.sim.fibers import VirtualThreads
 
@@ -19,8 +20,7 @@ class JobFailed(Exception):  # noqa: N818 - as Spark says it
     """A task failed too often."""
 
 
-@dataclass(frozen=True, slots=True)
-class TaskFailed:
+class TaskFailed(Struct, frozen=True):
     """An attempt failed, or its executor ended."""
 
     error: Exception | None
@@ -32,8 +32,7 @@ Start: TypeAlias = Callable[[int, OnEnd[_Result]], bool]
 """Begins an attempt of a task by its number; False where no executor is there."""
 
 
-@dataclass(slots=True)
-class _Task(Generic[_Result]):
+class _Task(Struct, Generic[_Result]):
     number: int
     failure_count: int = 0
     result: _Result | None = None

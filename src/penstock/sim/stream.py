@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import random
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from typing import Final, NamedTuple
+
+from msgspec import Struct, field
 
 from penstock.core.hash_key import HASH_KEY_MAX, HASH_KEYS, HashRange
 from penstock.core.position import Position, Sentinel
 from penstock.core.shard import ChildShard, Shard
 
 
-@dataclass(frozen=True, slots=True)
-class SimRecord:
+class SimRecord(Struct, frozen=True):
     """One record, as the reader machine sees it."""
 
     sequence_number: str
@@ -39,8 +39,7 @@ class SimBlob(NamedTuple):
     arrival_s: float
 
 
-@dataclass(slots=True)
-class SimShard:
+class SimShard(Struct):
     """One shard and what lies in it.
 
     Args:

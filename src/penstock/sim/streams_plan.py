@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.position import LATEST, TRIM_HORIZON, Position, at_timestamp
 
@@ -12,8 +13,7 @@ _NAMES: Final = ("orders", "returns", "payments", "visits")
 ACCOUNT: Final = "123456789012"
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedStream:
+class PlannedStream(Struct, frozen=True):
     """One stream.
 
     Args:
@@ -40,8 +40,7 @@ class PlannedStream:
         return self.name if self.epoch is None else f"{ACCOUNT}:{self.name}:{self.epoch}"
 
 
-@dataclass(frozen=True, slots=True)
-class Rollout:
+class Rollout(Struct, frozen=True):
     """A list that comes to the workers one after the other.
 
     Args:
@@ -55,8 +54,7 @@ class Rollout:
     names: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(Struct, frozen=True):
     """A stream that is deleted.
 
     Args:
@@ -70,8 +68,7 @@ class Deletion:
     anew_after_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StreamsPlan:
+class StreamsPlan(Struct, frozen=True):
     """The streams, and what happens to them.
 
     Args:

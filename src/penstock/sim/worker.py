@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from penstock.consumer.shard_run import ShardRun
 from penstock.core.leases.coordinator import Coordinator

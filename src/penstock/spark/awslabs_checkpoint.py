@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import Struct
 
 from penstock.errors import UsageError
 
@@ -24,8 +25,7 @@ _HEAD: Final = 2
 """Lines of an offset file before those of the sources: the format's version and the batch's metadata."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoggedBatch:
+class LoggedBatch(Struct, frozen=True):
     """What the log says about one source's part of a batch.
 
     Args:

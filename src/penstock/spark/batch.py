@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import Struct
+from msgspec.structs import replace
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
@@ -37,8 +38,7 @@ _ARRIVAL: Final = ("approximateArrivalTimestamp",)
 _SHARD: Final = ("shardId",)
 
 
-@dataclass(frozen=True, slots=True)
-class Narrowing:
+class Narrowing(Struct, frozen=True):
     """What pushed filters allow to leave unread.
 
     Args:
@@ -81,8 +81,7 @@ def _narrow_by(so_far: Narrowing, condition: datasource.Filter) -> Narrowing:
     return so_far
 
 
-@dataclass(frozen=True, slots=True)
-class BoundedRead:
+class BoundedRead(Struct, frozen=True):
     """What one task of a batch read reads: plain values."""
 
     shard_id: str

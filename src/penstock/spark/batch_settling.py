@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.known_batches import KnownBatches
@@ -37,8 +39,7 @@ _FIX_ATTEMPTS_MAX: Final = 4
 _NOTHING: Final = Share(record_count_max=0)
 
 
-@dataclass(frozen=True, slots=True)
-class GivenBatch:
+class GivenBatch(Struct, frozen=True):
     """A batch that this driver gave to Spark.
 
     Args:

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
+
+from msgspec import Struct
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.batches.claims import (
@@ -54,8 +55,7 @@ _log: Final = logging.getLogger("penstock.spark")
 _CLAIMS_MAX: Final = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """Where one execution of a batch stops in one shard, if no claim says otherwise.
 
     Args:
@@ -76,8 +76,7 @@ class Bounds:
     duration_max_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class QueryContext:
+class QueryContext(Struct, frozen=True):
     """What else an execution knows of its query.
 
     Args:
@@ -99,8 +98,7 @@ class QueryContext:
     fail_on_data_loss: bool = True
 
 
-@dataclass(slots=True)
-class _Progress:
+class _Progress(Struct):
     """What was given out so far."""
 
     end: Position

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.position import Position
 
@@ -20,8 +21,7 @@ _LIFE_S: Final = 240.0
 _SIZE_MAX: Final = 10_000
 
 
-@dataclass(frozen=True, slots=True)
-class KeptIterator:
+class KeptIterator(Struct, frozen=True):
     """What was kept.
 
     Args:

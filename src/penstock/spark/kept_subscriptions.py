@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.backoff import Backoff
 from penstock.core.limits import SUBSCRIBE_AGAIN_S
@@ -30,15 +31,13 @@ Key: TypeAlias = tuple[object, str, str]
 """Service, ARN of the registered consumer, shard."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kept:
+class _Kept(Struct, frozen=True):
     subscription: TaskSubscription
     position: Position
     since_s: float
 
 
-@dataclass(slots=True)
-class _Pause:
+class _Pause(Struct):
     """When a shard may be subscribed to again."""
 
     until_s: float

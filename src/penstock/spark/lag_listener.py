@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Final
 
+from msgspec import Struct
 from pyspark.sql.streaming.listener import StreamingQueryListener
 
 from penstock.errors import OptionError
@@ -19,8 +19,7 @@ from penstock.spark.progress import StreamLag, lag, lags_of_progress, report_of
 _log: Final = logging.getLogger("penstock.spark")
 
 
-@dataclass(slots=True)
-class LagGrowth:
+class LagGrowth(Struct):
     """How far a lag has grown since it was lowest, or since this was told.
 
     Args:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import random
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.aggregation import deaggregate
 from penstock.core.backoff import Backoff
@@ -43,8 +44,7 @@ _FOR_A_TASK: Final = (FailureMeaning.UNKNOWN_SHARD, FailureMeaning.POSITION_REFU
 _WITHOUT_ITERATOR: Final = (FailureMeaning.ITERATOR_EXPIRED, FailureMeaning.ITERATOR_REFUSED)
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
+class _Answer(Struct, frozen=True):
     """What came of one probe: a page, or why there is none; and when, since a batch may run before anybody looks at it."""
 
     shard_id: str
@@ -56,8 +56,7 @@ class _Answer:
     error: Exception | None = None
 
 
-@dataclass(slots=True)
-class _Failing:
+class _Failing(Struct):
     """A shard that gives no answer."""
 
     since_s: float

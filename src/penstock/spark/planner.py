@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, Final
+
+from msgspec.structs import replace
 
 from penstock.core.batches.claims import Execution, find_unknown_claims, last_claimed_batch
 from penstock.core.batches.known_batches import KnownBatches

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from penstock.ports.metrics import ClosableMetrics, NoMetrics
 from penstock.runtime.metrics_log import LoggingMetrics

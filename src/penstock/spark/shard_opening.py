@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.aggregation import MisplacedRule
 from penstock.core.hash_key import HashRange
@@ -32,8 +33,7 @@ WAY_OUT: Final = WayOut(
 """What errors of reading tell the user of a query to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadingProcess:
+class ReadingProcess(Struct, frozen=True):
     """What a process reads a stream with.
 
     Args:

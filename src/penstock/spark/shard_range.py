@@ -10,9 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.aggregation import DecodeCounts, MisplacedRule
 from penstock.core.hash_key import HashRange
@@ -63,8 +66,7 @@ class _ArrowPage(Page[Slices]):
         return self.decode(self.records, done)
 
 
-@dataclass(frozen=True, slots=True)
-class ShardPage:
+class ShardPage(Struct, frozen=True):
     """One answer, or a part of a large one, as rows.
 
     Args:

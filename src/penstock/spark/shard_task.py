@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from contextlib import closing, nullcontext
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from penstock.core.batches.claims import Execution
 from penstock.core.batches.offsets import Share
@@ -27,8 +28,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
-@dataclass(frozen=True, slots=True)
-class ShardTask:
+class ShardTask(Struct, frozen=True):
     """What one shard of one batch is read by: plain values, sent to an executor.
 
     Args:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from penstock.ports.clock import Chance, Clock
 from penstock.producer.placement import PLACEMENTS, PlacementCache
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from penstock.ports.kinesis import Kinesis
 
 
-@dataclass(frozen=True, slots=True)
-class SinkPorts:
+class SinkPorts(Struct, frozen=True):
     """The outside world of one task.
 
     Args:

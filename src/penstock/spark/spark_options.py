@@ -7,8 +7,9 @@ qubole and Databricks connectors are aliases. This module does not import pyspar
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, Final
+
+from msgspec import Struct
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.core.leases.coordinator_options import BalancePolicy
@@ -128,8 +129,7 @@ REFUSED: Final[Mapping[str, str]] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class SourceOptions:
+class SourceOptions(Struct, frozen=True):
     """The streaming source's options, checked."""
 
     stream: str
@@ -175,8 +175,7 @@ class SourceOptions:
         return all(limit is None for limit in limits)
 
 
-@dataclass(frozen=True, slots=True)
-class BatchOptions:
+class BatchOptions(Struct, frozen=True):
     """The batch reader's options, checked."""
 
     stream: str
@@ -190,8 +189,7 @@ class BatchOptions:
     drops_misplaced_aggregates: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SinkOptions:
+class SinkOptions(Struct, frozen=True):
     """The sink's options, checked."""
 
     stream: str | None

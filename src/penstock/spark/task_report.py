@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.producer.write_report import WriteReport
 from penstock.spark.folder import FileFolder, Folder
@@ -14,8 +15,7 @@ from penstock.spark.sink_metrics import merge, record_commit
 _log: Final = logging.getLogger("penstock.spark")
 
 
-@dataclass(frozen=True, slots=True)
-class TaskReport:
+class TaskReport(Struct, frozen=True):
     """What one task has written: its writes by stream, and how many rows became dead letters."""
 
     reports: dict[str, WriteReport] = field(default_factory=dict)

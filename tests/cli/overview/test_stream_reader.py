@@ -1,9 +1,9 @@
 """Reading streams' figures: against the embedded Kinesis, at most once a minute, and what is told where something is missing."""
 
 import threading
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 pytest.importorskip("httptools")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.aws.lease_codec import write_item
 from penstock.core.hash_key import FULL_RANGE

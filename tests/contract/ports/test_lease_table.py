@@ -5,13 +5,14 @@ The suite runs against DynamoDB as moto serves it in the embedded server, and ag
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from contract.ports.lease_cases import (
     BASE,
@@ -414,7 +415,7 @@ def test_rows_that_a_batch_left_out_are_asked_for_again(dynamo):
 def test_rows_that_are_left_out_for_good_are_throttled(dynamo):
     server, table = dynamo
     lay(server, table, BASE)
-    poor = DynamoLeaseTable(table.name, replace(table._options, deadline_s=0.3))
+    poor = DynamoLeaseTable(table.name, dataclasses.replace(table._options, deadline_s=0.3))
 
     def alter(parsed, **_):
         leave_out(parsed, 1)

@@ -5,7 +5,8 @@ The simulator (`penstock.sim`) has the faults. This module has fleets of any com
 
 import heapq
 import random
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from penstock.core.hash_key import HASH_KEY_MAX, HashRange
 from penstock.core.leases.coordinator import Coordinator

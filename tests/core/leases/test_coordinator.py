@@ -1,8 +1,7 @@
 """The lease coordinator as a machine: events in, effects out, exact answers."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench, Table
 from penstock.core.leases.coordinator_effects import (

@@ -1,8 +1,7 @@
 """Rows of the lease table that are not leases, cannot be read, or cannot be right."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import Level, StartReader, StopReader, StopWhy, Topic

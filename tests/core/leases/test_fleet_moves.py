@@ -1,8 +1,7 @@
 """Whole fleets in virtual time: who reads what, how soon, and how much moves on the way."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from core.leases.fleet_world import World, leases
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions

@@ -1,8 +1,7 @@
 """What one observer learns about hand-overs: which last too long, and which workers do not know them."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.leases.fleet_view import fleet_of, live_workers
 from penstock.core.leases.handovers import Handovers

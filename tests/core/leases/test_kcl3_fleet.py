@@ -1,8 +1,7 @@
 """What the rows of KCL 3 tell a worker: whether a leader assigns leases, and what to report to it."""
 
-from dataclasses import replace
-
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.leases.kcl3_fleet import (
     FRESH_S,

@@ -1,9 +1,9 @@
 """A worker beside KCL 3 workers: what it leaves to their leader, what it takes from it, and what it tells it."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import pytest
+from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import (

@@ -1,10 +1,10 @@
 """Workers of a large fleet: each watches a part of the lease table, and reads what lies elsewhere by its key."""
 
 from collections import Counter
-from dataclasses import replace
 from math import inf
 
 import pytest
+from msgspec.structs import replace
 
 from core.leases.coordinator_bench import WHOLE, Bench
 from penstock.core.leases.coordinator_effects import FetchLease, ListShards, ScanTable, WriteLease

@@ -1,10 +1,10 @@
 import json
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 import penstock.core.leases.lease_writes as writes
 from penstock.core.hash_key import FULL_RANGE
@@ -236,9 +236,7 @@ def test_a_write_leaves_the_lineage_and_the_key_alone(row, write):
     outcome = apply_write(row, write)
     if isinstance(outcome, Applied) and outcome.lease is not None:
         kept = {"key", "parents", "hash_range"}
-        assert all(
-            getattr(outcome.lease, f.name) == getattr(row, f.name) for f in fields(Lease) if f.name in kept
-        )
+        assert all(getattr(outcome.lease, f) == getattr(row, f) for f in Lease.__struct_fields__ if f in kept)
 
 
 @given(LEASES, UPDATES, UPDATES)

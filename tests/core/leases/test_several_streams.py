@@ -1,6 +1,6 @@
 """Several streams in one lease table: each is begun, followed and cleared away by itself, and all are balanced as one."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import (

@@ -1,6 +1,6 @@
 """Leases of another stream under this application's name, and rows that do not name their stream."""
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from core.leases.coordinator_bench import LEFT, RIGHT, WHOLE, Bench
 from penstock.core.leases.coordinator_effects import (

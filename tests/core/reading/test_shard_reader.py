@@ -1,10 +1,11 @@
 """A shard's reader: what it does next, given the result of the last step."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from penstock.core.hash_key import HashRange
 from penstock.core.position import (

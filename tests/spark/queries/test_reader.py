@@ -10,9 +10,9 @@ import logging
 import random
 import threading
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock.core.batches.offsets import Share
 from penstock.core.leases.lease_writes import Delete

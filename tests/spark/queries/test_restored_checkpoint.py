@@ -6,9 +6,9 @@ The reader is driven without Spark.
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from lease_hands import Hands
 from penstock.core.leases.lease import Lease

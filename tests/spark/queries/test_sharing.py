@@ -8,9 +8,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from penstock import Consumer
 from penstock.aws.lease_codec import claim_attribute

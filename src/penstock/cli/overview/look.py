@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
+
+from msgspec.structs import replace
 
 from penstock.cli.lease_report import Sighting, state_of, waits_for_parents, zone_of
 from penstock.cli.overview.trouble import Trouble, TroubleLimits, judge

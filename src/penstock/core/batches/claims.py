@@ -30,9 +30,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, Final, TypeAlias, assert_never
+
+from msgspec import Struct, field
 
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.hash_key import HashRange
@@ -52,8 +53,7 @@ _NOTE_LENGTH: Final = 12
 _NOTE_LENGTH_MIN: Final = 9
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimNote:
+class ClaimNote(Struct, frozen=True):
     """What a task tells the driver beside its claim.
 
     Args:
@@ -143,8 +143,7 @@ def parse_note(note: bytes) -> ClaimNote | None:
 # --- a task looks at its lease ---------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Execution:
+class Execution(Struct, frozen=True):
     """One batch in one shard, as the driver gave it out.
 
     Args:
@@ -164,13 +163,11 @@ class Execution:
     planned_by: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReadFreely:
+class ReadFreely(Struct, frozen=True):
     """No end is fixed yet: read to the limit or the tip, then claim."""
 
 
-@dataclass(frozen=True, slots=True)
-class ReadTo:
+class ReadTo(Struct, frozen=True):
     """An execution of this batch has fixed the end: read exactly up to and including it."""
 
     end: Position
@@ -185,22 +182,19 @@ class NothingReason(Enum):
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReadNothing:
+class ReadNothing(Struct, frozen=True):
     """The batch holds nothing of the shard: claim that, and return no records."""
 
     reason: NothingReason
 
 
-@dataclass(frozen=True, slots=True)
-class ClaimedElsewhere:
+class ClaimedElsewhere(Struct, frozen=True):
     """Another driver has claimed from the same checkpoint location: fail, so that no sink sees the batch."""
 
     claim: BatchClaim
 
 
-@dataclass(frozen=True, slots=True)
-class ReadUnclaimed:
+class ReadUnclaimed(Struct, frozen=True):
     """The lease is gone, so no end can be fixed: read to the tip, at-least-once, and say so loudly."""
 
 
@@ -314,8 +308,7 @@ class StartReason(Enum):
     LEASE_GONE = "the lease was deleted: the start of the batch before again"
 
 
-@dataclass(frozen=True, slots=True)
-class BatchStart:
+class BatchStart(Struct, frozen=True):
     """Where a shard starts in the next batch, and why."""
 
     position: Position

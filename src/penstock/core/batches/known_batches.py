@@ -12,8 +12,9 @@ decides alone, as it did then.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.leases.lease import BatchClaim
 
@@ -21,8 +22,7 @@ RUNS_MAX: Final = 32
 """Runs that an offset keeps: a claim that is older than so many starts of its query is known by its number."""
 
 
-@dataclass(frozen=True, slots=True)
-class KnownBatches:
+class KnownBatches(Struct, frozen=True):
     """The batches of one line of history.
 
     Args:

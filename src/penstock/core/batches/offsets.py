@@ -9,8 +9,9 @@ strings, and sentinels have one spelling.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.core.batches.known_batches import KnownBatches
 from penstock.core.position import Position, parse_checkpoint
@@ -23,8 +24,7 @@ SHARE_BYTES_MIN: Final = 1024 * 1024
 """A shard's part of a limit in bytes is not cut smaller: an ordinary record fits into it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
+class Share(Struct, frozen=True):
     """A shard's part of one batch.
 
     Args:
@@ -38,8 +38,7 @@ class Share:
     may_exceed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """Which shards a batch reads, and how much of them.
 
     Args:
@@ -77,8 +76,7 @@ def _part(total: int | None, place: int, count: int) -> int | None:
     return total // count + (1 if place < total % count else 0)
 
 
-@dataclass(frozen=True, slots=True)
-class StreamOffset:
+class StreamOffset(Struct, frozen=True):
     """Where one batch of a query starts.
 
     Args:

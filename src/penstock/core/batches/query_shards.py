@@ -17,9 +17,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.core.batches.claims import (
     BatchStart,
@@ -42,8 +43,7 @@ from penstock.core.stream_identity import StreamIdentity
 _GONE_BY_FORCE: Final = frozenset({StopWhy.LOST, StopWhy.EXPIRED})
 
 
-@dataclass(slots=True)
-class ShardState:
+class ShardState(Struct):
     """What is known of one shard between batches.
 
     Args:
@@ -165,8 +165,7 @@ class Surprise(Enum):
     LEASE_GONE = "the lease was deleted"
 
 
-@dataclass(slots=True)
-class _Held:
+class _Held(Struct):
     """A shard that the coordinator gave to this query."""
 
     epoch: int
@@ -174,8 +173,7 @@ class _Held:
     leaving: StopWhy | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Settlement:
+class Settlement(Struct, frozen=True):
     """What a done batch came to.
 
     Args:

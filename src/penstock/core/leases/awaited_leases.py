@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Container
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_effects import FetchLease
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -18,8 +19,7 @@ from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import ForGain
 
 
-@dataclass(slots=True)
-class _Ask:
+class _Ask(Struct):
     since_s: float
     look_s: float
     is_looking: bool = False

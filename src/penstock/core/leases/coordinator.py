@@ -37,8 +37,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Final, assert_never
+
+from msgspec.structs import replace
 
 from penstock.core.leases.awaited_leases import AwaitedLeases
 from penstock.core.leases.coordinator_effects import AuditReaders, Effect, StopWhy, TableRefused

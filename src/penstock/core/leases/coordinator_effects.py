@@ -5,9 +5,10 @@ The table in the docstring of `penstock.core.leases.coordinator` says which even
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_events import ListingPurpose
 from penstock.core.leases.foreign_lease import ForeignLease
@@ -18,13 +19,11 @@ from penstock.core.leases.table_part import TablePart
 from penstock.core.position import Position
 
 
-@dataclass(frozen=True, slots=True)
-class EnsureTable:
+class EnsureTable(Struct, frozen=True):
     """Create the lease table where it is missing; answer `TableReady` or `TableFailed`."""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanTable:
+class ScanTable(Struct, frozen=True):
     """Read rows; answer `ScanDone` or `ScanFailed`.
 
     Args:
@@ -34,8 +33,7 @@ class ScanTable:
     part: TablePart | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteLease:
+class WriteLease(Struct, frozen=True):
     """Do one conditional write; answer `WriteDone` with the same id.
 
     Args:
@@ -49,15 +47,13 @@ class WriteLease:
     give_up_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchLease:
+class FetchLease(Struct, frozen=True):
     """Read one row, strongly consistent; answer `LeaseFetched` or `FetchFailed`."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class LookAtFleet:
+class LookAtFleet(Struct, frozen=True):
     """Read what KCL 3 workers keep beside the leases; answer `FleetSeen` or `FleetNotSeen`.
 
     Args:
@@ -67,8 +63,7 @@ class LookAtFleet:
     workers: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class ReportWorker:
+class ReportWorker(Struct, frozen=True):
     """Report this worker's metrics to the leader of KCL 3 workers; answer `WorkerReported`.
 
     Args:
@@ -80,13 +75,11 @@ class ReportWorker:
     is_full: bool
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveFleet:
+class LeaveFleet(Struct, frozen=True):
     """Take this worker's report back; answer `FleetLeft`."""
 
 
-@dataclass(frozen=True, slots=True)
-class FindOwnLeases:
+class FindOwnLeases(Struct, frozen=True):
     """Find the leases of this worker by the index, and read those that it does not know of.
 
     Answer `OwnLeasesFound` or `OwnLeasesNotFound`.
@@ -98,8 +91,7 @@ class FindOwnLeases:
     known: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class ListShards:
+class ListShards(Struct, frozen=True):
     """List shards, every page; answer `ListingDone` or `ListingFailed`.
 
     Args:
@@ -114,8 +106,7 @@ class ListShards:
     stream_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StartReader:
+class StartReader(Struct, frozen=True):
     """Read a shard and deliver its records.
 
     Args:
@@ -133,8 +124,7 @@ class StartReader:
     deliver_until_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class ExtendDelivery:
+class ExtendDelivery(Struct, frozen=True):
     """The lease was renewed: delivery may go on until then."""
 
     key: str
@@ -152,8 +142,7 @@ class StopWhy(Enum):
     SURPLUS = "the worker has more leases than it may"
 
 
-@dataclass(frozen=True, slots=True)
-class StopReader:
+class StopReader(Struct, frozen=True):
     """Deliver nothing new, finish what is in hand, answer `ReaderStopped`.
 
     For LOST and EXPIRED nothing in hand should be waited for longer than needed: another worker may read now.
@@ -164,8 +153,7 @@ class StopReader:
     why: StopWhy
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointStands:
+class CheckpointStands(Struct, frozen=True):
     """A requested checkpoint is durable."""
 
     key: str
@@ -173,8 +161,7 @@ class CheckpointStands:
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class AuditReaders:
+class AuditReaders(Struct, frozen=True):
     """Ask which readers live; answer `ReadersFound` at once, before any other event."""
 
 
@@ -213,8 +200,7 @@ class Topic(Enum):
     SHUTDOWN = "shutdown"
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(Struct, frozen=True):
     """Something that a person, a log or a metric should know.
 
     Args:
@@ -229,15 +215,13 @@ class Report:
     reason: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TableRefused:
+class TableRefused(Struct, frozen=True):
     """The lease table belongs to another stream: this worker stops, and has taken nothing since it saw that."""
 
     foreign: ForeignLease
 
 
-@dataclass(frozen=True, slots=True)
-class FleetRefused:
+class FleetRefused(Struct, frozen=True):
     """This worker may not stand beside the KCL 3 workers of the table: it stops.
 
     Args:
@@ -249,8 +233,7 @@ class FleetRefused:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stopped:
+class Stopped(Struct, frozen=True):
     """The machine has stopped: every reader has, and what could be released is."""
 
 

@@ -6,9 +6,10 @@ effects. The consumer's runtime and the simulator speak this language; no machin
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.leases.kcl3_fleet import Kcl3Rows
 from penstock.core.leases.lease import Lease, TipMark
@@ -28,13 +29,11 @@ class Problem(Enum):
     REFUSED = "refused for good (access, or a wrong request)"
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(Struct, frozen=True):
     """Time has passed. Due at `Coordinator.next_wake_s` at the latest; more often does no harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class TableReady:
+class TableReady(Struct, frozen=True):
     """The lease table exists and is usable.
 
     Args:
@@ -44,15 +43,13 @@ class TableReady:
     row_count: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TableFailed:
+class TableFailed(Struct, frozen=True):
     """The lease table could not be made ready."""
 
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScanDone:
+class ScanDone(Struct, frozen=True):
     """Every row of the table, or of a part of it.
 
     Args:
@@ -73,8 +70,7 @@ class ScanDone:
         return self.part is None or self.part.is_whole
 
 
-@dataclass(frozen=True, slots=True)
-class ScanFailed:
+class ScanFailed(Struct, frozen=True):
     """The table could not be read."""
 
     problem: Problem
@@ -90,8 +86,7 @@ class Unknown(Enum):
 UNKNOWN: Final = Unknown.UNKNOWN
 
 
-@dataclass(frozen=True, slots=True)
-class NotDone:
+class NotDone(Struct, frozen=True):
     """The write certainly did not happen."""
 
     problem: Problem
@@ -108,8 +103,7 @@ def row_of(outcome: WriteOutcome) -> Lease | None:
     return outcome.row if isinstance(outcome, Refused) else None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteDone:
+class WriteDone(Struct, frozen=True):
     """The answer to a `WriteLease`."""
 
     write_id: int
@@ -117,16 +111,14 @@ class WriteDone:
     outcome: WriteOutcome
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseFetched:
+class LeaseFetched(Struct, frozen=True):
     """The answer to a `FetchLease`; None when the row does not exist."""
 
     key: str
     lease: Lease | None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchFailed:
+class FetchFailed(Struct, frozen=True):
     """A `FetchLease` gave no answer."""
 
     key: str
@@ -134,8 +126,7 @@ class FetchFailed:
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetSeen:
+class FleetSeen(Struct, frozen=True):
     """The answer to a `LookAtFleet`.
 
     Args:
@@ -147,36 +138,31 @@ class FleetSeen:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class FleetNotSeen:
+class FleetNotSeen(Struct, frozen=True):
     """A `LookAtFleet` gave no answer."""
 
     problem: Problem
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerReported:
+class WorkerReported(Struct, frozen=True):
     """The answer to a `ReportWorker`; a problem where it was not written."""
 
     problem: Problem | None = None
     detail: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class FleetLeft:
+class FleetLeft(Struct, frozen=True):
     """The answer to a `LeaveFleet`, however it ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLeasesFound:
+class OwnLeasesFound(Struct, frozen=True):
     """The answer to a `FindOwnLeases`: rows that name this worker as owner and were not known to."""
 
     leases: tuple[Lease, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class OwnLeasesNotFound:
+class OwnLeasesNotFound(Struct, frozen=True):
     """A `FindOwnLeases` gave no answer."""
 
     problem: Problem
@@ -192,8 +178,7 @@ class ListingPurpose(Enum):
     FIND_VANISHED = "ended leases wait for their shards to vanish"
 
 
-@dataclass(frozen=True, slots=True)
-class ListingDone:
+class ListingDone(Struct, frozen=True):
     """Every page of a `ListShards`.
 
     Args:
@@ -207,8 +192,7 @@ class ListingDone:
     stream_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ListingFailed:
+class ListingFailed(Struct, frozen=True):
     """A listing gave no answer."""
 
     purpose: ListingPurpose
@@ -217,8 +201,7 @@ class ListingFailed:
     stream_id: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class CheckpointRequested:
+class CheckpointRequested(Struct, frozen=True):
     """Everything up to and including `position` is done.
 
     Args:
@@ -231,8 +214,7 @@ class CheckpointRequested:
     urgent: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderProgress:
+class ReaderProgress(Struct, frozen=True):
     """How reading goes; feeds the watchdog and `throughputKBps`.
 
     Args:
@@ -250,8 +232,7 @@ class ReaderProgress:
     tip: TipMark | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ShardDrained:
+class ShardDrained(Struct, frozen=True):
     """The shard is closed, read to its end, and everything in it is done. The reader has stopped by itself."""
 
     key: str
@@ -259,8 +240,7 @@ class ShardDrained:
     children: tuple[ChildShard, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderStopped:
+class ReaderStopped(Struct, frozen=True):
     """The answer to `StopReader`: nothing is delivered any more.
 
     Args:
@@ -274,8 +254,7 @@ class ReaderStopped:
     tip: TipMark | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderFailed:
+class ReaderFailed(Struct, frozen=True):
     """Reading or handling failed for good, and the reader has stopped by itself.
 
     Args:
@@ -293,15 +272,13 @@ class ReaderFailed:
     short_reason: str = "failed"
 
 
-@dataclass(frozen=True, slots=True)
-class ReadersFound:
+class ReadersFound(Struct, frozen=True):
     """The answer to `AuditReaders`: (key, epoch) of every reader that has not stopped."""
 
     alive: frozenset[tuple[str, int]]
 
 
-@dataclass(frozen=True, slots=True)
-class StopRequested:
+class StopRequested(Struct, frozen=True):
     """Finish what is in hand, checkpoint, release everything, within `shutdown_timeout_s`."""
 
 

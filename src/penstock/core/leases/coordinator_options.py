@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, Self
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_keys import stream_id_of
@@ -44,8 +46,7 @@ class BalancePolicy(Enum):
     """The rule of the Java KCL 2.x lease taker, exactly."""
 
 
-@dataclass(frozen=True, slots=True)
-class SharedStream:
+class SharedStream(Struct, frozen=True):
     """One of several streams whose leases are in one table.
 
     Args:
@@ -57,8 +58,7 @@ class SharedStream:
     start: StartingPosition
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorOptions:
+class CoordinatorOptions(Struct, frozen=True):
     """How one worker coordinates.
 
     Args:

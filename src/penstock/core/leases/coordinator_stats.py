@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.leases.fleet_view import FleetLease
 from penstock.core.leases.held_leases import HeldLeases
 from penstock.core.leases.lease_view import OwnerState
 
 
-@dataclass(frozen=True, slots=True)
-class CoordinatorStats:
+class CoordinatorStats(Struct, frozen=True):
     """Figures for metrics, as of the last round.
 
     Args:

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import Enum
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple, TypeAlias
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
@@ -60,8 +62,7 @@ class FleetLease(NamedTuple):
         return self.owner_state is not OwnerState.ALIVE and not self.waits
 
 
-@dataclass(frozen=True, slots=True)
-class Gain:
+class Gain(Struct, frozen=True):
     """Write this to get the lease: a `Take`, or a `RequestHandover` where somebody reads it who would answer.
 
     Args:
@@ -73,8 +74,7 @@ class Gain:
     is_live: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUpLease:
+class GiveUpLease(Struct, frozen=True):
     """Finish, checkpoint and free this lease."""
 
     key: str
@@ -84,8 +84,7 @@ class GiveUpLease:
 Move: TypeAlias = Gain | GiveUpLease
 
 
-@dataclass(frozen=True, slots=True)
-class BalanceLimits:
+class BalanceLimits(Struct, frozen=True):
     """What bounds a plan.
 
     Args:

@@ -7,7 +7,8 @@ the hash ranges and the parents are compared with the listing, as far as both ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_keys import stream_id_of
@@ -15,8 +16,7 @@ from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class ForeignLease:
+class ForeignLease(Struct, frozen=True):
     """A row of a lease table that belongs to another stream.
 
     Args:

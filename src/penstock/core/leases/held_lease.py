@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.core.backoff import Backoff
 from penstock.core.leases.coordinator_effects import (
@@ -136,8 +137,7 @@ TRANSITIONS: Final[Mapping[LeasePhase, Mapping[Trigger, LeasePhase]]] = {
 # --- the machine ------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class RenewalPace:
+class RenewalPace(Struct):
     """How often each of a worker's leases is renewed: the more it holds, the less often, where it may.
 
     Args:
@@ -160,8 +160,7 @@ class RenewalPace:
         return None if interval_s == self.options.renew_interval_s else round(3000 * interval_s)
 
 
-@dataclass(slots=True)
-class HeldLease:
+class HeldLease(Struct):
     """One lease in this worker's hands.
 
     Args:

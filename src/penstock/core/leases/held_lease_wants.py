@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_effects import (
     CheckpointStands,
@@ -20,34 +21,29 @@ from penstock.core.position import Position
 from penstock.core.shard import ChildShard
 
 
-@dataclass(frozen=True, slots=True)
-class SendWrite:
+class SendWrite(Struct, frozen=True):
     """Send this write now; no other one is under way for the lease."""
 
     write: LeaseWrite
 
 
-@dataclass(frozen=True, slots=True)
-class CreateChild:
+class CreateChild(Struct, frozen=True):
     """Create the lease of a child; the answer goes to `on_child_answer`."""
 
     lease: Lease
 
 
-@dataclass(frozen=True, slots=True)
-class Released:
+class Released(Struct, frozen=True):
     """The lease was given up."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ended:
+class Ended(Struct, frozen=True):
     """The shard is done and its lease finished."""
 
     children: tuple[ChildShard, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(Struct, frozen=True):
     """The lease is not this worker's any more.
 
     Args:

@@ -10,9 +10,10 @@ Source:
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final, assert_never
+
+from msgspec import Struct, field
 
 REPORT_INTERVAL_S: Final = 30.0
 """KCL 3 workers report their metrics so often."""
@@ -27,8 +28,7 @@ _UPGRADING: Final = "CLIENT_VERSION_UPGRADE_FROM_2X"
 _PLAIN_2X: Final = frozenset({"CLIENT_VERSION_INIT", "CLIENT_VERSION_2X"})
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderLock:
+class LeaderLock(Struct, frozen=True):
     """The lock of the worker that assigns leases.
 
     Args:
@@ -44,8 +44,7 @@ class LeaderLock:
     is_released: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerStats:
+class WorkerStats(Struct, frozen=True):
     """What one worker reports.
 
     Args:
@@ -67,8 +66,7 @@ class WorkerStats:
         return wall_s - self.reported_s <= FRESH_S
 
 
-@dataclass(frozen=True, slots=True)
-class Kcl3Rows:
+class Kcl3Rows(Struct, frozen=True):
     """What KCL 3 keeps beside the leases of an application.
 
     Args:

@@ -6,15 +6,14 @@ note on a stopped shard are Penstock's own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from penstock.core.hash_key import HashRange
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.stream_identity import StreamIdentity
 
 
-@dataclass(frozen=True, slots=True)
-class PastClaim:
+class PastClaim(Struct, frozen=True):
     """The range of an earlier batch: a driver that was paused may still execute it after its successor went on.
 
     Args:
@@ -36,8 +35,7 @@ class PastClaim:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class BatchClaim:
+class BatchClaim(Struct, frozen=True):
     """The end of one batch of one query in one shard, fixed by the first execution that reached one.
 
     It stands in an attribute of its own, which no take, release or checkpoint clears, whoever writes it: an execution
@@ -88,8 +86,7 @@ class BatchClaim:
         return (PastClaim(self.batch, self.start, self.end, self.planned_by), *self.earlier)[:count_max]
 
 
-@dataclass(frozen=True, slots=True)
-class TipMark:
+class TipMark(Struct, frozen=True):
     """The position that a Penstock worker wrote last, and when nothing was left to read behind it.
 
     Args:
@@ -101,8 +98,7 @@ class TipMark:
     tip_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class StopNote:
+class StopNote(Struct, frozen=True):
     """Why a shard is held and not read.
 
     Args:
@@ -114,8 +110,7 @@ class StopNote:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class LeaseTerm:
+class LeaseTerm(Struct, frozen=True):
     """How long a lease lasts whose reader renews it less often than the application's lease duration asks for.
 
     Args:
@@ -127,8 +122,7 @@ class LeaseTerm:
     duration_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(Struct, frozen=True):
     """One row of the lease table.
 
     Args:

@@ -10,7 +10,7 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from penstock.core.shard import ChildShard, Shard
 from penstock.core.starting import StartingPosition

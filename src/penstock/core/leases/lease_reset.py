@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct, field
 
 from penstock.core.leases.lease import Lease, starting_lease
 from penstock.core.position import TRIM_HORIZON, Position, Sentinel
@@ -10,8 +10,7 @@ from penstock.core.shard import Shard
 from penstock.errors import OptionError
 
 
-@dataclass(frozen=True, slots=True)
-class ResetPlan:
+class ResetPlan(Struct, frozen=True):
     """What a reset, or taking one back, writes.
 
     Args:

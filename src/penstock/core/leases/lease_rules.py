@@ -10,8 +10,9 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from penstock.core.leases.lease import BatchClaim, Lease, TipMark
 from penstock.core.leases.lease_writes import (

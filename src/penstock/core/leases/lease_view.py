@@ -12,9 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.leases.handovers import Handovers
 from penstock.core.leases.lease import Lease
@@ -34,8 +35,7 @@ class OwnerState(Enum):
     ENDED = "everything in the shard is done"
 
 
-@dataclass(slots=True)
-class _Sighting:
+class _Sighting(Struct):
     lease: Lease
     changed_s: float
     was_renewed: bool = False

@@ -7,9 +7,10 @@ it: a row that was deleted and made again may come to a counter that somebody st
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.leases.lease import BatchClaim, Lease, LeaseTerm, StopNote, TipMark
 from penstock.core.position import Position
@@ -25,8 +26,7 @@ def is_forward(old: Position, new: Position) -> bool:
     return new.is_record and old < new
 
 
-@dataclass(frozen=True, slots=True)
-class Create:
+class Create(Struct, frozen=True):
     """Write a lease that does not exist yet. Loses against any row of the same key."""
 
     lease: Lease
@@ -37,8 +37,7 @@ class Create:
         return self.lease.key
 
 
-@dataclass(frozen=True, slots=True)
-class Take:
+class Take(Struct, frozen=True):
     """Become the owner, whoever was it, if the counter is as read. Clears hand-over and pending fields.
 
     Args:
@@ -54,8 +53,7 @@ class Take:
     stream: StreamIdentity | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Renew:
+class Renew(Struct, frozen=True):
     """Show that the reader lives, if the counter is as last written and no hand-over is asked for.
 
     Args:
@@ -88,8 +86,7 @@ class Renew:
         return None if self.stopped_reason is None else StopNote(self.worker, self.stopped_reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True):
     """The reader's checkpoint, if the counter is as last written and the position does not move back.
 
     It is a heartbeat too, and it ends a pending checkpoint.
@@ -105,16 +102,14 @@ class Checkpoint:
     tip_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class LateCheckpoint:
+class LateCheckpoint(Struct, frozen=True):
     """Checkpoint what a reader finished after its lease was taken: strictly forwards, never SHARD_END; owner and counter stay."""
 
     key: str
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class End:
+class End(Struct, frozen=True):
     """SHARD_END and no owner, in one write. Only after the children's leases exist."""
 
     key: str
@@ -123,8 +118,7 @@ class End:
     children: frozenset[str] = frozenset()
 
 
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Struct, frozen=True):
     """Give the lease up, with a last checkpoint (or None) in the same write.
 
     Args:
@@ -140,8 +134,7 @@ class Release:
     tip: TipMark | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RequestHandover:
+class RequestHandover(Struct, frozen=True):
     """Name the next owner while the present one finishes (KCL 3's graceful hand-off; counter untouched)."""
 
     key: str
@@ -149,8 +142,7 @@ class RequestHandover:
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(Struct, frozen=True):
     """Fix where a batch ends in this shard: the first execution of the batch that writes wins.
 
     Written by tasks, which do not know the counter, so the counter stays. The batch before is done when this one runs,
@@ -190,8 +182,7 @@ class Claim:
         return not self.forfeits and is_forward(self.checkpoint_seen, self.claim.start)
 
 
-@dataclass(frozen=True, slots=True)
-class Promote:
+class Promote(Struct, frozen=True):
     """Let the claim of a batch that is done become the checkpoint.
 
     Only that very claim: a promotion that is slow on its way never touches the claim of a later batch. Counter and
@@ -211,8 +202,7 @@ class Promote:
     tip_ms: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Delete:
+class Delete(Struct, frozen=True):
     """Remove a lease whose counter and checkpoint are as read."""
 
     key: str
@@ -220,8 +210,7 @@ class Delete:
     checkpoint: Position
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """Set a checkpoint anywhere, backwards too, and clear the owner: an operator's act, counter as read.
 
     Args:
@@ -274,15 +263,13 @@ class Refusal(Enum):
     STREAM = "the lease belongs to a shard of another stream"
 
 
-@dataclass(frozen=True, slots=True)
-class Applied:
+class Applied(Struct, frozen=True):
     """The write happened; `lease` is the row after it (None after a delete)."""
 
     lease: Lease | None
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The write did not happen; `row` is what stands there, as far as the table told."""
 
     reason: Refusal

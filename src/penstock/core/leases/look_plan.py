@@ -17,8 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
 from penstock.core.leases.fleet_view import tie, zone_of
@@ -40,8 +41,7 @@ _LEASES_PER_WORKER: Final = 10  # in a fleet that nobody has seen yet
 _RING: Final = 1 << 64
 
 
-@dataclass(frozen=True, slots=True)
-class LookPlan:
+class LookPlan(Struct, frozen=True):
     """What one worker looks at.
 
     Args:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.leases.balance import plan_balance, take_free
 from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
@@ -21,8 +22,7 @@ _CROWDED_SHARES: Final = 2  # a worker has so many times its share before others
 _PRESENT_MIN: Final = 1 / 3  # when more of the fleet seems to have gone, it may be about to come back
 
 
-@dataclass(frozen=True, slots=True)
-class RoundPlan:
+class RoundPlan(Struct, frozen=True):
     """What one round moves.
 
     Args:

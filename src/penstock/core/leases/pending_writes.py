@@ -7,8 +7,9 @@ thousand leases does not drown its own renewals.
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from itertools import chain
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_effects import WriteLease
 from penstock.core.leases.lease_writes import Create, LeaseWrite
@@ -16,8 +17,7 @@ from penstock.core.leases.turn import Turn
 from penstock.core.leases.write_purposes import WritePurpose
 
 
-@dataclass(frozen=True, slots=True)
-class PendingWrite:
+class PendingWrite(Struct, frozen=True):
     """A write under way, and what it is for."""
 
     write: LeaseWrite

@@ -21,9 +21,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct, field
 
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.lease import Lease, starting_lease
@@ -39,8 +40,7 @@ _NO_SHARDS: Final[frozenset[str]] = frozenset()
 # --- the first leases -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class BadSnapshot:
+class BadSnapshot(Struct, frozen=True):
     """A listing that does not cover the hash range exactly once; nothing may be created from it."""
 
     detail: str
@@ -128,8 +128,7 @@ def known_moment(leases: Iterable[Lease]) -> Position | None:
 # --- holes ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """How the unfinished leases cover the hash range.
 
     Args:
@@ -161,8 +160,7 @@ def find_holes(leases: Iterable[Lease], ranges: Mapping[str, HashRange]) -> Cove
     return Coverage(cover_of(covered).holes, tuple(sorted(unknown)))
 
 
-@dataclass(slots=True)
-class HoleWatch:
+class HoleWatch(Struct):
     """Counts how many rounds in a row a hole has been there; holes that move or shrink keep their count."""
 
     confidence_rounds: int
@@ -189,8 +187,7 @@ class Missing(Enum):
     UNEXPLAINED = "no lease explains it: it starts where the application started, or at its beginning"
 
 
-@dataclass(frozen=True, slots=True)
-class MissingLease:
+class MissingLease(Struct, frozen=True):
     """A lease to create."""
 
     lease: Lease
@@ -296,8 +293,7 @@ class Gone(Enum):
     VANISHED = "the stream has forgotten the shard"
 
 
-@dataclass(frozen=True, slots=True)
-class Deletion:
+class Deletion(Struct, frozen=True):
     """A lease to delete, as it was read."""
 
     write: Delete

@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import replace
 from typing import Final
+
+from msgspec.structs import replace
 
 from penstock.core.hash_key import HashRange
 from penstock.core.leases.coordinator_effects import Level, Topic

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.leases.held_lease import HeldLease, LeasePhase
 from penstock.errors import (
@@ -39,8 +40,7 @@ def describe_stop(error: PenstockError) -> str:
     return text if len(text) <= _TEXT_MAX else f"{text[: _TEXT_MAX - 3]}..."
 
 
-@dataclass(frozen=True, slots=True)
-class HeldLeaseStatus:
+class HeldLeaseStatus(Struct, frozen=True):
     """One lease in a worker's hands, as others may look at it.
 
     Args:

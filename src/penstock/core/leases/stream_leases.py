@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.leases.lease import Lease
@@ -23,8 +24,7 @@ from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class StreamLeases:
+class StreamLeases(Struct, frozen=True, eq=False):
     """The parts of one stream.
 
     Args:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 from zlib import crc32
 
+from msgspec import Struct
 
-@dataclass(frozen=True, slots=True)
-class TablePart:
+
+class TablePart(Struct, frozen=True):
     """One of several parts that together hold every row once: a segment of a parallel scan.
 
     A part is read eventually consistent, for half the price: a row that is shown as it was a second ago costs a

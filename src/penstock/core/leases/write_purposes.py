@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
+
+from msgspec import Struct
 
 from penstock.core.leases.fleet_view import Reason
 from penstock.core.leases.required_leases import Gone
 from penstock.core.position import Position
 
 
-@dataclass(frozen=True, slots=True)
-class ForHeldLease:
+class ForHeldLease(Struct, frozen=True):
     """Renew, checkpoint, release or end a held lease.
 
     Args:
@@ -22,15 +22,13 @@ class ForHeldLease:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForGain:
+class ForGain(Struct, frozen=True):
     """Get a lease, or ask for it."""
 
     reason: Reason
 
 
-@dataclass(frozen=True, slots=True)
-class ForChildOf:
+class ForChildOf(Struct, frozen=True):
     """Create the lease of a finished shard's child.
 
     Args:
@@ -42,8 +40,7 @@ class ForChildOf:
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ForFirstLease:
+class ForFirstLease(Struct, frozen=True):
     """Create the lease that decides which of several workers starts the application."""
 
 
@@ -56,22 +53,19 @@ class CreationReason(Enum):
     RESTORED = "restored"
 
 
-@dataclass(frozen=True, slots=True)
-class ForMissingLease:
+class ForMissingLease(Struct, frozen=True):
     """Create a lease that the table lacks."""
 
     reason: CreationReason
 
 
-@dataclass(frozen=True, slots=True)
-class ForCleanup:
+class ForCleanup(Struct, frozen=True):
     """Delete a finished lease."""
 
     reason: Gone
 
 
-@dataclass(frozen=True, slots=True)
-class ForLateCheckpoint:
+class ForLateCheckpoint(Struct, frozen=True):
     """Write what a reader had done when its lease was gone already."""
 
     position: Position

@@ -17,10 +17,11 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
 from itertools import count
 from operator import attrgetter
 from typing import Final, Generic, Literal
+
+from msgspec import Struct, field
 
 from penstock.core.backoff import Backoff
 from penstock.core.position import Position, at_record
@@ -50,8 +51,7 @@ def _memory_bytes(records: Iterable[DeliveredRecord]) -> int:
     return sum(map(_memory_bytes_of, records))
 
 
-@dataclass(slots=True)
-class _Piece(Generic[R]):
+class _Piece(Struct, Generic[R]):
     kind: CallKind
     lane: Hashable
     records: Sequence[R]
@@ -60,8 +60,7 @@ class _Piece(Generic[R]):
     error: BaseException | None = None
 
 
-@dataclass(slots=True)
-class _Lane(Generic[R]):
+class _Lane(Struct, Generic[R]):
     # Pieces come again before anything new of the lane. A lane is busy while a piece of it is under way or waits.
     again: list[_Piece[R]] = field(default_factory=list)  # few: the parts of one call
     fresh: deque[R] = field(default_factory=deque)

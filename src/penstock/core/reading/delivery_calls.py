@@ -6,9 +6,10 @@ The machine that uses them is `penstock.core.reading.delivery`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, Literal, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from penstock.core.position import Position
 from penstock.errors import HandlerFailed, OptionError
@@ -44,8 +45,7 @@ class DeliveredRecord(Protocol):
 R = TypeVar("R", bound=DeliveredRecord)
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryOptions:
+class DeliveryOptions(Struct, frozen=True):
     """How records reach user code.
 
     Args:
@@ -110,8 +110,7 @@ class CallKind(Enum):
     LOST = "the shard is another worker's, or was given up"
 
 
-@dataclass(frozen=True, slots=True)
-class Call(Generic[R]):
+class Call(Struct, Generic[R], frozen=True):
     """One call of user code.
 
     Args:
@@ -135,30 +134,26 @@ class Call(Generic[R]):
     error: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Repeat:
+class Repeat(Struct, frozen=True):
     """The call comes again at a moment."""
 
     at_s: float
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Halve:
+class Halve(Struct, frozen=True):
     """The call comes again in two parts, to find the record that fails."""
 
     record_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class SendToDeadLetter:
+class SendToDeadLetter(Struct, frozen=True):
     """The records go to the dead-letter handler next."""
 
     record_count: int
 
 
-@dataclass(frozen=True, slots=True)
-class StopDelivery:
+class StopDelivery(Struct, frozen=True):
     """The policy says stop: the shard, or the whole worker."""
 
     scope: Literal["shard", "worker"]

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 
-@dataclass(slots=True)
-class PausedShards:
+class PausedShards(Struct):
     """What the calls of `pause` and `resume` come to, also for shards that the worker gets later.
 
     Args:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import Final, Literal
+
+from msgspec import Struct, field
 
 from penstock.core.backoff import Backoff
 from penstock.core.limits import (
@@ -17,8 +18,7 @@ from penstock.errors import OptionError
 _SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little apart keeps five in a second
 
 
-@dataclass(frozen=True, slots=True)
-class WayOut:
+class WayOut(Struct, frozen=True):
     """What an error tells the user to do: it depends on who reads.
 
     Args:
@@ -32,8 +32,7 @@ class WayOut:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ReaderOptions:
+class ReaderOptions(Struct, frozen=True):
     """How one shard is read.
 
     Args:

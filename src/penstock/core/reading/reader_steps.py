@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 
+from msgspec import Struct
+
 from penstock.core.aggregation import MAGIC
 from penstock.core.position import Position, at_record
 from penstock.core.shard import ChildShard, Shard
@@ -19,23 +21,20 @@ SUBSCRIBED: Final = "subscribed"
 # --- the steps ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class FetchIterator:
+class FetchIterator(Struct, frozen=True):
     """Fetch an iterator at a position: a record is included, AT_TIMESTAMP and a pinned LATEST carry a moment."""
 
     position: Position
 
 
-@dataclass(frozen=True, slots=True)
-class FetchPage:
+class FetchPage(Struct, frozen=True):
     """Read one page."""
 
     iterator: str
     record_count_max: int
 
 
-@dataclass(frozen=True, slots=True)
-class FetchListing:
+class FetchListing(Struct, frozen=True):
     """Ask ListShards about this shard: the reads do not say clearly whether and how it ended."""
 
     reason: str
@@ -51,23 +50,20 @@ class Pause(Enum):
     BACKOFF = "the service refused or failed"
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """Nothing to do until a moment, or (None) until something is delivered."""
 
     until_s: float | None
     reason: Pause
 
 
-@dataclass(frozen=True, slots=True)
-class Finished:
+class Finished(Struct, frozen=True):
     """The shard is closed and read to its end; `children` continue it (empty when the stream knows none)."""
 
     children: tuple[ChildShard, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Failed:
+class Failed(Struct, frozen=True):
     """The shard cannot be read further; the error says why and what to do."""
 
     error: PenstockError
@@ -160,8 +156,7 @@ class Listed(Enum):
     MISSING = "not listed"
 
 
-@dataclass(frozen=True, slots=True)
-class ListedShard:
+class ListedShard(Struct, frozen=True):
     """How a shard stands in a listing, and the shards that name it as a parent."""
 
     state: Listed
@@ -180,15 +175,13 @@ def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
     return ListedShard(state, tuple(children))
 
 
-@dataclass(frozen=True, slots=True)
-class PossibleLoss:
+class PossibleLoss(Struct, frozen=True):
     """Records may be gone between what was read and what is in the stream; counted and reported."""
 
     error: DataLossError
 
 
-@dataclass(frozen=True, slots=True)
-class Kept(Generic[Rows_co]):
+class Kept(Struct, Generic[Rows_co], frozen=True):
     """What a page means: its new rows (None where it gives none), and whether a loss must be reported, or a doubt."""
 
     rows: Rows_co | None

@@ -11,9 +11,10 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.position import Position, Sentinel
 from penstock.errors import PositionError
@@ -32,8 +33,7 @@ class IteratorType(Enum):
     AFTER_SEQUENCE_NUMBER = "AFTER_SEQUENCE_NUMBER"
 
 
-@dataclass(frozen=True, slots=True)
-class IteratorStart:
+class IteratorStart(Struct, frozen=True):
     """Where a shard iterator begins: with a sequence number, a moment (ms since the epoch) or neither."""
 
     type: IteratorType

@@ -21,9 +21,10 @@ Source:
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
 from enum import Enum
 from typing import Final
+
+from msgspec import Struct
 
 from penstock.core.reading.lag import NEAR_TIP_MS_MAX
 from penstock.core.reading.own_reads import OwnReads, is_quota_refusal
@@ -55,8 +56,7 @@ class ChangeReason(Enum):
     PUSH_FAILED = "its subscription does not work"
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """Read in another way from here on.
 
     Args:
@@ -68,8 +68,7 @@ class Change:
     why: ChangeReason
 
 
-@dataclass(frozen=True, slots=True)
-class AutoRetrieval:
+class AutoRetrieval(Struct, frozen=True):
     """How both ways read, and when to change.
 
     Args:

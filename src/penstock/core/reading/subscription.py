@@ -28,9 +28,10 @@ Source:
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Generic, Protocol, TypeAlias, TypeVar
+
+from msgspec import Struct
 
 from penstock.core.limits import (
     ITERATOR_LIFE_S,
@@ -42,8 +43,7 @@ from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import ExpiredIterator, PenstockError, ResourceBusy, Unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class SubscriptionOptions:
+class SubscriptionOptions(Struct, frozen=True):
     """How a subscription behaves.
 
     Args:
@@ -75,56 +75,48 @@ P = TypeVar("P", bound=PushedPage)
 # --- the effects ----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Connect:
+class Connect(Struct, frozen=True):
     """Call SubscribeToShard; its events carry the number."""
 
     number: int
     start: IteratorStart
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(Struct, frozen=True):
     """Have the connection give its next event."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Reset:
+class Reset(Struct, frozen=True):
     """End a connection, or the attempt at one."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class GiveIterator:
+class GiveIterator(Struct, frozen=True):
     """Tell the reader that it may ask for pages."""
 
 
-@dataclass(frozen=True, slots=True)
-class GivePage(Generic[P]):
+class GivePage(Struct, Generic[P], frozen=True):
     """Give the reader the page that it asked for."""
 
     page: P
 
 
-@dataclass(frozen=True, slots=True)
-class GiveFailure:
+class GiveFailure(Struct, frozen=True):
     """Tell the reader that what it asked for failed."""
 
     error: PenstockError
 
 
-@dataclass(frozen=True, slots=True)
-class Refused:
+class Refused(Struct, frozen=True):
     """The service refused to connect; it is tried again. For the log and the metrics."""
 
     error: PenstockError
 
 
-@dataclass(frozen=True, slots=True)
-class TakenOver:
+class TakenOver(Struct, frozen=True):
     """Another subscriber has the shard. For the log and the metrics."""
 
     error: PenstockError

@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Final
+
+from msgspec import Struct, field
 
 from penstock.core.limits import RECORD_DEFAULT_BYTES_MAX
 from penstock.core.put_entry import EntryAnswer
@@ -558,8 +559,7 @@ class Batcher:
         return records
 
 
-@dataclass(slots=True)
-class _QueueResult:
+class _QueueResult(Struct):
     """What one request did to one queue."""
 
     accepted_cost: float = 0.0

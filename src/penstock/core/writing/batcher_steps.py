@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
+
+from msgspec import Struct, field
 
 from penstock.core.limits import PUT_RECORDS_BYTES_MAX, PUT_RECORDS_COUNT_MAX
 from penstock.core.writing.packing import PackedEntry
 
 
-@dataclass(frozen=True, slots=True)
-class BatcherSettings:
+class BatcherSettings(Struct, frozen=True):
     """How a batcher works. The options that the values come from have checked them.
 
     Args:
@@ -42,8 +42,7 @@ class BatcherSettings:
 # --- what to do -----------------------------------------------------------------------------------------------
 
 
-@dataclass(slots=True, eq=False)
-class PutRequest:
+class PutRequest(Struct, eq=False):
     """Send these entries in one PutRecords, then call `on_answers`, `on_failed_call` or `drop_request`."""
 
     entries: list[PackedEntry]
@@ -55,24 +54,21 @@ class PutRequest:
         return sum(len(entry.records) for entry in self.entries)
 
 
-@dataclass(frozen=True, slots=True)
-class FetchShards:
+class FetchShards(Struct, frozen=True):
     """List the shards (with `is_whole`, closed ones too), then call `learn_shards`, `note_map_failure` or `forgo_map`."""
 
     why: str
     is_whole: bool
 
 
-@dataclass(frozen=True, slots=True)
-class WaitUntil:
+class WaitUntil(Struct, frozen=True):
     """Do nothing before this moment; None: before an answer, a listing or a new record comes."""
 
     until_s: float | None
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """Give up: a queue made no progress for too long."""
 
     why: str
@@ -107,8 +103,7 @@ class RefusedEntry(NamedTuple):
     why: str
 
 
-@dataclass(slots=True)
-class PutResult:
+class PutResult(Struct):
     """What became of entries.
 
     Args:
