@@ -73,6 +73,14 @@ def test_the_order_is_total(one, other, third):
     assert one != other or hash(one) == hash(other)
 
 
+@given(POSITIONS, POSITIONS)
+def test_every_comparison_agrees_with_the_order(one, other):
+    assert (one != other) is not (one == other)
+    assert (one <= other) is (one < other or one == other)
+    assert (one > other) is (other < one)
+    assert (one >= other) is (other <= one)
+
+
 @given(POSITIONS)
 def test_positions_travel_between_processes(position):
     assert pickle.loads(pickle.dumps(position)) == position

@@ -122,6 +122,12 @@ class Position(Struct, frozen=True, eq=False):
             return NotImplemented
         return self._key() == other._key()
 
+    def __ne__(self, other: object) -> bool:
+        # A Struct derives no comparison from another one.
+        if not isinstance(other, Position):
+            return NotImplemented
+        return self._key() != other._key()
+
     def __lt__(self, other: object) -> bool:
         if not isinstance(other, Position):
             return NotImplemented

@@ -1,11 +1,10 @@
 """A shard's reader: what it does next, given the result of the last step."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec.structs import replace
 
 from penstock.core.hash_key import HashRange
 from penstock.core.position import (
