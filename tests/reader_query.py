@@ -13,6 +13,7 @@ from penstock.spark.engine import TELLS_START
 from penstock.spark.spark_options import parse_source
 from penstock.spark.stream_reader import KinesisStreamReader
 from penstock.wiring import open_lease_table
+from waiting import wait_until
 
 
 class ReaderWithoutStarts:
@@ -112,6 +113,12 @@ class Query:
         assert json.loads(json.dumps(end)) == end
         return None if end == start else end
 
+    def next_plan(self):
+        """The next offset, asked for until there is one: a look that nothing answers in a probe interval gives none."""
+        ends = []
+        wait_until(lambda: ends.append(self.plan()) or ends[-1] is not None, "a batch")
+        return ends[-1]
+
     def execute(self, end):
         """Run a planned batch's tasks, each to its end; gives the rows."""
         start = {} if self.done is None else self.done
@@ -132,27 +139,41 @@ class Query:
 
     def batch(self):
         end = self.plan()
-        if end is None:
-            return None
+        return None if end is None else self._run(end)
+
+    def next_batch(self):
+        """The rows of the next batch, waited for."""
+        return self._run(self.next_plan())
+
+    def _run(self, end):
         rows = self.execute(end)
         self.commit(end, rows)
         return rows
 
-    def drain(self, batches_max=60, idle_max=10):
-        """Run batches until nothing is left: no shard came or went, and each has told that it has nothing."""
+    def plans(self, batches_max=60, idle_max=10):
+        """The next offsets until nothing is left: no shard came or went, and each has told that it has nothing."""
         idle_count = 0
         for _ in range(batches_max):
-            if self.batch() is not None:
+            if (end := self.plan()) is not None:
+                yield end
                 continue
             query_worker, shards = self.reader._planner._joined
             held = shards.held
-            if not query_worker.wait_until_at_rest(10) or self.batch() is not None:
-                continue  # something came from what was under way
+            if not query_worker.wait_until_at_rest(10):
+                continue
+            if (end := self.plan()) is not None:  # something came from what was under way
+                yield end
+                continue
             idle_count += 1
             is_told = all(state.is_answered for state in shards.states.values())
             if (is_told and shards.held == held) or idle_count > idle_max:
                 return
         pytest.fail(f"still reading after {batches_max} batches")
+
+    def drain(self, batches_max=60, idle_max=10):
+        """Run batches until nothing is left."""
+        for end in self.plans(batches_max, idle_max):
+            self._run(end)
 
     def numbers(self):
         return sorted(row[3] for row in self.rows)

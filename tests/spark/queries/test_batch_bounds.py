@@ -24,7 +24,7 @@ def raw(q, end):
 def rest(q):
     """Everything that is left, batch by batch."""
     found = []
-    while (end := q.plan()) is not None:
+    for end in q.plans():
         rows = raw(q, end)
         q.commit(end, [])
         found += rows
@@ -102,7 +102,7 @@ def test_an_aggregate_comes_whole_when_taking_apart_is_switched_off_in_its_middl
     q = query(shards=1, maxRecordsPerTrigger="4")
     put_aggregate(client, q, 0, 10)
     put(client, q.stream, numbered(10, 12))
-    end = q.plan()
+    end = q.next_plan()
     first = raw(q, end)
     assert inner(first) == [0, 1, 2, 3]
     switch(q, "false")
@@ -116,7 +116,7 @@ def test_an_aggregate_that_came_whole_is_not_given_again_when_taking_apart_is_sw
     put_aggregate(client, q, 0, 10)
     put_aggregate(client, q, 10, 20)
     put(client, q.stream, numbered(20, 22))
-    end = q.plan()
+    end = q.next_plan()
     first = raw(q, end)
     assert inner(first) == list(range(10))
     switch(q, "true", maxRecordsPerTrigger="7")
@@ -130,7 +130,7 @@ def test_taking_apart_switched_to_and_fro_loses_nothing(query, client):
     for begin in range(0, 40, 10):
         put_aggregate(client, q, begin, begin + 10)
     seen, kind = [], "true"
-    while (end := q.plan()) is not None:
+    for end in q.plans():
         rows = raw(q, end)
         q.die()
         assert raw(q, end) == rows

@@ -68,12 +68,12 @@ def test_a_claimed_batch_holds_the_same_rows_whoever_had_the_lease_in_between(
 ):
     q = query(**({"maxRecordsPerTrigger": "10"} if ends == "at a limit" else {}))
     put(client, q.stream, numbered(0, 10))
-    assert len(q.batch()) == 10
+    assert len(q.next_batch()) == 10
     put(client, q.stream, numbered(10, 50 if ends == "at a limit" else 20))
     if ends == "with the shard":
         put(client, q.stream, numbered(20, 50))
         client.split_shard(StreamName=q.stream, ShardToSplit=the_shard(q), NewStartingHashKey=HALF)
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     assert [row[3] for row in first] == list(range(10, 50 if ends == "with the shard" else 20))
     if ends == "at the tip":
@@ -92,7 +92,7 @@ def test_an_execution_that_lost_the_lease_before_its_claim_fails_and_every_later
 ):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    end = q.plan()
+    end = q.next_plan()
     part = q.reader.partitions({}, end)[0]
     running = q.fresh().read(part)
     assert next(running).num_rows == 10
@@ -116,7 +116,7 @@ def test_an_execution_that_loses_the_lease_and_gets_it_back_before_its_claim_giv
 ):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    end = q.plan()
+    end = q.next_plan()
     part = q.reader.partitions({}, end)[0]
     running = q.fresh().read(part)
     next(running)
@@ -137,7 +137,7 @@ def test_an_execution_that_loses_the_lease_and_gets_it_back_before_its_claim_giv
 def test_a_batch_goes_on_reading_while_a_handover_waits_and_is_the_same_after_it(server, client, query):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    end = q.plan()
+    end = q.next_plan()
     hands = Hands(server, q, the_shard(q))
     hands.ask_for_it()
     first = q.execute(end)
@@ -152,10 +152,10 @@ def test_a_batch_goes_on_reading_while_a_handover_waits_and_is_the_same_after_it
 def test_a_query_goes_on_behind_what_the_other_worker_has_done(server, client, query):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    end = q.plan()
+    end = q.next_plan()
     q.commit(end, q.execute(end))
     put(client, q.stream, numbered(10, 30))
-    end = q.plan()
+    end = q.next_plan()
     hands = Hands(server, q, the_shard(q))
     hands.take()
     hands.checkpoint(19)
@@ -172,7 +172,7 @@ def test_a_repeat_of_a_parents_batch_is_the_same_after_the_other_worker_has_ende
 ):
     q = query(leaseDuration="1s")
     put(client, q.stream, numbered(0, 10))
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     parent = the_shard(q)
     q.die()
@@ -216,9 +216,9 @@ def consume(server, q, until, also=lambda: True):
 def test_what_another_worker_did_after_a_crash_is_not_given_again(server, client, query):
     q = query(leaseDuration="2s")
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     put(client, q.stream, numbered(10, 20))
-    end = q.plan()
+    end = q.next_plan()
     q.die()  # before a task of the batch has claimed
     put(client, q.stream, numbered(20, 2000))
     seen = consume(server, q, until=lambda seen: len(set(seen)) >= 1990)
@@ -234,22 +234,22 @@ def test_what_another_worker_did_after_a_crash_is_not_given_again(server, client
 def test_the_claims_of_workers_that_are_gone_are_cleared_away(server, client, query):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     key = the_shard(q)
     add_claims(server, q, key, [("old", 1)], made_ms=1)
     put(client, q.stream, numbered(10, 20))
-    assert len(q.batch()) == 10
+    assert len(q.next_batch()) == 10
     assert {claim.worker for claim in q.table.fetch(key).claims} == {q.worker}
 
 
 def test_a_row_keeps_a_bounded_number_of_other_workers_claims(server, client, query):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     key = the_shard(q)
     add_claims(server, q, key, [(f"spark-{n:02}", n) for n in range(CLAIMS_MAX + 5)], made_ms=2**42)
     put(client, q.stream, numbered(10, 20))
-    assert len(q.batch()) == 10
+    assert len(q.next_batch()) == 10
     kept = {claim.worker for claim in q.table.fetch(key).claims} - {q.worker}
     assert len(kept) == CLAIMS_MAX
 

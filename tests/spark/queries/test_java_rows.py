@@ -17,7 +17,7 @@ def test_a_row_at_a_moment_that_only_java_knows_starts_at_the_querys_own_moment(
     q = query(startingPosition="AT_TIMESTAMP 2020-01-01T00:00:00Z")
     put_java_row(server, q, "AT_TIMESTAMP")
     put(client, q.stream, numbered(0, 5))
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     assert [row[3] for row in first] == list(range(5))
     q.die()

@@ -35,14 +35,14 @@ def test_the_initial_offset_is_the_same_however_often_it_is_asked(query):
 def test_a_range_of_nothing_is_no_work(query, client):
     q = query()
     put(client, q.stream, numbered(0, 5))
-    end = q.plan()
+    end = q.next_plan()
     assert q.reader.partitions(end, end) == []
 
 
 def test_the_same_partitions_are_given_however_often_they_are_asked(query, client):
     q = query()
     put(client, q.stream, numbered(0, 5))
-    end = q.plan()
+    end = q.next_plan()
     first = [task for part in q.reader.partitions({}, end) for task in part.tasks]
     second = [task for part in q.reader.partitions({}, end) for task in part.tasks]
     assert first == second
@@ -68,7 +68,7 @@ def test_a_stopped_idle_query_gives_its_leases_back(query, client):
 def test_a_batch_that_is_replayed_by_a_new_process_holds_the_same_rows(query, client):
     q = query()
     put(client, q.stream, numbered(0, 50))
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     put(client, q.stream, numbered(50, 90))
     q.die()
@@ -82,7 +82,7 @@ def test_a_batch_that_is_replayed_by_a_new_process_holds_the_same_rows(query, cl
 def test_a_replay_holds_the_same_rows_although_options_changed(query, client):
     q = query(maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 50))
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     q.given["maxRecordsPerTrigger"] = "1000"
     q.die()
@@ -93,7 +93,7 @@ def test_a_replay_holds_the_same_rows_although_options_changed(query, client):
 def test_a_replay_of_a_batch_whose_tasks_never_ran_reads_it_now(query, client):
     q = query()
     put(client, q.stream, numbered(0, 50))
-    end = q.plan()
+    end = q.next_plan()
     q.die()
     q.commit(end, q.execute(end))
     q.drain()
@@ -103,7 +103,7 @@ def test_a_replay_of_a_batch_whose_tasks_never_ran_reads_it_now(query, client):
 def test_a_replay_after_only_some_tasks_claimed_is_whole_and_the_claimed_part_is_the_same(query, client):
     q = query()
     put(client, q.stream, numbered(0, 60))
-    end = q.plan()
+    end = q.next_plan()
     parts = q.reader.partitions({}, end)
     claimed = q.read(parts[0])
     put(client, q.stream, numbered(60, 80))
@@ -120,7 +120,7 @@ def test_a_batch_that_was_planned_and_not_logged_is_planned_again(query, client)
     put(client, q.stream, numbered(0, 30))
     q.drain()
     put(client, q.stream, numbered(30, 60))
-    assert q.plan() is not None
+    assert q.next_plan()
     q.die()
     q.drain()
     assert q.numbers() == list(range(60))
@@ -129,7 +129,7 @@ def test_a_batch_that_was_planned_and_not_logged_is_planned_again(query, client)
 def test_of_two_executions_that_race_the_first_claim_stands(query, client):
     q = query()
     put(client, q.stream, numbered(0, 40))
-    end = q.plan()
+    end = q.next_plan()
     part = q.reader.partitions({}, end)[0]
     slow = q.fresh().read(part)
     seen = [row for batch in [next(slow)] for row in batch.to_pylist()]
@@ -142,7 +142,7 @@ def test_of_two_executions_that_race_the_first_claim_stands(query, client):
 def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, client):
     q = query(shards=1)
     put(client, q.stream, numbered(0, 10))
-    end = q.plan()
+    end = q.next_plan()
     part = q.reader.partitions({}, end)[0]
     short = q.fresh().read(part)
     put(client, q.stream, numbered(10, 20))
@@ -159,7 +159,7 @@ def test_an_execution_that_read_past_the_claim_that_stands_is_repeated(query, cl
 def test_an_execution_that_read_less_than_the_claim_that_stands_reads_on(query, client):
     q = query(shards=1)
     put(client, q.stream, numbered(0, 30))
-    end = q.plan()
+    end = q.next_plan()
     part = q.reader.partitions({}, end)[0]
     behind = q.fresh().read(ShardPartition([replace(part.tasks[0], share=Share(5))]))
     seen = [row for batch in [next(behind)] for row in batch.to_pylist()]
@@ -180,14 +180,14 @@ def leave_unread(q, end):
 def test_a_query_goes_on_behind_rows_that_its_actions_left_unread(query, client):
     q = query(shards=1, maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 30))
-    leave_unread(q, q.plan())
-    assert [row[3] for row in q.batch()] == list(range(10, 20))
+    leave_unread(q, q.next_plan())
+    assert [row[3] for row in q.next_batch()] == list(range(10, 20))
 
 
 def test_a_query_goes_on_behind_what_had_arrived_when_an_unread_batch_was_planned(query, client):
     q = query(shards=1, fetchInterval="0ms", maxRecordsPerFetch="10")
     put(client, q.stream, numbered(0, 30))
-    leave_unread(q, q.plan())
+    leave_unread(q, q.next_plan())
     put(client, q.stream, numbered(30, 60))
     q.drain()
     assert q.numbers()[-1] == 59
@@ -199,14 +199,14 @@ def test_what_arrives_after_an_unread_batch_is_in_the_next_one_though_the_driver
 ):
     q = query(shards=1, maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 30))
-    assert len(q.batch()) == 10
+    assert len(q.next_batch()) == 10
     # Of a shard that is known to have more, nothing is asked before the next batch: nobody has told the driver the time.
     q.die()
     del q.given["maxRecordsPerTrigger"]
     q.reader = q.fresh()
     right_ms = SystemClock.wall_ms
     monkeypatch.setattr(SystemClock, "wall_ms", lambda self: right_ms(self) + 3_600_000)
-    leave_unread(q, q.plan())
+    leave_unread(q, q.next_plan())
     put(client, q.stream, numbered(30, 60))
     q.drain()
     # The service tells whole seconds, so what came just before the plan may come once more.
@@ -216,7 +216,7 @@ def test_what_arrives_after_an_unread_batch_is_in_the_next_one_though_the_driver
 def test_what_arrives_after_an_unread_batch_is_in_the_next_one(query, client):
     q = query(shards=1)
     put(client, q.stream, numbered(0, 10))
-    leave_unread(q, q.plan())
+    leave_unread(q, q.next_plan())
     put(client, q.stream, numbered(10, 20))
     q.drain()
     assert q.numbers() == list(range(10, 20))
@@ -225,7 +225,7 @@ def test_what_arrives_after_an_unread_batch_is_in_the_next_one(query, client):
 def test_a_batch_that_no_action_read_is_offered_again_when_its_driver_died(query, client):
     q = query(shards=1)
     put(client, q.stream, numbered(0, 10))
-    leave_unread(q, q.plan())
+    leave_unread(q, q.next_plan())
     q.die()
     q.drain()
     assert q.numbers() == list(range(10))
@@ -269,7 +269,7 @@ def test_a_lease_taken_by_force_ends_its_part_of_the_batch_without_loss(query, c
     put(client, q.stream, numbered(0, 40))
     q.drain()
     put(client, q.stream, numbered(40, 80))
-    end = q.plan()
+    end = q.next_plan()
     parts = q.reader.partitions(q.done, end)
     stolen = parts[0].tasks[0].shard_id
     q.steal(stolen)
@@ -297,7 +297,7 @@ def test_available_now_goes_on_with_leases_that_it_renews_late(server, query, cl
     q = query(leaseDuration="1s", maxRecordsPerTrigger="10")
     put(client, q.stream, numbered(0, 40))
     q.reader.prepareForTriggerAvailableNow()
-    assert q.batch()
+    assert q.next_batch()
     held = coordinator(q).held().keys()
     renewed_s = min(lease.renewed_s for lease in coordinator(q).held_leases)
     server.faults.throttle("dynamodb.UpdateItem", count=None)
@@ -354,7 +354,7 @@ def coordinator(q):
 def test_children_come_in_a_batch_after_their_parents_last_records(query, client):
     q = query()
     put(client, q.stream, numbered(0, 40))
-    q.batch()
+    q.next_batch()
     client.split_shard(StreamName=q.stream, ShardToSplit="shardId-000000000000", NewStartingHashKey=SPLIT_AT)
     put(client, q.stream, numbered(40, 80))
     client.merge_shards(

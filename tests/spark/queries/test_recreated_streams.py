@@ -52,7 +52,7 @@ def test_a_shard_in_which_nothing_was_read_is_not_taken_for_the_other_streams(se
 def test_a_query_that_goes_on_from_a_batch_that_was_not_read_refuses_too(server, query):
     q = query()
     put(q.client, q.stream, numbered(0, 10))
-    planned = q.plan()
+    planned = q.next_plan()
     q.die()
     recreate(server, q)
     put(q.client, q.stream, numbered(10, 20))
@@ -64,7 +64,7 @@ def test_a_query_that_goes_on_from_a_batch_that_was_not_read_refuses_too(server,
 def test_a_batch_whose_tasks_come_late_does_not_read_another_streams_records(server, query):
     q = query()
     put(q.client, q.stream, numbered(0, 10))
-    planned = q.plan()
+    planned = q.next_plan()
     parts = q.reader.partitions({}, planned)
     recreate(server, q)
     server.clock.advance(60)
@@ -123,7 +123,7 @@ def test_a_batch_read_whose_tasks_come_late_does_not_read_another_streams_record
 def test_a_task_that_may_not_describe_the_stream_reads_on_and_says_so(server, query, caplog):
     q = query(shards=1)
     put(q.client, q.stream, numbered(0, 10))
-    planned = q.plan()
+    planned = q.next_plan()
     server.clock.advance(60)
     server.faults.error("DescribeStreamSummary", count=None, status=400, code="AccessDeniedException")
     q.commit(planned, q.execute(planned))

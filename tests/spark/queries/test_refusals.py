@@ -97,7 +97,7 @@ def hidden_records(query, count):
 def test_a_replay_does_not_believe_one_answer_that_nothing_is_there(query):
     running = query()
     put(running.client, running.stream, numbered(0, 10))
-    end = running.plan()
+    end = running.next_plan()
     first = running.execute(end)
     assert len(first) == 10
     with hidden_records(running, 3) as left:
@@ -109,7 +109,7 @@ def test_a_replay_reads_a_shard_to_its_end_past_a_word_that_nothing_is_left(quer
     running = query()
     put(running.client, running.stream, numbered(0, 10))
     split(running)
-    end = running.plan()
+    end = running.next_plan()
     first = running.execute(end)
     assert len(first) == 10
     with hidden_records(running, 1):
@@ -119,7 +119,7 @@ def test_a_replay_reads_a_shard_to_its_end_past_a_word_that_nothing_is_left(quer
 def test_a_replay_whose_records_are_gone_is_a_loss(server, query):
     running = query()
     put(running.client, running.stream, numbered(0, 10))
-    end = running.plan()
+    end = running.next_plan()
     running.execute(end)
     server.clock.advance(30 * HOUR_S)
     with pytest.raises(DataLossError, match="was fixed to end at"):

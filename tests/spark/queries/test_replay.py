@@ -12,15 +12,11 @@ from spark_support import numbered, put, wait_for_next_second
 QUERY_OPTIONS = {"leaseDuration": "2s"}
 
 
-def numbers(rows):
-    return sorted(row[3] for row in rows)
-
-
 def read_all(q):
-    found = []
-    while (rows := q.batch()) is not None:
-        found += rows
-    return numbers(found)
+    """The numbers of all that is unread."""
+    q.rows = []
+    q.drain()
+    return q.numbers()
 
 
 def reset(q, server, monkeypatch, folder, position):

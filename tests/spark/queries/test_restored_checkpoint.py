@@ -55,11 +55,11 @@ def ended(q):
 def test_everything_behind_the_copy_comes_again(query, client, kill):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     copy = q.done
     for begin in (10, 20, 30):
         put(client, q.stream, numbered(begin, begin + 10))
-        q.batch()
+        q.next_batch()
     q.drain()
     restore(q, copy, kill=kill)
     q.drain()
@@ -75,10 +75,10 @@ def test_everything_behind_the_copy_comes_again(query, client, kill):
 def test_everything_behind_the_copy_comes_again_across_a_split(query, client, uncommitted, cleared):
     q = query()
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     copy = q.done
     put(client, q.stream, numbered(10, 20))
-    last = q.plan()
+    last = q.next_plan()
     q.commit(last, q.execute(last))
     put(client, q.stream, numbered(20, 25))
     split(q)
@@ -105,10 +105,10 @@ def test_a_shard_that_another_worker_holds_is_named_and_the_others_come_again(
 ):
     q = query(shards=2, leaseDuration="4s")
     put(client, q.stream, numbered(0, 20))
-    q.batch()
+    q.next_batch()
     copy = q.done
     put(client, q.stream, numbered(20, 40))
-    last = q.plan()
+    last = q.next_plan()
     q.commit(last, q.execute(last))
     put(client, q.stream, numbered(40, 60))
     q.drain()
@@ -132,11 +132,11 @@ def test_a_copy_from_before_a_split_names_children_that_another_worker_holds(ser
     """The parent was ended and its row is gone; its children are another worker's, so nothing of the query stands there."""
     q = query(leaseDuration="60s")
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     copy = q.done
     put(client, q.stream, numbered(10, 20))
     split(q)
-    q.batch()
+    q.next_batch()
     put(client, q.stream, numbered(20, 40))
     wait_until(lambda: q.plan() is not None and ended(q), "the children")
     q.reader.stop()
@@ -156,11 +156,11 @@ def test_the_copys_last_batch_comes_again_where_five_batches_followed_it(query, 
     q = query()
     for begin in (0, 10):
         put(client, q.stream, numbered(begin, begin + 10))
-        q.batch()
+        q.next_batch()
     copy = q.done
     for begin in range(20, 20 + 10 * later, 10):
         put(client, q.stream, numbered(begin, begin + 10))
-        q.batch()
+        q.next_batch()
     restore(q, copy)
     q.drain()
     assert q.numbers() == [*repeated, *range(20, 20 + 10 * later)]
@@ -171,9 +171,9 @@ def test_the_copys_last_batch_holds_the_same_rows_where_no_later_batch_read_and_
 ):
     q = query(shards=2)
     put(client, q.stream, numbered(0, 20))
-    q.batch()
+    q.next_batch()
     put(client, q.stream, numbered(20, 40))
-    last = q.plan()
+    last = q.next_plan()
     before = q.done
     first = q.execute(last)
     q.commit(last, first)
@@ -235,10 +235,10 @@ def test_what_a_copys_batch_of_the_same_number_claimed_is_read_by_the_query_that
     two = beside(one, query)
     two.plan()
     put_to(SECOND, range(10, 20))
-    end_one = one.plan()
+    end_one = one.next_plan()
     assert end_one["limit"]["shards"] == [SECOND]
     put_to(FIRST, range(20, 30))
-    end_two = two.plan()
+    end_two = two.next_plan()
     assert end_two["batch"] == end_one["batch"]
     one.commit(end_one, one.execute(end_one))
     parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
@@ -255,7 +255,7 @@ def test_the_second_of_two_copies_that_claim_batches_of_one_number_ends_with_the
     one.drain()
     two = beside(one, query)
     put(client, one.stream, numbered(10, 20))
-    end_one, end_two = one.plan(), two.plan()
+    end_one, end_two = one.next_plan(), two.next_plan()
     assert (end_one["batch"], end_one["shards"]) == (end_two["batch"], end_two["shards"])
     rows = one.execute(end_one)
     with pytest.raises(AnotherDriver, match="another query works from the same"):
@@ -273,9 +273,9 @@ def test_a_running_query_that_finds_a_copys_batch_of_a_number_that_it_knows_ends
     one.drain()
     two = beside(one, query)
     put_to(SECOND, range(10, 20))
-    end_one = one.plan()
+    end_one = one.next_plan()
     put_to(FIRST, range(20, 30))
-    end_two = two.plan()
+    end_two = two.next_plan()
     parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
     two.read(parts[FIRST])
     one.commit(end_one, one.execute(end_one))
@@ -287,9 +287,9 @@ def test_a_running_query_that_finds_a_copys_batch_of_a_number_that_it_knows_ends
 def test_an_offset_of_an_early_version_goes_on_at_the_claims(query, client, is_done):
     q = query(shards=2)
     put(client, q.stream, numbered(0, 20))
-    q.batch()
+    q.next_batch()
     put(client, q.stream, numbered(20, 40))
-    end = q.plan()
+    end = q.next_plan()
     rows = q.execute(end)
     early = {name: value for name, value in end.items() if name != "runs"}
     if is_done:
@@ -343,7 +343,7 @@ def test_a_running_query_never_starts_anew_where_its_lease_table_is_emptied(quer
     if step != "idle":
         put(client, q.stream, numbered(sent, sent + 10))
         sent += 10
-        end = q.plan()
+        end = q.next_plan()
     rows = q.execute(end) if step == "executed" else []
     empty_table(q)
     wait_until(lambda: q.table.scan().leases, "the leases to be made again")
@@ -362,13 +362,13 @@ def test_a_lease_that_was_set_back_under_a_running_query_ends_it_with_the_reason
 ):
     q = query(leaseDuration="30s")
     put(client, q.stream, numbered(0, 10))
-    q.batch()
+    q.next_batch()
     put(client, q.stream, numbered(10, 20))
-    end = q.plan()
+    end = q.next_plan()
     old = q.table.fetch(FIRST)  # as a backup of the table would have it
     q.commit(end, q.execute(end))
     put(client, q.stream, numbered(20, 30))
-    end = q.plan()
+    end = q.next_plan()
     parts = q.reader.partitions(q.done, end)
     row = q.table.fetch(FIRST)
     assert isinstance(q.table.write(Delete(FIRST, row.counter, row.checkpoint)), Applied)
@@ -384,7 +384,7 @@ def test_a_lease_that_was_set_back_under_a_running_query_ends_it_with_the_reason
 def put_and_read(q, client):
     if not q.rows:
         put(client, q.stream, numbered(0, 1))
-        q.batch()
+        q.next_batch()
     return bool(q.rows)
 
 

@@ -55,7 +55,7 @@ def test_a_paused_driver_gives_identical_rows_where_its_claim_is_known_and_an_er
     busy = key_of(client, one, SECOND)
     one.batch()
     put(client, one.stream, on_key(quiet, 10, 20) + on_key(busy, 20, 30))
-    end = one.plan()
+    end = one.next_plan()
     parts = {part.tasks[0].shard_id: part for part in one.reader.partitions(one.done, end)}
     before = one.execute(end) if pauses == "between two executions" else None
     two = beside(server, query, one)
@@ -88,7 +88,7 @@ def count_of_batches_in(q, shard, end):
 def test_a_paused_driver_that_plans_on_is_refused(server, query, client):
     one = query(shards=1)
     put(client, one.stream, numbered(0, 10))
-    end = one.plan()
+    end = one.next_plan()
     rows = one.execute(end)
     two = beside(server, query, one)
     two.commit(end, two.execute(end))
@@ -108,9 +108,9 @@ def test_two_drivers_that_plan_the_same_batch_from_different_places_never_give_f
     one.batch()
     two = beside(server, query, one)
     put(client, one.stream, numbered(10, 20))
-    end_one = one.plan()
+    end_one = one.next_plan()
     put(client, one.stream, numbered(20, 30))
-    end_two = two.plan()
+    end_two = two.next_plan()
     first = attempt(one, end_one)
     second = attempt(two, end_two)
     given = [rows for rows in (first, second) if rows is not None]

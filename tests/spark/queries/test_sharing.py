@@ -167,7 +167,7 @@ def test_a_query_takes_over_from_a_consumer_where_it_stopped_and_gives_back_what
 def test_a_lease_is_not_handed_over_before_the_batch_that_reads_it_is_done(fleet, client):
     one = fleet()
     put(client, one.stream, numbered(0, 120))
-    end = one.plan()
+    end = one.next_plan()
     parts = one.reader.partitions({}, end)
     mine = end["worker"]
     two = fleet(beside=one)
@@ -191,7 +191,7 @@ def test_a_lease_that_is_stolen_in_mid_batch_keeps_its_claim_and_the_late_checkp
     put(client, one.stream, numbered(0, 40))
     one.drain()
     put(client, one.stream, numbered(40, 80))
-    end = one.plan()
+    end = one.next_plan()
     rows = one.execute(end)
     row = one.steal(one.table.scan().leases[0].key)
     one.commit(end, rows)
@@ -206,7 +206,7 @@ def test_a_lease_that_is_stolen_in_mid_batch_keeps_its_claim_and_the_late_checkp
 def test_a_java_taker_leaves_the_claim_and_the_late_checkpoint_saves_it_the_batch(fleet, server, client):
     one = fleet(shards=1, leaseDuration="60s")
     put(client, one.stream, numbered(0, 40))
-    end = one.plan()
+    end = one.next_plan()
     rows = one.execute(end)
     claimed = one.table.scan().leases[0]
     # KCL 2.x's take: owner and counter, nothing else.
@@ -285,7 +285,7 @@ def test_the_coordinator_is_set_up_as_the_options_say(fleet):
 def test_shards_share_a_task_and_the_rows_stay_the_same(fleet, client, option, sizes):
     query = fleet(**option)
     put(client, query.stream, numbered(0, 120))
-    end = query.plan()
+    end = query.next_plan()
     parts = query.reader.partitions({}, end)
     assert sorted(len(part.tasks) for part in parts) == sizes
     query.commit(end, query.execute(end))

@@ -70,7 +70,7 @@ def test_a_query_that_is_stopped_while_it_looks_at_what_its_last_batch_did_gives
 
 
 def test_a_query_that_is_stopped_while_its_batch_is_under_way_keeps_its_leases(query):
-    end = query.plan()
+    end = query.next_plan()
     rows = query.execute(end)
     query.reader.stop()
     assert owners(query) != {None}
@@ -79,7 +79,7 @@ def test_a_query_that_is_stopped_while_its_batch_is_under_way_keeps_its_leases(q
 
 
 def test_a_query_that_is_stopped_when_its_batch_is_planned_gives_its_leases_back(query):
-    end = query.plan()
+    end = query.next_plan()
     query.reader.stop()
     assert owners(query) == {None}
     query.reader = query.fresh()

@@ -19,7 +19,7 @@ def test_a_query_goes_on_where_it_was_after_each_kind_of_restart(query, client):
     q.drain()
     q.die()  # the last batch is committed
     put(client, q.stream, numbered(40, 70))
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     put(client, q.stream, numbered(70, 90))
     q.die()  # it is not: Spark runs it again
@@ -34,7 +34,7 @@ def test_limits_hold_without_being_asked_for(query, client):
     put(client, q.stream, numbered(0, 100))
     sizes = []
     while len(q.rows) < 100:
-        sizes.append(len(q.batch()))
+        sizes.append(len(q.next_batch()))
     assert max(sizes) <= 30
     assert q.numbers() == list(range(100))
 
@@ -42,18 +42,18 @@ def test_limits_hold_without_being_asked_for(query, client):
 def test_the_first_batch_of_a_run_reads_every_shard_since_it_may_be_the_only_one(query, client):
     q = query(shards=6)
     put(client, q.stream, numbered(0, 300))
-    assert len(q.batch()) == 300
+    assert len(q.next_batch()) == 300
     q.reader.stop()
     q.reader = q.fresh()
     put(client, q.stream, numbered(300, 600))
-    assert len(q.batch()) == 300
+    assert len(q.next_batch()) == 300
     assert q.numbers() == list(range(600))
 
 
 def test_a_run_that_ends_after_one_limited_batch_says_that_there_may_be_more(query, client, caplog):
     q = query(maxRecordsPerTrigger="30")
     put(client, q.stream, numbered(0, 100))
-    q.batch()
+    q.next_batch()
     with caplog.at_level(logging.WARNING, logger="penstock.spark"):
         q.reader.stop()
     assert "this run ends after one batch" in caplog.text
@@ -64,7 +64,7 @@ def test_a_run_of_several_batches_ends_without_a_word(query, client, caplog, opt
     q = query(**options)
     for start in (0, 10):
         put(client, q.stream, numbered(start, start + 10))
-        q.batch()
+        q.next_batch()
     with caplog.at_level(logging.WARNING, logger="penstock.spark"):
         q.reader.stop()
     assert "this run ends after one batch" not in caplog.text
@@ -73,9 +73,9 @@ def test_a_run_of_several_batches_ends_without_a_word(query, client, caplog, opt
 def test_the_offset_carries_the_report_that_this_spark_does_not_ask_for(query, client):
     q = query()
     put(client, q.stream, numbered(0, 20))
-    q.batch()
+    q.next_batch()
     put(client, q.stream, numbered(20, 40))
-    end = q.plan()
+    end = q.next_plan()
     report = report_of({"latestOffset": end})
     assert (report["stream"], report["records"]) == (q.stream, 20)
     q.die()
@@ -110,7 +110,7 @@ def test_a_checkpoint_location_goes_on_with_a_later_spark_and_back(query, client
     put(client, q.stream, numbered(120, 150))
     q.is_told_starts = False
     q.die()
-    end = q.plan()
+    end = q.next_plan()
     first = q.execute(end)
     q.is_told_starts = True
     q.die()
