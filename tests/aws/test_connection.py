@@ -435,3 +435,25 @@ def test_a_program_that_points_its_environment_elsewhere_gets_another_client_and
     again = client_for("kinesis", options)
     assert again is not first
     assert again.meta.endpoint_url == "http://one.invalid"
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("AWS_USE_FIPS_ENDPOINT", "true"),
+        ("AWS_USE_DUALSTACK_ENDPOINT", "true"),
+        ("https_proxy", "http://proxy.invalid:3128"),
+    ],
+)
+def test_a_program_that_changes_its_kind_of_endpoint_or_its_proxy_gets_another_client(
+    bare_environment, monkeypatch, variable, value
+):
+    options = AwsOptions(region="us-east-1", access_key_id="a", secret_access_key="b")
+    monkeypatch.delenv(variable, raising=False)
+    first = client_for("kinesis", options)
+    monkeypatch.setenv(variable, value)
+    second = client_for("kinesis", options)
+    assert second is not first
+    assert client_for("kinesis", options) is second
+    if variable.startswith("AWS"):
+        assert second.meta.endpoint_url != first.meta.endpoint_url

@@ -4,6 +4,7 @@ import functools
 import socket
 import ssl
 import threading
+import time
 from contextlib import contextmanager
 
 import botocore.exceptions as sdk
@@ -227,6 +228,35 @@ def test_a_silent_server_is_a_read_timeout_and_nothing_that_listens_was_not_sent
         url = f"http://127.0.0.1:{listener.getsockname()[1]}/"
     with pytest.raises(sdk.EndpointConnectionError):
         PooledExchange(URLLib3Session(), url).exchange(REQUEST)
+
+
+@pytest.mark.parametrize(
+    "begin",
+    [
+        b"HTTP/1.1 200 OK\r\nX-A: ",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3e8\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\n",
+    ],
+    ids=["head", "length", "chunk", "until_closed"],
+)
+def test_an_answer_that_drips_is_a_read_timeout_though_each_byte_comes_in_time(begin):
+    given_up = threading.Event()
+
+    def drops():
+        yield begin
+        while not given_up.wait(0.1):
+            yield b"x"
+
+    with answering([drops()]) as (pooled, asked):
+        began_s = time.monotonic()
+        try:
+            with pytest.raises(sdk.ReadTimeoutError):
+                pooled.exchange(REQUEST)
+        finally:
+            given_up.set()
+    assert time.monotonic() - began_s < 20
+    assert asked == [REQUEST]
 
 
 def test_with_a_proxy_between_the_session_sends():

@@ -32,7 +32,7 @@ class AwsOptions:
         external_id: External id of the role.
         sts_endpoint_url: Endpoint of STS.
         connect_timeout_s: Time for a connection.
-        read_timeout_s: Time for an answer.
+        read_timeout_s: How long an answer may be silent. A whole one may take four times as long.
         attempts_max: Attempts of one call, the first included.
         retry_base_s: Ceiling of the first pause; it doubles from attempt to attempt.
         retry_cap_s: Highest ceiling.

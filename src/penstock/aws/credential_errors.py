@@ -1,7 +1,7 @@
 """What failed while botocore looked for credentials, where it raises no error of its own.
 
-A `credential_process` that prints no JSON, a program or a token file that is not there, a time that is none: botocore lets the
-errors of `json`, `subprocess` and others through. They say nothing of credentials, and some of them show what was printed.
+A `credential_process` that prints no JSON or numbers for keys, a program or a token file that is not there, a time that is none:
+botocore lets the errors of `json`, `subprocess` and others through. They say nothing of credentials, and some of them show what was printed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
 _OF_CREDENTIALS: Final = "botocore.credentials"
+_OF_SIGNING: Final = "botocore.auth"
 _OF_THE_SDK: Final = (sdk.BotoCoreError, sdk.ClientError, ResponseParserError)
 _STILL_EXPIRED: Final = "refreshed credentials are still expired"
 """Of botocore's plain RuntimeError."""
@@ -26,8 +27,9 @@ _UNREADABLE: Final = (
 
 
 def is_of_credentials(error: BaseException) -> bool:
-    """Return whether an error was raised while botocore looked for credentials or renewed them: nothing was sent yet."""
-    return _OF_CREDENTIALS in _modules_of(error)
+    """Return whether an error was raised while botocore looked for credentials or renewed them, or signed: nothing was sent yet."""
+    modules = _modules_of(error)
+    return _OF_CREDENTIALS in modules or _is_of_no_text(error, modules)
 
 
 def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
@@ -35,18 +37,30 @@ def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
 
     It does not show what a program or a service has given out.
     """
+    text = _of_fetched(error) or _of_unreadable(error)
+    return None if text is None else sdk.CredentialRetrievalError(provider="botocore's chain", error_msg=text)
+
+
+def _of_fetched(error: Exception) -> str | None:
+    """Return what to say where botocore's own error says too little or too much."""
     if isinstance(error, RuntimeError) and _STILL_EXPIRED in str(error):
-        return _named(f"{error} {_FETCHED_EXPIRED}")
+        return f"{error} {_FETCHED_EXPIRED}"
     if isinstance(error, sdk.CredentialRetrievalError) and _OTHER_VERSION in str(error):
-        return _named(f"Its Version is not 1. {_UNREADABLE}")
+        return f"Its Version is not 1. {_UNREADABLE}"
+    return None
+
+
+def _of_unreadable(error: Exception) -> str | None:
     modules = _modules_of(error)
+    if _is_of_no_text(error, modules):
+        return f"A key or its token is no text. {_UNREADABLE}"
     if isinstance(error, _OF_THE_SDK) or _OF_CREDENTIALS not in modules:
         return None
     if isinstance(error, OSError):
-        return _named(f"{error.strerror}: {error.filename}. {_UNREADABLE}")
+        return f"{error.strerror}: {error.filename}. {_UNREADABLE}"
     if type(error) is ValueError and modules[-1].startswith("botocore."):
-        return _named(str(error))  # botocore's own words
-    return _named(f"{type(error).__name__} in {modules[-1]}. {_UNREADABLE}")
+        return str(error)  # botocore's own words
+    return f"{type(error).__name__} in {modules[-1]}. {_UNREADABLE}"
 
 
 def sdk_error(raised: Exception) -> Exception | None:
@@ -55,8 +69,9 @@ def sdk_error(raised: Exception) -> Exception | None:
     return error if isinstance(error, (*_OF_THE_SDK, OSError)) else None
 
 
-def _named(text: str) -> sdk.CredentialRetrievalError:
-    return sdk.CredentialRetrievalError(provider="botocore's chain", error_msg=text)
+def _is_of_no_text(error: BaseException, modules: list[str]) -> bool:
+    """Return whether a request could not be signed, since its key is a number or the like."""
+    return isinstance(error, (TypeError, AttributeError)) and modules[-1] == _OF_SIGNING
 
 
 def _modules_of(error: BaseException) -> list[str]:

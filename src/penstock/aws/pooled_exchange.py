@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import socket
 import ssl
+import time
 from typing import Any, Final, NamedTuple
 
 import botocore.exceptions as sdk
@@ -16,6 +17,8 @@ import urllib3.exceptions as pool_errors
 
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
+_ANSWER_TIMEOUTS: Final = 4
+"""A whole answer may take so many times as long as may pass without a byte: else one that drips would never end."""
 _NO_CONTENT: Final = (204, 304)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _END_OF_LINE: Final = re.compile(rb"\r?\n")
@@ -83,7 +86,7 @@ class PooledExchange:
         try:
             connection.settimeout(self._timeout.read_timeout)
             is_sent = _send(connection, request)
-            answer, is_usable = _read_answer(connection)
+            answer, is_usable = _read_answer(connection, _ANSWER_TIMEOUTS * self._timeout.read_timeout)
         except TimeoutError as error:
             raise sdk.ReadTimeoutError(endpoint_url=self._url, error=error) from error
         except (OSError, ValueError) as error:
@@ -114,13 +117,28 @@ def _send(connection: socket.socket, request: bytes) -> bool:
 
 
 class _Reader:
-    """Reads from a socket what belongs to one answer."""
+    """Reads from a socket what belongs to one answer.
 
-    def __init__(self, connection: socket.socket) -> None:
+    Args:
+        connection: With its timeout, which holds for each wait.
+        time_s: For the whole answer.
+
+    Raises:
+        TimeoutError: The answer was not whole in time.
+    """
+
+    def __init__(self, connection: socket.socket, time_s: float) -> None:
         self._connection = connection
+        self._time_s = time_s
+        self._deadline_s = time.monotonic() + time_s
         self._left = b""  # received and not taken yet
 
+    def _look_at_clock(self) -> None:
+        if time.monotonic() > self._deadline_s:
+            raise TimeoutError(f"the answer was not whole after {self._time_s:g} s")
+
     def _receive(self) -> bytes:
+        self._look_at_clock()
         got = self._connection.recv(_READ_BYTES)
         if not got:
             raise ConnectionError("the connection was closed within the answer")
@@ -146,6 +164,7 @@ class _Reader:
         body[: len(got)] = got
         view, at = memoryview(body), len(got)
         while at < count:
+            self._look_at_clock()
             size = self._connection.recv_into(view[at:])
             if not size:
                 raise ConnectionError(f"the answer was cut off: {at} of {count} bytes came")
@@ -158,6 +177,7 @@ class _Reader:
         parts = [self._left]
         while got := self._connection.recv(_READ_BYTES):
             parts.append(got)
+            self._look_at_clock()
         return b"".join(parts)
 
     @property
@@ -169,9 +189,9 @@ class _Reader:
         )
 
 
-def _read_answer(connection: socket.socket) -> tuple[Answer, bool]:
-    """Read an answer; return whether the connection can be used again."""
-    reader = _Reader(connection)
+def _read_answer(connection: socket.socket, time_s: float) -> tuple[Answer, bool]:
+    """Read an answer within a time; return whether the connection can be used again."""
+    reader = _Reader(connection, time_s)
     status = 100
     while 100 <= status < 200:  # an interim answer has another one behind it
         head = reader.until(_END_OF_HEAD).decode("latin-1").replace("\r\n", "\n")

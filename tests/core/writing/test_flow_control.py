@@ -50,6 +50,27 @@ def test_the_rate_never_falls_below_its_floor():
     assert flow.rate == RATE_MIN
 
 
+@pytest.mark.parametrize(
+    ("record_bytes", "rate_max", "shards", "expected_s"),
+    [
+        (1000, None, 1.0, 0.1),
+        (51_200, None, 1.0, 4.9),
+        (2**20, None, 1.0, 5.0),
+        (10 * 2**20, None, 1.0, 10.0),
+        (10 * 2**20, None, 8.0, 5.0),
+        (2**20, 0.1, 1.0, 10.0),
+    ],
+)
+def test_a_large_record_does_not_silence_its_shard_at_the_lowest_rate(
+    record_bytes, rate_max, shards, expected_s
+):
+    flow = ShardFlow(rate_max, shards)
+    for number in range(100):
+        flow.note_refused(float(number), 0.0)
+    flow.note_sent(cost_s(record_bytes), 1000.0)
+    assert flow.ready_s - 1000.0 == pytest.approx(expected_s, abs=0.1)
+
+
 def test_the_way_back_is_flat_around_the_refused_rate_and_ends_free():
     flow = ShardFlow()
     flow.note_accepted(1.0, 0.0)

@@ -32,6 +32,10 @@ RATE_MIN: Final = 0.01
 """A writer's rate never falls below this share, ten records per second, so refusals that have nothing to do with its own
 rate cannot stop it. Where more than a hundred writers share one shard, the growing pauses do the rest."""
 
+RECORD_WAIT_MAX_S: Final = 5.0
+"""What follows a large record waits no longer than this for the time which that one has used: at `RATE_MIN` 1 MiB would keep a
+shard quiet for 100 seconds. Never faster than the shard itself accepts, or than the rate that was set in advance."""
+
 FREE_RATE: Final = 1.5
 """From this share on there is no limit any more: the shard itself accepts less."""
 
@@ -90,7 +94,8 @@ class ShardFlow:
     def note_sent(self, cost: float, now_s: float) -> None:
         """Reserve the time that a request uses at the present rate."""
         if self.rate is not None:
-            self.ready_s = max(self.ready_s, now_s) + cost / self.rate
+            slowest = min(cost / RECORD_WAIT_MAX_S, self.rate_max or self.shard_count)
+            self.ready_s = max(self.ready_s, now_s) + cost / max(self.rate, slowest)
 
     def note_accepted(self, cost: float, now_s: float) -> None:
         """Learn that records were accepted: the rate grows along the curve."""
