@@ -29,6 +29,7 @@ DATA, HEADERS, RST_STREAM, SETTINGS, GOAWAY, WINDOW_UPDATE = 0, 1, 3, 4, 7, 8
 END_STREAM, END_HEADERS, INITIAL_WINDOW_SIZE = 1, 4, 4
 FRAME_BYTES = 16_384
 WINDOW_BYTES = 2**31 - 1
+SIGNED_AT = "20260101T000000Z"
 SCOPE = "AWS4-HMAC-SHA256 Credential=local/20260101/us-east-1/kinesis/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -51,7 +52,7 @@ class RawClient:
     def request(self, operation: str, document: dict[str, object]) -> bytes:
         body = json.dumps(document).encode()
         head = (
-            f"POST / HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: {SCOPE}\r\n"
+            f"POST / HTTP/1.1\r\nHost: {self.host}\r\nAuthorization: {SCOPE}\r\nX-Amz-Date: {SIGNED_AT}\r\n"
             f"Content-Type: application/x-amz-json-1.1\r\nX-Amz-Target: Kinesis_20131202.{operation}\r\n"
             f"Content-Length: {len(body)}\r\n\r\n"
         )
@@ -81,6 +82,7 @@ class RawClient:
         connection = http.client.HTTPConnection(self.host, timeout=TIMEOUT_S)
         headers = {
             "Authorization": SCOPE,
+            "X-Amz-Date": SIGNED_AT,
             "Content-Type": "application/x-amz-json-1.1",
             "X-Amz-Target": f"Kinesis_20131202.{operation}",
         }
@@ -120,6 +122,7 @@ class RawHttp2Client(RawClient):
                 (":path", "/"),
                 (":authority", self.host),
                 ("authorization", SCOPE),
+                ("x-amz-date", SIGNED_AT),
                 ("content-type", "application/x-amz-json-1.1"),
                 ("x-amz-target", f"Kinesis_20131202.{operation}"),
                 ("content-length", str(len(body))),
