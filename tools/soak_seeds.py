@@ -79,7 +79,7 @@ def soak(seed_count: int, state: Path, run_all: Callable[[list[Seed]], Iterable[
         state: The file that knows the next seeds.
         run_all: Runs seeds, in any order, and gives what is to be told of each.
     """
-    failures = 0
+    failures, began_s = 0, time.monotonic()
     for begin in range(0, seed_count, CHUNK):
         count = min(CHUNK, seed_count - begin)
         reached = read_state(state)
@@ -88,6 +88,13 @@ def soak(seed_count: int, state: Path, run_all: Callable[[list[Seed]], Iterable[
                 failures += 1
                 print(told, flush=True)
         write_state(state, {kind: seed + count for kind, seed in reached.items()})
+        done = begin + count
+        per_s = done * len(KINDS) / (time.monotonic() - began_s)
+        print(
+            f"{time.strftime('%H:%M:%S')} {done} of {seed_count} seeds of each kind, {per_s:.1f} seeds/s, {failures} failed",
+            file=sys.stderr,
+            flush=True,
+        )
     return failures
 
 

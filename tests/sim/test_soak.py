@@ -54,7 +54,10 @@ def test_a_run_that_is_interrupted_repeats_only_the_seeds_under_way(tool, tmp_pa
 
 def test_seeds_that_fail_are_printed_and_counted(tool, tmp_path, capsys):
     assert tool["soak"](2, tmp_path / "state.json", lambda seeds: ["broken", None, "too", None]) == 2
-    assert capsys.readouterr().out == "broken\ntoo\n"
+    said = capsys.readouterr()
+    assert said.out == "broken\ntoo\n"
+    assert " 2 of 2 seeds of each kind, " in said.err
+    assert said.err.endswith(" 2 failed\n")
 
 
 def test_a_violation_is_told_as_a_story_and_as_a_test(tool):
