@@ -8,6 +8,7 @@ from penstock.cli.main import main
 from penstock.core.leases.coordinator_options import CoordinatorOptions
 from penstock.core.position import TRIM_HORIZON
 from penstock.sim.checker import Broken
+from penstock.sim.checkers import Suite
 from penstock.sim.history import History
 from penstock.sim.producer_checkers import AcknowledgedIsThere, ArrivesInOrder, KeysInOrder, RarelyTwice
 from penstock.sim.run import run_producer_seed
@@ -19,6 +20,8 @@ FAILED_BEFORE = [
     34,
     113,  # what a request left behind lingered anew, so records of one key waited without end
     2031,  # a checker gave readers too little time that take one record at a time
+    10953,  # reshards came so fast that one listing for each was too many for a checker
+    11036,  # the same, where listings were incomplete
 ]
 
 
@@ -124,6 +127,22 @@ def test_a_checker_finds_what_it_is_for(kind, lines, is_broken):
             judge()
     else:
         judge()
+
+
+def test_a_producer_may_list_the_shards_once_more_for_each_reshard():
+    split = [("shard", "s", ()), ("shard", "left", ("s",)), ("shard", "right", ("s",))]
+    listings = [("call", "p#1", "list shards", "")] * 15
+
+    def judge(lines, producer):
+        suite = Suite(CoordinatorOptions(), producers=frozenset({producer}))
+        for line in lines:
+            suite.see((1.0, *line))
+        return None if suite.violation is None else suite.violation.invariant
+
+    assert judge([*split, *listings], "p") is None
+    assert judge([*split, *listings, *listings[:1]], "p") == "L5"
+    assert judge(listings, "p") == "L5"
+    assert judge([*split, *listings], "another") == "L5"
 
 
 # --- the command ------------------------------------------------------------------------------------------------

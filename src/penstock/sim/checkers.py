@@ -442,7 +442,11 @@ class NothingSilent(Checker):
 
 
 class WithinBudget(Checker):
-    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests."""
+    """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests.
+
+    A producer may list the shards once more for each reshard: only a listing tells whether the shard that took an aggregate
+    owns all of it, and the records of the aggregate wait for that.
+    """
 
     invariant = "L5"
     budgets: ClassVar[dict[str, tuple[int, float]]] = {
@@ -458,6 +462,12 @@ class WithinBudget(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._calls: dict[tuple[str, str, str], deque[float]] = {}
+        self._reshards_s: list[float] = []
+
+    def on_shard(self, _key: str, parents: tuple[str, ...]) -> None:
+        """Remember when the stream was resharded; both children of a split are born in one moment."""
+        if parents and self.history.now not in self._reshards_s[-1:]:
+            self._reshards_s.append(self.history.now)
 
     def on_call(self, who: str, name: str, key: str) -> None:
         """Count calls of one kind for one lease in a sliding window."""
@@ -467,6 +477,8 @@ class WithinBudget(Checker):
         count_max, window_s = budget
         if name == "scan":
             count_max += _SCANS_TO_BEGIN * max(0, len(self.history.streams) - 2)
+        elif name == "list shards" and name_of(who) in self.history.producers:
+            count_max += len(self._reshards_s) - bisect_left(self._reshards_s, self.history.now - window_s)
         calls = self._calls.setdefault((who, name, key), deque())
         calls.append(self.history.now)
         while calls[0] <= self.history.now - window_s:
