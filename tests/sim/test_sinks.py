@@ -26,6 +26,7 @@ SEEDS = 16  # test_many_seeds.py runs the following ones
 FAILED_BEFORE = {
     1286: "a checker expected the first refusal before the silence that an error told of had begun",
     10113: "of a job with a task that failed too often a task was named that had not failed, so that nobody learned why",
+    11272: "what an error said of dead letters that could not be written was not enough for a checker",
     1743: "a reader was refused when the faults had just ended, and nobody started its worker anew",
 }
 """Seeds that showed a defect once, in the worlds that they drew then."""
@@ -105,6 +106,7 @@ LOGGED = ("sink_logged", "s0", 0, (NAME,))
 UNANSWERED = ("sink_unanswered", NAME, ROWS[:1])
 FILED = ("sink_file", "executor0#1", "letters", FILE, '{"row": 1}\n')
 SILENT = "stream stream: nothing was acknowledged by shard shardId-0 for %d s; last: x. Acknowledged so far: 0 records; not acknowledged: 2"
+NO_LETTERS = "option deadLetterStream=letters: the dead letters cannot be written"
 CALL = ("call", "executor0#1", "sink put", NAME)
 
 
@@ -139,6 +141,8 @@ CALL = ("call", "executor0#1", "sink put", NAME)
         (ErrorsName, [*PLANNED, failed("NotFound", "it does not exist")], True),
         (ErrorsName, [*PLANNED, failed("ServiceError", "stream stream: something is wrong")], True),
         (ErrorsName, [*PLANNED, failed("DeliveryFailed", "stream stream: throttled")], True),
+        (ErrorsName, [*WITH_A_BAD_ROW, failed("DeliveryFailed", f"{NO_LETTERS}: stream letters does not exist")], False),
+        (ErrorsName, [*WITH_A_BAD_ROW, failed("DeliveryFailed", f"{NO_LETTERS}: something is wrong")], True),
         (ErrorsName, [("healed",), *PLANNED, failed("NotFound", "stream stream does not exist")], False),
         (ErrorsName, [*PLANNED, failed("DeliveryFailed", SILENT % 10)], True),
         (ErrorsName, [*PLANNED, ("sink_refused", NAME, "stream"), failed("DeliveryFailed", SILENT % 0)], False),
