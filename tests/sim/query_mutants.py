@@ -86,15 +86,15 @@ def reads_again(lease, execution):
     return ReadFreely() if lease is not None and lease.reader == execution.worker else plan
 
 
-def agrees_with_everything(row, execution, mine):
+def agrees_with_everything(row, execution, mine, before):
     """A refused claim that is taken for one's own."""
-    meaning, end = judge_refused_claim(row, execution, mine)
+    meaning, end = judge_refused_claim(row, execution, mine, before)
     return (RefusedClaim.AGREES if meaning in (RefusedClaim.READ_ON, RefusedClaim.REPEAT) else meaning, end)
 
 
-def takes_a_lost_lease_for_agreement(row, execution, mine):
+def takes_a_lost_lease_for_agreement(row, execution, mine, before):
     """What was read before the lease was lost is given out without an end."""
-    meaning, end = judge_refused_claim(row, execution, mine)
+    meaning, end = judge_refused_claim(row, execution, mine, before)
     return (RefusedClaim.AGREES if meaning is RefusedClaim.LOST else meaning, end)
 
 

@@ -12,7 +12,6 @@ from msgspec import Struct
 from penstock.core.batches.claims import Execution, ReadNothing, judge_refused_claim, plan_read
 from penstock.core.leases.lease import Lease
 from penstock.core.leases.lease_writes import Claim, LeaseWrite, Outcome, Refused
-from penstock.core.position import Position
 from penstock.errors import PenstockError
 from penstock.runtime.hash_ranges import HashRanges
 from penstock.sim.blocking_ports import STREAM_NAME, SimClock, SimKinesis, SimLeaseTable
@@ -189,13 +188,14 @@ class _TaskTable(SimLeaseTable):
         super().__init__(process, "task ")
         self._met = process.world.met
         self._execution = execution
-        self._refused: Position | None = None
+        self._refused: Claim | None = None
 
     def fetch(self, key: str) -> Lease | None:
         """Read one row, and count what it means."""
         lease = super().fetch(key)
         if self._refused is not None:
-            meaning, _ = judge_refused_claim(lease, self._execution, self._refused)
+            refused = self._refused
+            meaning, _ = judge_refused_claim(lease, self._execution, refused.claim.end, refused.before)
             self._met[f"refused claim: {meaning.name}"] += 1
             self._refused = None
         else:
@@ -208,5 +208,5 @@ class _TaskTable(SimLeaseTable):
         """Write, and remember a refused claim."""
         outcome = super().write(write)
         if isinstance(write, Claim) and isinstance(outcome, Refused):
-            self._refused = write.claim.end
+            self._refused = write
         return outcome

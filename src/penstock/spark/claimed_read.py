@@ -455,13 +455,14 @@ class ClaimedRead:
             if lease is None:
                 self._warn_unclaimed()
                 return
-            outcome = self._table.write(self._claim_of(lease, self._progress.end, self._note().to_bytes()))
+            claim = self._claim_of(lease, self._progress.end, self._note().to_bytes())
+            outcome = self._table.write(claim)
             if isinstance(outcome, Applied):
                 return
             self._check_stream(outcome.reason, lease)
             # Another attempt's claim came between our look and our write: the first one is final, so ours gives way.
             lease = self._fetch_lease()
-            meaning, end = judge_refused_claim(lease, self._execution, self._progress.end)
+            meaning, end = judge_refused_claim(lease, self._execution, self._progress.end, claim.before)
             if meaning is RefusedClaim.READ_ON:
                 yield from self._read_to(end)
                 return
@@ -484,6 +485,12 @@ class ClaimedRead:
                 f"shard {self._shard_id}: another driver's claim was seen and is not there"
             )
             raise self._another_driver(claim)
+        if meaning is RefusedClaim.MADE_ANEW:
+            raise ClaimConflict(
+                f"shard {self._shard_id}, batch {self._batch}: the claim of the batch before was taken from the lease while this "
+                "one was read: the query was started from an earlier state of its checkpoint location, or the lease was made "
+                "anew. The task is repeated"
+            )
         if meaning is RefusedClaim.REPEAT:
             raise ClaimConflict(
                 f"shard {self._shard_id}, batch {self._batch}: another execution of the batch fixed its end at {end}, before "

@@ -209,6 +209,12 @@ def test_a_refused_claim_means(row, mine, expected):
     assert judge_refused_claim(row, FIRST, mine) == expected
 
 
+@pytest.mark.parametrize("row", [MINE, replace(MINE, owner=OTHER)], ids=["back at once", "another's by now"])
+def test_a_task_whose_driver_has_gone_claims_nothing_on_a_lease_that_was_set_back_meanwhile(row):
+    batch = Execution(ME, 5, "r1", END, seen=(4, "r1"))
+    assert judge_refused_claim(row, batch, FURTHER, before=(4, "r1")) == (RefusedClaim.MADE_ANEW, FURTHER)
+
+
 # --- claims that are not needed any more ----------------------------------------------------------------------
 
 

@@ -12,7 +12,8 @@ batch holds nothing of the shard, so that this too is the same in every executio
 A driver remembers which claim it saw on each shard when it planned. A claim that is neither that one nor one of the batch
 itself was made by another driver, which works from the same checkpoint location and has gone on since. If the claim is
 gone, the row was created anew (after somebody emptied the table) and nothing has been claimed on it since. Then the batch is
-read from its start, at-least-once, as if the whole row were gone. A number alone does not name a batch
+read from its start, at-least-once, as if the whole row were gone. An execution under which the claim goes is repeated instead:
+its driver may have gone too, and the next one has set the lease back. A number alone does not name a batch
 (`penstock.core.batches.known_batches`): a claim counts as one of a batch only if the same run of the driver planned it.
 
 A claim keeps the ranges of a few batches before it. A driver that was paused in the middle of one of them finishes it with the
@@ -240,13 +241,16 @@ class RefusedClaim(Enum):
     READ_ON = "the end that stands is further on: read on to it"
     REPEAT = "the end that stands comes before what was given out: the task must be repeated"
     CLAIM_AGAIN = "the row changed, but no end is fixed: claim again with what stands there now"
+    MADE_ANEW = (
+        "the claim before is gone, so the row was set back or made anew meanwhile: the task must be repeated"
+    )
     LOST = "the lease is another worker's now, and no end was fixed before: the task must be repeated"
     ANOTHER_DRIVER = "another driver has claimed from the same checkpoint location"
     GONE = "the lease does not exist any more"
 
 
 def judge_refused_claim(
-    row: Lease | None, execution: Execution, mine: Position
+    row: Lease | None, execution: Execution, mine: Position, before: tuple[int, str] | None = None
 ) -> tuple[RefusedClaim, Position]:
     """Decide what to do after a refused claim.
 
@@ -254,18 +258,22 @@ def judge_refused_claim(
         row: The lease as it stands now.
         execution: The batch.
         mine: The end that this execution read to.
+        before: The query's own claim that was to be replaced, as (batch, run), or None where none was seen.
 
     Returns:
         What it means, and the end that stands (`mine` where none does).
     """
     plan = plan_read(row, execution)
+    # The query began anew from an earlier state of its location, and this task is of the driver before. A claim of it would move
+    # the checkpoint past what is to be read again, and stop the new driver when it comes to this shard.
+    is_anew = row is not None and before is not None and row.claim_of(execution.worker) is None
     match plan:
         case ReadUnclaimed():
             return (RefusedClaim.GONE, mine)
         case ReadFreely():
-            return (RefusedClaim.CLAIM_AGAIN, mine)
+            return (RefusedClaim.MADE_ANEW if is_anew else RefusedClaim.CLAIM_AGAIN, mine)
         case ReadNothing():
-            return (RefusedClaim.LOST, mine)
+            return (RefusedClaim.MADE_ANEW if is_anew else RefusedClaim.LOST, mine)
         case ClaimedElsewhere():
             return (RefusedClaim.ANOTHER_DRIVER, mine)
         case ReadTo(end):
