@@ -1,5 +1,6 @@
 """Subscriptions over HTTP/2, against a server that does what a test says."""
 
+import asyncio
 import contextlib
 import queue
 import socket
@@ -9,10 +10,12 @@ import pytest
 
 from event_frames import OPENING, event, exception, frame
 from http2_peer import Exchange, Peer
+from penstock.aws import event_connections
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.fan_out import AwsFanOut
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.errors import AccessDenied, NotFound, ResourceBusy, Throttled, Unavailable
+from penstock.local import LocalKinesis
 from penstock.ports.fan_out import Broken, Ended, Opened, Pushed
 from waiting import wait_until
 
@@ -240,6 +243,64 @@ def test_an_endpoint_that_is_not_there_or_speaks_no_http2_is_an_error_that_names
     assert isinstance(error, Unavailable)
     assert f"no connection of HTTP/2 to {url}" in str(error)
     assert f"no connection of HTTP/2 to {url}" in str(Subscriber(url).next(Broken).error)
+
+
+def test_a_server_that_answers_in_http1_and_keeps_the_connection_is_named_at_once():
+    asked_more = threading.Event()
+
+    def answer_in_http1(listener):
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(65536)
+            connection.sendall(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n")
+            asked_more.wait(TIMEOUT_S)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=answer_in_http1, args=(listener,), daemon=True).start()
+        error = (
+            Subscriber(f"http://127.0.0.1:{listener.getsockname()[1]}").told.get(timeout=TIMEOUT_S / 3).error
+        )
+    asked_more.set()
+    assert "does not speak HTTP/2" in str(error)
+    assert "400 Bad Request" in str(error)
+
+
+def test_a_certificate_that_is_not_trusted_and_a_name_that_cannot_be_one_are_told_with_a_way_out(monkeypatch):
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)
+    with LocalKinesis(limits=False, settle_s=0, tls=True) as server:
+        assert "AWS_CA_BUNDLE" in str(Subscriber(server.endpoint_url).next(Broken).error)
+    monkeypatch.setenv("http_proxy", f"http://{'a' * 64}.example:1")
+    monkeypatch.delenv("no_proxy", raising=False)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    assert "no connection of HTTP/2 to http://x.example" in str(
+        Subscriber("http://x.example").next(Broken).error
+    )
+
+
+def test_each_address_of_a_proxy_is_tried(serve, monkeypatch):
+    peer = serve(with_events(event(5), ends=False))
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        refused = nobody.getsockname()[:2]
+    there = peer.url.removeprefix("http://").rpartition(":")
+    known = [
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", address)
+        for address in (refused, (there[0], int(there[2])))
+    ]
+
+    async def run():
+        loop = asyncio.get_running_loop()
+
+        async def find(*_, **__):
+            return known
+
+        monkeypatch.setattr(loop, "getaddrinfo", find)
+        with await event_connections._connect(loop, "proxy.example", 3128) as found:
+            assert found.getpeername() == known[1][4]
+        del known[1]
+        with pytest.raises(ConnectionError, match=r"the proxy proxy\.example:3128 cannot be reached"):
+            await event_connections._connect(loop, "proxy.example", 3128)
+
+    asyncio.run(run())
 
 
 def test_a_proxy_of_the_environment_is_used(serve, monkeypatch):

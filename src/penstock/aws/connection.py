@@ -21,6 +21,7 @@ import botocore.session
 
 import penstock
 from penstock.aws.aws_options import AwsOptions, drop_user
+from penstock.aws.connecting import proxy_for
 from penstock.aws.credential_errors import credentials_error
 from penstock.core.endpoint import has_user
 from penstock.errors import OptionError
@@ -43,6 +44,9 @@ _VARIABLES: Final = (
     "AWS_WEB_IDENTITY_TOKEN_FILE",
     "AWS_USE_FIPS_ENDPOINT",
     "AWS_USE_DUALSTACK_ENDPOINT",
+    "AWS_IGNORE_CONFIGURED_ENDPOINT_URLS",
+    "AWS_ACCOUNT_ID_ENDPOINT_MODE",
+    "REQUESTS_CA_BUNDLE",
     "HTTP_PROXY",
     "HTTPS_PROXY",
     "NO_PROXY",
@@ -80,7 +84,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
     """Return the process's client of a service, created on first use; safe from several threads and after a fork.
 
     Raises:
-        OptionError: There is no region, or the region or endpoint cannot be one.
+        OptionError: There is no region, or the region, the endpoint or the environment's proxy cannot be one.
         CredentialRetrievalError: What issues the credentials failed.
     """
     key = (service, options, _environment_of(service))
@@ -101,7 +105,8 @@ def client_for(service: str, options: AwsOptions) -> Any:
                 unreadable = credentials_error(error)
                 if unreadable is not None:
                     raise unreadable from None
-                if not isinstance(error, (sdk.InvalidRegionError, ValueError)):
+                is_of_address = isinstance(error, (sdk.InvalidRegionError, ValueError))
+                if isinstance(error, OptionError) or not is_of_address:
                     raise
                 if has_user(str(error)):  # an endpoint of the environment: not shown, nor as the cause
                     raise OptionError(
@@ -208,9 +213,10 @@ def new_session(options: AwsOptions) -> Any:
 
 
 def _create(session: Any, service: str, **arguments: Any) -> Any:
-    """Make a client whose endpoint has no user in it, even if the environment's endpoint has one."""
+    """Make a client whose endpoint has no user in it, even if the environment's endpoint has one, and whose proxy can be one."""
     client = session.create_client(service, **arguments)
     endpoint_url = str(client.meta.endpoint_url)
+    proxy_for(endpoint_url)
     if not has_user(endpoint_url):
         return client
     return session.create_client(service, **{**arguments, "endpoint_url": drop_user(endpoint_url)})

@@ -40,6 +40,8 @@ STREAM_WINDOW_BYTES: Final = 512 * 1024
 _CONNECTION_WINDOW_BYTES: Final = 16 * 1024 * 1024
 _FIRST_WINDOW_BYTES: Final = 65_535  # of a connection: RFC 9113, 6.9.2
 _FRAME_BYTES_MAX: Final = 256 * 1024
+_HTTP1: Final = b"HTTP/1."
+_STATUS_BYTES_MAX: Final = 100
 _ERROR_BYTES_MAX: Final = 64 * 1024
 PING_INTERVAL_S: Final = 20.0
 _IDLE_S: Final = 10.0
@@ -245,6 +247,10 @@ class EventConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Pass on what came."""
         now_s = self._heard_s = self.loop.time()
+        if not self.ready.done() and data.startswith(_HTTP1):  # h2 would wait for the rest of a frame
+            status = data.split(b"\r\n", 1)[0][:_STATUS_BYTES_MAX].decode("latin-1")
+            self._close(f"it does not speak HTTP/2 (a proxy that opens TLS?): {status}")
+            return
         touched: dict[int, Receiver] = {}
         try:
             for event in self._h2.receive_data(data):

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit
 
 from msgspec import Struct
 
+from penstock.aws.connecting import PROXY_WAY_OUT, TRUST_WAY_OUT
 from penstock.aws.event_connection import EventConnection, Lost, Outcome, Receiver, SignedRequest
 
 STREAMS_PER_CONNECTION_MAX: Final = 25
@@ -91,12 +92,9 @@ class EventConnections:
         try:
             async with asyncio.timeout(origin.connect_timeout_s):
                 connection = await self._connection_to(origin)
-        except (OSError, TimeoutError) as error:
-            receiver.tell(
-                Lost(
-                    f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}: {str(error) or 'no answer in time'}"
-                )
-            )
+        except (OSError, TimeoutError, ValueError) as error:  # a name that cannot be one is a ValueError
+            where = f"no connection of HTTP/2 to {origin.scheme}://{origin.authority}"
+            receiver.tell(Lost(f"{where}: {str(error) or 'no answer in time'}{_way_out(error)}"))
             return
         if not receiver.is_over:
             connection.send(receiver)
@@ -170,12 +168,8 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
     proxy = urlsplit(proxy_url if "://" in proxy_url else f"http://{proxy_url}")
     if proxy.scheme != "http":
         raise ConnectionError(f"a proxy of scheme {proxy.scheme!r} is not supported, only http")
-    found = await loop.getaddrinfo(proxy.hostname or "", proxy.port or 80, type=socket.SOCK_STREAM)
-    family, kind, protocol, _, address = found[0]
-    tunnel = socket.socket(family, kind, protocol)
+    tunnel = await _connect(loop, proxy.hostname or "", proxy.port or 80)
     try:
-        tunnel.setblocking(False)
-        await loop.sock_connect(tunnel, address)
         target = f"{origin.authority}" if ":" in origin.authority else f"{origin.authority}:{origin.port}"
         login = ""
         if proxy.username is not None:
@@ -190,6 +184,25 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
     return tunnel
 
 
+async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
+    """Connect to the first address of a name that answers: it may have one of IPv6 on which nobody listens."""
+    refused: OSError = ConnectionError(f"the proxy {host}:{port} has no address")
+    for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
+        found = socket.socket(family, kind, protocol)
+        try:
+            found.setblocking(False)
+            await loop.sock_connect(found, address)
+        except OSError as error:
+            found.close()
+            refused = ConnectionError(f"the proxy {host}:{port} cannot be reached: {error}")
+        except BaseException:
+            found.close()
+            raise
+        else:
+            return found
+    raise refused
+
+
 async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the service's
@@ -199,7 +212,13 @@ async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) 
         answer += byte
     status = answer.split(b"\r\n", 1)[0].decode("latin-1")
     if status.split(" ")[1:2] != ["200"]:
-        raise ConnectionError(f"the proxy refuses the connection: {status}")
+        way_out = f"; {PROXY_WAY_OUT}" if " 407" in status else ""
+        raise ConnectionError(f"the proxy refuses the connection: {status}{way_out}")
+
+
+def _way_out(error: Exception) -> str:
+    is_untrusted = isinstance(error, (ssl.SSLCertVerificationError, FileNotFoundError))
+    return f"; {TRUST_WAY_OUT}" if is_untrusted else ""
 
 
 def _tls_context(ca_file: str | None) -> ssl.SSLContext:

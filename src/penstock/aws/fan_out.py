@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 
 import botocore.exceptions as sdk
 from botocore.httpsession import get_cert_path
-from botocore.utils import get_environ_proxies
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connecting import proxy_for
 from penstock.aws.connection import client_for, new_session, note_credentials, renew_credentials
 from penstock.aws.credential_errors import sdk_error
 from penstock.aws.data_plane import SignedAndHeld
@@ -151,7 +151,7 @@ class AwsFanOut:
         return Origin(
             origin_url,
             self._ca_file if scheme == "https" else None,
-            get_environ_proxies(origin_url).get(scheme),
+            proxy_for(origin_url),
             self._options.connect_timeout_s,
         )
 

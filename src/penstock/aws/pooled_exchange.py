@@ -97,7 +97,7 @@ class PooledExchange:
         connection.timeout = self._timeout.connect_timeout
         try:
             connection.connect()
-        except (pool_errors.SSLError, ssl.SSLError) as error:
+        except (pool_errors.SSLError, ssl.SSLError, ValueError) as error:  # a name that does not match
             raise sdk.SSLError(endpoint_url=self._url, error=error) from error
         except pool_errors.NewConnectionError as error:  # in urllib3 a kind of timeout
             raise sdk.EndpointConnectionError(endpoint_url=self._url, error=error) from error

@@ -18,6 +18,14 @@ import botocore.exceptions as sdk
 from botocore.parsers import ResponseParserError
 
 from penstock.aws.aws_options import AwsOptions
+from penstock.aws.connecting import (
+    PROXY_WAY_OUT,
+    TRUST_WAY_OUT,
+    is_of_connecting,
+    is_refused_by_proxy,
+    is_untrusted,
+    reason_of,
+)
 from penstock.aws.connection import note_credentials, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
 from penstock.core.backoff import GiveUp
@@ -39,7 +47,12 @@ _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
     NotFound: "check the name, the region and the account (what was just created is there when it is ACTIVE)",
 }
-_STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {408: Unavailable, 429: Throttled}
+_STATUS_OF_PROXY: Final = 407
+_STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {
+    _STATUS_OF_PROXY: AccessDenied,
+    408: Unavailable,
+    429: Throttled,
+}
 """What a load balancer or a gateway answers that gives no code of the service."""
 _CLOCK_CODES: Final = frozenset({"RequestTimeTooSkewed", "RequestExpired"})
 _CLOCK_WORDS: Final = ("Signature expired", "Signature not yet current")
@@ -98,14 +111,24 @@ def translate(error: Exception, operation: str, resource: str, *, is_write: bool
         return AccessDenied(
             f"{where}: {error}; {_WAYS_OUT[AccessDenied]}", operation=operation, resource=resource
         )
-    if isinstance(error, _NOT_SENT):
-        return Unavailable(f"{where}: no connection: {error}", operation=operation, resource=resource)
+    if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_of_connecting(error)):
+        return _translate_connecting(error, where, operation, resource)
     if isinstance(error, _NO_ANSWER):
         kind = UnknownOutcome if is_write else Unavailable
         return kind(
-            f"{where}: sent, and no whole answer came: {error!r:.300}", operation=operation, resource=resource
+            f"{where}: sent, and no whole answer came: {error!r:.300}{reason_of(error)}",
+            operation=operation,
+            resource=resource,
         )
     return Rejected(f"{where}: {error}", operation=operation, resource=resource)
+
+
+def _translate_connecting(error: Exception, where: str, operation: str, resource: str) -> ServiceError:
+    message = f"{where}: no connection: {error}{reason_of(error)}"
+    if is_refused_by_proxy(error):
+        return AccessDenied(f"{message}; {PROXY_WAY_OUT}", operation=operation, resource=resource)
+    way_out = f"; {TRUST_WAY_OUT}" if is_untrusted(error) else ""
+    return Unavailable(f"{message}{way_out}", operation=operation, resource=resource)
 
 
 def _translate_answer(
@@ -122,6 +145,8 @@ def _translate_answer(
     way_out = f"; {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
     if code in _CLOCK_CODES or any(words in str(message) for words in _CLOCK_WORDS):
         way_out = "; check this machine's clock: requests are signed with its time"
+    if status == _STATUS_OF_PROXY:
+        way_out = f"; {PROXY_WAY_OUT}"
     if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of what is between
         message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
     return kind(
@@ -164,7 +189,7 @@ def call(
                     _log.info("the credentials are fetched again: %s", ours)
                     continue
             decision = plan.decide(attempt, time.monotonic() - began_s, random.random())
-            if not isinstance(ours, retried) or isinstance(decision, GiveUp):
+            if not isinstance(ours, retried) or isinstance(decision, GiveUp) or is_untrusted(error):
                 raise ours from error
             _log.debug("attempt %d failed, the next one in %.2f s: %s", attempt, decision.delay_s, ours)
             time.sleep(decision.delay_s)

@@ -1,0 +1,113 @@
+"""What kept a request from being sent: the network between, its proxy, and the certificates of the other side.
+
+botocore's errors do not always tell whether anything was sent: one of TLS may be of the handshake or of an answer. What tells it is
+where the error was raised.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Iterator
+from typing import Final
+from urllib.parse import urlsplit
+
+import botocore.exceptions as sdk
+import urllib3
+import urllib3.exceptions as pool_errors
+from botocore.utils import get_environ_proxies
+
+from penstock.errors import OptionError
+
+_OPENED_IN: Final = ("urllib3.connection", "connect")  # docs/internals-used.md
+_STEPS_MAX: Final = 10
+_REASON_CHARACTERS_MAX: Final = 300
+_FILES_OF_TLS: Final = ("X509", "PEM")
+TRUST_WAY_OUT: Final = (
+    "check that the endpoint is the right one, and which certificates are trusted: AWS_CA_BUNDLE or the profile's ca_bundle has to name a "
+    "PEM file with the authority that signed the endpoint's certificate, or that of a proxy that opens TLS; and this machine's clock"
+)
+PROXY_WAY_OUT: Final = "check the user and the password in HTTPS_PROXY or HTTP_PROXY, percent-encoded"
+
+
+def proxy_for(url: str) -> str | None:
+    """Return the proxy that the environment names for an address, found as botocore finds it.
+
+    Raises:
+        OptionError: It cannot be one. It is not shown, since it may hold a password.
+    """
+    scheme = urlsplit(url).scheme
+    proxy: str | None = get_environ_proxies(url).get(scheme)
+    if not proxy:
+        return None
+    if not _may_be_proxy(proxy):
+        raise OptionError(
+            f"{scheme.upper()}_PROXY (or {scheme}_proxy) names no proxy that can be used for {url}: expected http://HOST:PORT or "
+            "http://USER:PASSWORD@HOST:PORT, each special character of the user and the password percent-encoded. "
+            "Its value is not shown, since it may hold a password"
+        )
+    return proxy
+
+
+def _may_be_proxy(proxy: str) -> bool:
+    full = proxy if "://" in proxy else f"http://{proxy.removeprefix('//')}"
+    try:
+        parts = urlsplit(full)
+        is_address = bool(parts.hostname) and parts.port != 0
+        urllib3.util.parse_url(full)
+    except (ValueError, pool_errors.LocationParseError):
+        return False
+    # A special character in a password ends the address early, and the rest has the @.
+    is_cut = "@" in f"{parts.path}{parts.query}{parts.fragment}"
+    return parts.scheme in ("http", "https") and is_address and not is_cut
+
+
+def is_of_connecting(error: Exception) -> bool:
+    """Return whether one of the SDK's errors was raised while a connection was opened: nothing was sent."""
+    for step in _steps(error):
+        trace = step.__traceback__
+        while trace is not None:
+            frame = trace.tb_frame
+            if (frame.f_globals.get("__name__"), frame.f_code.co_name) == _OPENED_IN:
+                return True
+            trace = trace.tb_next
+    return False
+
+
+def is_untrusted(error: Exception) -> bool:
+    """Return whether the other side's certificate is not trusted here; trying again at once cannot help."""
+    root = _root(error)
+    if not isinstance(error, sdk.SSLError) or root is None:
+        return False
+    if isinstance(root, ssl.SSLError):
+        return isinstance(root, ssl.SSLCertVerificationError) or root.library in _FILES_OF_TLS
+    return isinstance(root, (ValueError, OSError))  # another name, or a file that cannot be read
+
+
+def is_refused_by_proxy(error: Exception) -> bool:
+    """Return whether a proxy does not accept the user and the password."""
+    return isinstance(error, sdk.ProxyConnectionError) and "407" in str(_root(error))
+
+
+def reason_of(error: Exception) -> str:
+    """Return what the SDK's error does not say itself, in brackets; nothing where it says all."""
+    reason = str(_root(error) or "")[:_REASON_CHARACTERS_MAX]
+    return f" ({reason})" if reason and reason not in str(error) else ""
+
+
+def _root(error: Exception) -> BaseException | None:
+    """Return what the SDK's error was made of."""
+    steps = list(_steps(error))
+    return steps[-1] if len(steps) > 1 else None
+
+
+def _steps(error: Exception) -> Iterator[BaseException]:
+    """Yield an error of the SDK, then what it was made of, step by step."""
+    # What Python notes as context may be of an earlier call, which failed in another way.
+    step: BaseException | None = error
+    for _ in range(_STEPS_MAX):
+        if step is None:
+            return
+        yield step
+        told = getattr(step, "kwargs", {}).get("error")
+        made_of = (told, step.__cause__, *step.args)
+        step = next((each for each in made_of if isinstance(each, BaseException)), None)
