@@ -340,6 +340,24 @@ def test_a_merged_shard_waits_for_a_parent_whose_row_is_missing():
     assert bench.machine.held() == {"s": LeasePhase.WAITING}
 
 
+def test_a_merged_shard_that_comes_from_another_worker_is_read_soon_although_its_other_parent_has_left_the_stream():
+    bench = Bench(
+        Lease("p", counter=1, checkpoint=SHARD_END, hash_range=LEFT),
+        Lease("s", counter=1, owner="me", parents=frozenset({"p", "q"}), hash_range=WHOLE),
+        *(Lease(f"x{place}", counter=1, owner=f"w{place}", hash_range=RIGHT) for place in range(9)),
+    )
+    bench.listing = (Shard("p", LEFT), Shard("s", WHOLE, ("p", "q")))
+    bench.start()
+    for now in range(
+        1, 9
+    ):  # the others live and know that the parent has gone, and do not look for its lease
+        for place in range(9):
+            row = bench.table.rows[f"x{place}"]
+            bench.table.rows[f"x{place}"] = replace(row, counter=row.counter + 1)
+        bench.at(5.0 * now)
+    assert bench.machine.held() == {"s": LeasePhase.READING}
+
+
 def test_max_leases_is_kept():
     bench = Bench(*[Lease(f"s{number}", hash_range=WHOLE) for number in range(5)], max_leases=2)
     bench.start()

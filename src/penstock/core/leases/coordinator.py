@@ -408,10 +408,10 @@ class Coordinator:
         self._membership.see_workers(live)
         self._looks.on_whole_table(fleet, live)
         workers = sorted(live)
-        lacking = self.held_leases.lacking_parents()
-        if self._membership.finds_by_index:
-            # The Java workers look for no parent's lease: whoever waits for one does.
-            lacking |= self.view.lacking_parents() & self.held_leases.parents_waited_for()
+        # Another worker: knows that a parent has left the stream, reads the child, and hands it over; or is a Java worker, which
+        # looks for no parent's lease. Whoever waits for one looks for it.
+        waited_for = self.view.lacking_parents() & self.held_leases.parents_waited_for()
+        lacking = self.held_leases.lacking_parents() | waited_for
         for stream in begun:
             if stream.syncer.on_round(workers, stream.keys(lacking)):
                 stream.cleanup.on_round(now_s, workers)
