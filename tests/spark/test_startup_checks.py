@@ -111,13 +111,30 @@ def test_a_query_without_a_name_waits_for_whoever_has_just_made_a_lease_to_take_
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((ENDED, CHILD), *renewed))
     # Whoever made it has ended before it took it.
-    assert looked_until(TableOverTime((ENDED, CHILD))) == pytest.approx(
-        1.5 * UNNAMED.lease_duration_s, abs=1.0
-    )
+    assert looked_until(TableOverTime((ENDED, CHILD))) == pytest.approx(UNNAMED.lease_duration_s, abs=1.0)
 
 
-def test_a_query_without_a_name_joins_once_the_other_one_has_stopped():
-    assert looked_until(TableOverTime((READ,), (replace(READ, owner=None),))) == 1.0
+def test_a_query_without_a_name_waits_for_whoever_lost_a_lease_to_take_it_again():
+    lost = (replace(READ, owner="third", counter=3),)
+    given_up = (replace(READ, owner=None, counter=4),)
+    taken_again = [(replace(READ, counter=count),) for count in range(5, 60)]
+    with pytest.raises(OptionError, match="other reads it"):
+        looked_until(TableOverTime((READ,), lost, given_up, given_up, *taken_again))
+    # Also where all of it came at the end of the wait.
+    renewed = [(replace(READ, counter=count),) for count in range(14)]
+    late = [(replace(READ, owner=None, counter=20),)] * 3
+    with pytest.raises(OptionError, match="other reads it"):
+        looked_until(TableOverTime(*renewed, *late, (replace(READ, counter=21),)))
+
+
+def test_a_query_without_a_name_joins_a_lease_duration_after_the_other_one_has_stopped():
+    stopped = (replace(READ, owner=None, counter=3),)
+    assert looked_until(TableOverTime((READ,), stopped)) == 1.0 + UNNAMED.lease_duration_s
+
+
+def test_a_query_without_a_name_joins_at_last_where_a_lease_that_nobody_has_is_written_all_the_time():
+    written = [(replace(READ, owner=None, counter=count),) for count in range(100)]
+    assert looked_until(TableOverTime(*written)) == pytest.approx(3 * UNNAMED.lease_duration_s, abs=1.0)
 
 
 def test_a_query_without_a_name_is_refused_where_another_one_renews():

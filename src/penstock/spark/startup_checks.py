@@ -55,8 +55,8 @@ def scan_leases(table: LeaseTable) -> dict[str, Lease]:
 def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions, clock: Clock) -> None:
     """Make sure that nobody else reads under an application name that nobody chose.
 
-    Waits until other workers' leases show that nobody is behind them, and while there are leases that nobody has had yet, at most
-    one and a half times as long as they last.
+    Waits until other workers' leases show that nobody is behind them, at most one and a half times as long as they last; and until
+    those that are nobody's, but were just made or given up, have been so for as long as they last.
 
     Raises:
         OptionError: Somebody lives there.
@@ -80,15 +80,18 @@ def refuse_hidden_sharing(table: LeaseTable, worker: str, options: SourceOptions
             if owner_state is OwnerState.ALIVE and row.reader != worker
         }
         others = still_there | set(readers.values())
-        # The only shard has ended, and its child's lease is there for as long as a call takes, or a pause: who made it takes it.
-        is_just_made = any(
-            row.counter == 0 and row.reader is None and not row.is_ended and not view.waits_for_parents(row)
-            for row in rows.values()
+        # The only shard has ended, and its child's lease is there for as long as a call takes, or a pause: who made it takes it. Or
+        # a third one took the only lease from a reader that lives, and has given it up: who lives takes it again.
+        is_to_be_taken = any(
+            owner_state is OwnerState.UNOWNED
+            and (row.counter == 0 or view.was_renewed(row.key))
+            and unchanged_s < view.duration_s_of(row)
+            and not view.waits_for_parents(row)
+            for row, owner_state, unchanged_s in view.judged(now_s)
         )
-        is_late = now_s > began_s + wait_s
-        if not others and (is_late or not is_just_made):
+        if not others and (not is_to_be_taken or now_s > began_s + 2 * wait_s):
             return
-        if is_late:
+        if others and now_s > began_s + wait_s:
             raise OptionError(
                 f"stream {options.stream}: {', '.join(sorted(others))} reads it under the default application name "
                 f"{options.application}. Give this query an applicationName of its own to read the whole stream, or set "
