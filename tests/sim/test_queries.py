@@ -72,6 +72,7 @@ FAILED_BEFORE = {
     3091: "a query without a name took the only lease, which another one had just made and not taken yet",
     10542: "a merged shard of which a parent had left the stream was taken, and not read until its new worker came to list the shards",
     10579: "a query without a name took the only lease, which a third worker had taken from another query and given up",
+    11150: "a query that reads three records of a shard at once was given more aggregates than it could read",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
     10909: "a task whose driver had gone claimed its batch on a lease that the next driver had set back",
 }

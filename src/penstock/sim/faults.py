@@ -283,9 +283,9 @@ def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
     fails = chance.choice(("true", "false"))
     takes_apart = "deaggregate" not in drawn.query_plan.options
     aggregate = chance.uniform(0.1, 0.6) if chance.random() < 0.5 else 0.0
-    count_max = drawn.query_plan.options.get("maxRecordsPerTrigger")
-    if count_max is not None:  # a query that reads a few records at once must come to an end
-        aggregate *= 0.0 if count_max == "2" else 0.2
+    limits = {"maxRecordsPerTrigger", "maxRecordsPerShard"} & drawn.query_plan.options.keys()
+    if limits:  # a query that reads a few records at once must come to an end
+        aggregate *= 0.0 if drawn.query_plan.options.get("maxRecordsPerTrigger") == "2" else 0.2
     faults = replace(
         drawn.faults,
         # A worker may leave off inside an aggregate, which a query that does not take it apart gives out whole again.
