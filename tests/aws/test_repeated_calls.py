@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from contextlib import contextmanager
+from types import SimpleNamespace
 
 import botocore.exceptions as sdk
 import pytest
@@ -17,6 +18,8 @@ from botocore.endpoint import Endpoint
 from botocore.httpsession import URLLib3Session
 from botocore.parsers import ResponseParserError
 
+from moved_clock import MovedClock
+from penstock.aws import pooled_exchange
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.pooled_exchange import Answer, PooledExchange
@@ -201,6 +204,21 @@ def test_a_connection_that_its_server_has_closed_is_opened_again():
             assert pooled.exchange(REQUEST).body == body
             assert closed.acquire(timeout=30)
     assert len(asked) == 3
+
+
+def test_a_connection_that_was_idle_for_long_is_opened_anew_before_something_is_sent(monkeypatch):
+    answer = [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1"]
+    clock = MovedClock()
+    monkeypatch.setattr(pooled_exchange, "time", SimpleNamespace(monotonic=clock.monotonic_s))
+    late = [b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n2"]
+    with answering([answer, answer, late], [answer]) as (pooled, asked):
+        pooled.exchange(REQUEST)
+        clock.sleep(49)
+        pooled.exchange(REQUEST)
+        assert asked == [REQUEST, REQUEST]
+        clock.sleep(51)
+        assert pooled.exchange(REQUEST).body == b"1"
+    assert asked == [REQUEST, REQUEST, b"", REQUEST]
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ class AwsOptions:
     retry_base_s: float = 0.1
     retry_cap_s: float = 5.0
     deadline_s: float = 60.0
-    connection_count_max: int = 64
+    connection_count_max: int = 256
 
     def __post_init__(self) -> None:
         for name in ("endpoint_url", "sts_endpoint_url"):

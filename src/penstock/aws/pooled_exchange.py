@@ -17,8 +17,14 @@ import urllib3.exceptions as pool_errors
 
 _HEAD_BYTES_MAX: Final = 65_536
 _READ_BYTES: Final = 65_536
+_IDLE_S_MAX: Final = 50.0
+"""A connection that was idle for longer is opened anew. Firewalls and load balancers forget one without a word, often after 60 s: the
+next request over it would wait for its whole read timeout, and nobody could tell whether it was applied."""
 _ANSWER_TIMEOUTS: Final = 4
 """A whole answer may take so many times as long as may pass without a byte: else one that drips would never end."""
+_KEPT_UNTIL: Final = "penstock_kept_until_s"
+"""An attribute of the pool's connections. One that botocore alone has used has none."""
+_FOR_EVER_S: Final = float("inf")
 _NO_CONTENT: Final = (204, 304)
 _END_OF_HEAD: Final = re.compile(rb"\r?\n\r?\n")
 _END_OF_LINE: Final = re.compile(rb"\r?\n")
@@ -73,12 +79,15 @@ class PooledExchange:
         connection = self._take()
         is_usable = False
         try:
+            if time.monotonic() > getattr(connection, _KEPT_UNTIL, _FOR_EVER_S):
+                connection.close()
             if connection.sock is None:
                 self._open(connection)
             answer, is_usable = self._ask(connection.sock, request)
         finally:
             if not is_usable:
                 connection.close()  # the pool opens it again
+            setattr(connection, _KEPT_UNTIL, time.monotonic() + _IDLE_S_MAX)
             self._give_back(connection)
         return answer
 
