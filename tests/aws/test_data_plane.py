@@ -14,6 +14,7 @@ from penstock.aws import data_plane
 from penstock.aws.aws_options import AwsOptions
 from penstock.aws.connection import client_for
 from penstock.aws.data_plane import (
+    PageParser,
     answers_of,
     decode_answers,
     decode_page,
@@ -201,3 +202,23 @@ def test_data_that_is_text_is_refused_before_anything_is_sent(options, server):
 def test_an_entry_that_the_service_finds_wrong_is_rejected(options):
     with pytest.raises(Rejected, match="PutRecords on stream s"):
         AwsKinesis(options).put_records("s", [PutEntry(b"x", "")])
+
+
+@pytest.mark.parametrize("operation", ["GetRecords", "PutRecords", "ListShards"])
+def test_the_page_of_a_network_is_shown_as_what_it_is_and_nothing_of_records(operation):
+    shape = botocore.session.Session().get_service_model("kinesis").operation_model(operation).output_shape
+    parser = PageParser(create_parser("json"))
+
+    def error_of(body, **headers):
+        response = {"status_code": 200, "headers": headers, "body": body, "context": {}}
+        with pytest.raises(ResponseParserError) as caught:
+            parser.parse(response, shape)
+        return str(caught.value)
+
+    page = error_of(b"\n<html>Sign in</html>", **{"Content-Type": "text/html"})
+    assert "text/html" in page
+    assert "<html>Sign in" in page
+    assert "check the endpoint" in page
+    packed = error_of(b"\x1f\x8bsecret", **{"Content-Encoding": "gzip", "Content-Type": "application/json"})
+    assert "gzip" in packed
+    assert "secret" not in packed

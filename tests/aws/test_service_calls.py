@@ -122,6 +122,15 @@ def test_a_clock_that_is_wrong_is_named_and_not_the_credentials(code, message):
     assert "policy" not in str(ours)
 
 
+def test_a_redirection_says_where_to():
+    answered = {"HTTPStatusCode": 301, "HTTPHeaders": {"location": "https://portal.example/"}}
+    error = sdk.ClientError({"Error": {"Code": "301", "Message": ""}, "ResponseMetadata": answered}, "Op")
+    ours = translate(error, "Op", "stream s", is_write=True)
+    assert type(ours) is Rejected
+    assert "redirected to https://portal.example/" in str(ours)
+    assert "check the endpoint" in str(ours)
+
+
 def test_a_page_that_somebody_between_answers_with_is_shown_in_part():
     error = sdk.ClientError(
         {"Error": {"Code": "503", "Message": "<p>" * 100_000}, "ResponseMetadata": {"HTTPStatusCode": 503}},

@@ -23,6 +23,7 @@ from penstock.errors import RecordError
 from penstock.ports.kinesis import EntryAnswer, PutEntry
 
 _log: Final = logging.getLogger("penstock.aws")
+_SHOWN_BYTES: Final = 80
 _COMPONENT: Final = "response_parser_factory"
 
 
@@ -138,6 +139,22 @@ def check_sum(headers: dict[str, Any], body: bytes) -> None:
         )
 
 
+def check_sender(headers: dict[str, Any], body: bytes) -> None:
+    """Refuse an answer of success that is not the service's, such as the page of a network that wants a login first.
+
+    Raises:
+        ResponseParserError: It is no object of JSON. Only a page is shown; anything else may be of records.
+    """
+    if not body or body.lstrip()[:1] == b"{":
+        return
+    kind = headers.get("content-encoding") or headers.get("content-type") or "no content type"
+    begin = f", it begins with {body[:_SHOWN_BYTES]!r}" if body.lstrip()[:1] == b"<" else ""
+    raise ResponseParserError(
+        f"the answer ({len(body)} bytes, {kind}) is not the service's{begin}: check the endpoint, and what answers in between "
+        "(a proxy, the login of a network)"
+    )
+
+
 def _check_whole(response: dict[str, Any], headers: dict[str, Any], shape: Any) -> None:
     """Refuse an answer that was cut off or is no JSON document. Only an operation without output answers with nothing.
 
@@ -183,6 +200,8 @@ class PageParser:
     def _read(self, response: dict[str, Any], shape: Any) -> dict[str, Any]:
         headers = {str(key).lower(): value for key, value in response["headers"].items()}
         check_sum(headers, response["body"])
+        if response["status_code"] < 300:
+            check_sender(headers, response["body"])
         name = None if shape is None or response["status_code"] != 200 else shape.name
         if name in _READ_HERE:
             key, decode = _READ_HERE[name]

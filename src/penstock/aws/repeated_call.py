@@ -26,7 +26,14 @@ from botocore.handlers import add_recursion_detection_header
 from botocore.httpsession import URLLib3Session
 from botocore.parsers import ResponseParserError, create_parser
 
-from penstock.aws.data_plane import EncodedRecords, PageParser, check_sum, decode_answers, decode_page
+from penstock.aws.data_plane import (
+    EncodedRecords,
+    PageParser,
+    check_sender,
+    check_sum,
+    decode_answers,
+    decode_page,
+)
 from penstock.aws.pooled_exchange import Answer, PooledExchange
 from penstock.aws.request_signing import Signing, host_of, signing_like
 
@@ -210,6 +217,8 @@ class _RepeatedCall:
     def _parsed(self, answer: Answer) -> Any:
         try:
             return self._parse(answer)
+        except ResponseParserError:
+            raise
         except (
             ValueError,
             TypeError,
@@ -225,6 +234,7 @@ class _RepeatedCall:
     def _parse(self, answer: Answer) -> Any:
         if answer.status == 200:
             check_sum(answer.headers, answer.body)
+            check_sender(answer.headers, answer.body)
             if self.operation == _GET_RECORDS:
                 return {"Page": decode_page(answer.body), "ResponseMetadata": _metadata(answer)}
             if self.operation == _PUT_RECORDS:

@@ -147,6 +147,10 @@ def _translate_answer(
         way_out = "; check this machine's clock: requests are signed with its time"
     if status == _STATUS_OF_PROXY:
         way_out = f"; {PROXY_WAY_OUT}"
+    redirected_to = answer.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("location")
+    if code in ("", str(status)) and redirected_to and 300 <= status < 400:
+        message = f"redirected to {redirected_to:.200}"
+        way_out = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
     if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of what is between
         message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
     return kind(
