@@ -16,6 +16,7 @@ from penstock.core.leases.coordinator_events import (
     ListingFailed,
     ListingPurpose,
     Problem,
+    ScanDone,
     ShardDrained,
     StopRequested,
 )
@@ -270,6 +271,20 @@ def test_rows_of_a_java_worker_are_compared_with_the_shards_of_their_stream():
     assert {effect.stream_id for effect in comparing} == {OF_RETURNS}
     assert f"{OF_RETURNS}:a" in {effect.key for effect in bench.of(StartReader)}
     assert bench.table.rows[f"{OF_RETURNS}:a"].stream == RETURNS
+
+
+def test_the_shards_of_a_stream_that_is_gone_are_not_listed_with_every_look_at_the_table():
+    former = replace(row(OF_RETURNS, "a"), stream=None)
+    bench = StreamsBench(row(OF_ORDERS, "a", LEFT), row(OF_ORDERS, "b", RIGHT), former)
+    bench.listings[OF_RETURNS] = None
+    bench.at(1.0)
+    for _ in range(10):
+        bench.run(ScanDone(tuple(bench.table.rows.values())))
+    of_returns = [effect for effect in bench.of(ListShards) if effect.stream_id == OF_RETURNS]
+    assert len(of_returns) == 1
+    bench.listings[OF_RETURNS] = (Shard("a", WHOLE),)
+    bench.at(1.0 + 1.2 * bench.options.interval_s)
+    assert f"{OF_RETURNS}:a" in {effect.key for effect in bench.of(StartReader)}
 
 
 def test_a_table_of_one_stream_is_refused():

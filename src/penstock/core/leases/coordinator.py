@@ -256,7 +256,7 @@ class Coordinator:
                 self._damaged_rows.look(shard.shard_id for shard in event.shards)
                 self._on_listing(event, self._streams[event.stream_id], now_s)
             case ListingFailed(purpose, problem, detail, stream_id):
-                self._streams[stream_id].listing.end()
+                self._streams[stream_id].listing.fail(now_s)
                 of_stream = f" of stream {stream_id}" if stream_id else ""
                 what = f"listing the shards{of_stream} ({purpose.value})"
                 self._turn.report_failed_call(what, problem, detail)
@@ -306,7 +306,7 @@ class Coordinator:
             self.view.observe_found(lease, now_s)
             for parent in self.view.unknown_parents(lease):
                 self._row_looks.want(parent, now_s)
-        self._begin_comparing(self._stream_check.look(leases, held=self.held_leases, is_whole=False))
+        self._begin_comparing(self._stream_check.look(leases, held=self.held_leases, is_whole=False), now_s)
         self._refuse_foreign(now_s)
         self._own_rows.see(leases, now_s)
         for parent in self.held_leases.awaited_parents():
@@ -325,10 +325,10 @@ class Coordinator:
     def _own_keys(self) -> frozenset[str]:
         return frozenset(held.key for held in self.held_leases).union(self._awaited.keys())
 
-    def _begin_comparing(self, stream_ids: Iterable[str]) -> None:
+    def _begin_comparing(self, stream_ids: Iterable[str], now_s: float) -> None:
         for stream_id in stream_ids:
             listing = self._streams[stream_id].listing
-            if not listing.is_under_way:
+            if listing.may_begin(now_s):
                 listing.begin(ListingPurpose.COMPARE)
 
     def _on_listing(self, event: ListingDone, stream: StreamLeases, now_s: float) -> None:
@@ -369,7 +369,7 @@ class Coordinator:
         for lease in event.leases:
             self.held_leases.see_row(lease, now_s, event.began_s)
         if not self._stop.is_begun:
-            self._begin_comparing(to_compare)
+            self._begin_comparing(to_compare, now_s)
             plan = self._run_round(event, now_s) if event.is_whole else self._run_part_round(event, now_s)
         self.held_leases.wake_waiting(now_s)
         self.held_leases.watch_progress(now_s)
@@ -413,7 +413,7 @@ class Coordinator:
         waited_for = self.view.lacking_parents() & self.held_leases.parents_waited_for()
         lacking = self.held_leases.lacking_parents() | waited_for
         for stream in begun:
-            if stream.syncer.on_round(workers, stream.keys(lacking)):
+            if stream.syncer.on_round(now_s, workers, stream.keys(lacking)):
                 stream.cleanup.on_round(now_s, workers)
         if any(stream.syncer.wants_look for stream in begun):
             self._looks.look_whole_next_round(now_s, are_rare=self._membership.finds_by_index)

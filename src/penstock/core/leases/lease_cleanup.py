@@ -76,7 +76,7 @@ class LeaseCleanup:
                 begun += self._writes.enqueue(deletion.write, ForCleanup(deletion.why))
         if self._listing_due_s is None:
             self._listing_due_s = now_s + self.options.garbage_interval_s * self._turn.draw()
-        if now_s >= self._listing_due_s and not self._listing.is_under_way:
+        if now_s >= self._listing_due_s and self._listing.may_begin(now_s):
             self._listing_due_s = now_s + self.options.garbage_interval_s
             if self._has_old_leases(now_s):
                 self._listing.begin(ListingPurpose.FIND_VANISHED)

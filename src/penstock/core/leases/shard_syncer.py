@@ -140,7 +140,7 @@ class ShardSyncer:
             if not self._writes.has_creations():
                 self._restore(frozenset())
             return
-        if self._listing.is_under_way or self._first:
+        if not self._listing.may_begin(now_s) or self._first:
             return
         if self.cold_until_s is None:
             # Fifty workers that start together must not list the shards fifty times: most find the leases
@@ -272,10 +272,11 @@ class ShardSyncer:
 
     # --- every round ----------------------------------------------------------------------------------
 
-    def on_round(self, workers: Sequence[str], lacking: AbstractSet[str]) -> bool:
+    def on_round(self, now_s: float, workers: Sequence[str], lacking: AbstractSet[str]) -> bool:
         """Look for holes: the scan of this round is in the view.
 
         Args:
+            now_s: Monotonic seconds.
             workers: Live workers, this one included.
             lacking: Shards whose missing leases this worker waits for.
 
@@ -289,16 +290,16 @@ class ShardSyncer:
         self.wants_look = False
         if self._filling or self._listing.is_under_way:
             return False
-        self._watch_holes(workers)
+        self._watch_holes(workers, may_list=self._listing.may_begin(now_s))
         return True
 
-    def _watch_holes(self, workers: Sequence[str]) -> None:
+    def _watch_holes(self, workers: Sequence[str], *, may_list: bool) -> None:
         coverage = self._coverage()
         if coverage.unknown or coverage.holes or self._lacking:
             self.wants_look = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
             self._hole_rounds += 1
-            if self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):
+            if may_list and self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):
                 self._hole_rounds = 0
                 self._listing.begin(ListingPurpose.FILL_HOLE)
             return
@@ -312,7 +313,7 @@ class ShardSyncer:
         task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(lacking)}"
         # Another worker: lists the shards, and knows that a parent has left the stream. This one, which waits for that
         # parent's lease, would learn of it when it comes to its own turn.
-        if not lacking.isdisjoint(self._awaited) or self._is_my_turn(workers, task):
+        if may_list and (not lacking.isdisjoint(self._awaited) or self._is_my_turn(workers, task)):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
             what = (
                 f"no unfinished lease covers hash keys {spans}"

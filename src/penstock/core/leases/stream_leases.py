@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from typing import Final
 
 from msgspec import Struct
 
@@ -22,6 +23,9 @@ from penstock.core.leases.shard_syncer import ShardSyncer
 from penstock.core.leases.stream_rows import StreamRows
 from penstock.core.leases.table_scans import TableScans
 from penstock.core.leases.turn import Turn
+
+_PAUSE_ROUNDS: Final = 0.75
+"""After a listing that failed; the next regular look, which may come a little early, begins another one."""
 
 
 class StreamLeases(Struct, frozen=True, eq=False):
@@ -71,7 +75,8 @@ def streams_of(  # noqa: PLR0917 - the parts of one coordinator
     streams = {}
     for stream_id in options.stream_ids:
         rows = StreamRows(view, stream_id) if stream_id else view
-        own, listing = options.of_stream(stream_id), ListingUnderWay(turn, stream_id)
+        own = options.of_stream(stream_id)
+        listing = ListingUnderWay(turn, stream_id, _PAUSE_ROUNDS * own.interval_s)
         syncer = ShardSyncer(me, own, rows, turn, writes, listing, scans)
         cleanup = LeaseCleanup(me, own, rows, turn, writes, listing)
         streams[stream_id] = StreamLeases(stream_id, listing, syncer, cleanup)
