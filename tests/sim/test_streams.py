@@ -27,6 +27,7 @@ FAILED_BEFORE = {
     47: "a shard of a deleted stream was ended, since the stream that was created anew does not list it",
     11177: "the shards of a stream that was gone were listed with every look at the table, also where looks were many",
     10096: "a worker did not count a lease of its own whose row did not name its stream yet, and took another one for it",
+    11836: "a worker that had listed a stream stood still while that was deleted, and was to know of it, said a checker",
     388: "four streams began within a second, and a checker took the looks at the table for a storm",
 }
 
@@ -130,6 +131,7 @@ def put(at_s, key, number):
 
 DONE = ("done", "w#1", f"{A}:s", 1, (7,))
 DELETED = ("stream_deleted", A, "a")
+STILL = ("pause", "w#1", 90.0)
 
 
 @pytest.mark.parametrize(
@@ -147,6 +149,9 @@ DELETED = ("stream_deleted", A, "a")
         (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, create(f"{A}:s"))], "T2"),
         (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, create(f"{B}:s"))], None),
         (DeletedStaysAsItWas, [(2.0, DELETED), (3.0, create(f"{A}:s"))], None),
+        (DeletedStaysAsItWas, [(1.5, STILL), (2.0, DELETED), (91.0, create(f"{A}:s"))], None),
+        (DeletedStaysAsItWas, [(1.5, STILL), (2.0, DELETED), (120.0, create(f"{A}:s"))], "T2"),
+        (DeletedStaysAsItWas, [(2.0, DELETED), (30.0, STILL), (91.0, create(f"{A}:s"))], "T2"),
         (OthersGoOn, [put(2.0, f"{A}:s", 7), put(70.0, f"{A}:s", 8)], "T3"),
         (OthersGoOn, [put(2.0, f"{A}:s", 7), (3.0, DONE), put(70.0, f"{A}:s", 8)], None),
         (OthersGoOn, [put(2.0, f"{A}:s", 7), put(50.0, f"{A}:s", 8)], None),

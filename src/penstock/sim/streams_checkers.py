@@ -66,7 +66,10 @@ class OwnStreamOnly(Checker):
 
 
 class DeletedStaysAsItWas(Checker):
-    """T2: no lease of a stream is begun or deleted once the stream is gone, and nothing of its leases is taken for another's."""
+    """T2: no lease of a stream is begun or deleted once the stream is gone, and nothing of its leases is taken for another's.
+
+    What a worker listed before may still be written, also by one that stood still meanwhile: it has not heard of anything.
+    """
 
     invariant = "T2"
     _UNDER_WAY_S: Final = 20.0  # what was listed before may still be written
@@ -74,6 +77,18 @@ class DeletedStaysAsItWas(Checker):
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
         self._gone_s: dict[str, float] = {}
+        self._pauses: dict[str, list[tuple[float, float]]] = {}
+
+    def on_pause(self, who: str, until_s: float) -> None:
+        """Remember when a worker stands still."""
+        self._pauses.setdefault(who, []).append((self.history.now, until_s))
+
+    def _written_until_s(self, who: str, gone_s: float) -> float:
+        until_s = gone_s + self._UNDER_WAY_S
+        for paused_s, resumed_s in self._pauses.get(who, ()):
+            if paused_s <= until_s:
+                until_s = max(until_s, resumed_s + self._UNDER_WAY_S)
+        return until_s
 
     def on_stream_deleted(self, stream_id: str, _name: str) -> None:
         """Remember when it went."""
@@ -82,7 +97,7 @@ class DeletedStaysAsItWas(Checker):
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
         """Look at leases that come and go."""
         gone_s = self._gone_s.get(_stream_id(write.key))
-        if gone_s is None or self.history.now < gone_s + self._UNDER_WAY_S:
+        if gone_s is None or self.history.now < self._written_until_s(who, gone_s):
             return
         is_new = isinstance(write, Create) and before is None and write.key not in self.history.created
         if is_new and not self.history.is_forgiven(write.key):
