@@ -7,6 +7,7 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from botocore.config import Config
 
 from penstock import Producer
 from penstock.errors import OptionError, Unavailable
@@ -55,6 +56,22 @@ def test_a_connection_leads_penstocks_own_producer_to_the_server():
         kinesis.create_stream("orders")
         with Producer("orders", connection=kinesis.connection()) as producer:
             assert producer.put(b"one", "a").result(60).shard_id == "shardId-000000000000"
+
+
+def test_a_server_of_this_machine_is_not_asked_for_at_a_companys_proxy(monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://proxy.invalid:3128")
+    monkeypatch.setenv("no_proxy", "intranet, .example")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    with LocalKinesis() as kinesis:
+        settings = Config(retries={"total_max_attempts": 1})
+        kinesis.client().list_streams()
+        client = kinesis.client(config=settings)
+        client.list_streams()
+        assert client.meta.config.retries["total_max_attempts"] == 1
+        found = kinesis.environ()
+        assert found["NO_PROXY"] == found["no_proxy"] == "intranet,.example,127.0.0.1"
+        monkeypatch.setenv("no_proxy", "127.0.0.1")
+        assert "no_proxy" not in kinesis.environ()
 
 
 def test_a_client_needs_no_profile_that_the_environment_names(monkeypatch):

@@ -7,6 +7,7 @@ another one, or was started by hand.
 from __future__ import annotations
 
 import http.client
+import os
 import ssl
 import threading
 from collections.abc import Mapping
@@ -25,6 +26,14 @@ SECRET_KEY = "local"  # noqa: S105 - the server does not check signatures
 
 _of_thread: Final = threading.local()
 """A thread's session of boto3: the descriptions of services are read once, and sessions are not for several threads."""
+
+
+def _is_behind_proxy(url: str) -> bool:
+    """Return whether SDKs would ask the environment's proxy for a server of this machine, as a company's variables have it."""
+    from urllib.request import getproxies_environment, proxy_bypass_environment
+
+    parts = urlsplit(url)
+    return bool(getproxies_environment().get(parts.scheme)) and not proxy_bypass_environment(parts.netloc)
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +275,11 @@ class Handle:
             found["AWS_CA_BUNDLE"] = self.ca_bundle
             # the SDK for JavaScript looks there
             found["NODE_EXTRA_CA_CERTS"] = self.ca_bundle
+        if _is_behind_proxy(self.endpoint_url):
+            without = os.environ.get("no_proxy") or os.environ.get("NO_PROXY") or ""
+            names = [*(without.replace(",", " ").split()), urlsplit(self.endpoint_url).hostname or ""]
+            # Some SDKs read the one, some the other; Python reads the small one first.
+            found["NO_PROXY"] = found["no_proxy"] = ",".join(names)
         return found
 
     def connection(self) -> dict[str, str]:
@@ -285,8 +299,12 @@ class Handle:
             options: Passed on to boto3, for instance `config`.
         """
         import boto3
+        import botocore.config
         import botocore.session
 
+        if _is_behind_proxy(self.endpoint_url):
+            without_proxy = botocore.config.Config(proxies={})
+            options["config"] = without_proxy.merge(options.get("config") or botocore.config.Config())
         settings = {
             "endpoint_url": self.endpoint_url,
             "region_name": self.region,
