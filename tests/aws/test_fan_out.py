@@ -277,6 +277,20 @@ def test_a_certificate_that_is_not_trusted_and_a_name_that_cannot_be_one_are_tol
     )
 
 
+@pytest.mark.parametrize(
+    ("url", "authority", "target"),
+    [
+        ("https://kinesis.example", "kinesis.example", "kinesis.example:443"),
+        ("https://kinesis.example:8443", "kinesis.example:8443", "kinesis.example:8443"),
+        ("https://[fd00::1]", "[fd00::1]", "[fd00::1]:443"),
+        ("http://[fd00::1]:4567", "[fd00::1]:4567", "[fd00::1]:4567"),
+    ],
+)
+def test_a_proxy_is_told_the_port_also_where_it_is_the_schemes_own(url, authority, target):
+    origin = event_connections.Origin(url, None, None, 5.0)
+    assert (origin.authority, origin.target) == (authority, target)
+
+
 def test_each_address_of_a_proxy_is_tried(serve, monkeypatch):
     peer = serve(with_events(event(5), ends=False))
     with socket.create_server(("127.0.0.1", 0)) as nobody:

@@ -60,8 +60,12 @@ class Origin(Struct, frozen=True):
     @property
     def authority(self) -> str:
         """As botocore signs it: without the scheme's own port."""
-        host = f"[{self.host}]" if ":" in self.host else self.host
-        return host if self.port == _DEFAULT_PORTS[self.scheme] else f"{host}:{self.port}"
+        return self.target.rpartition(":")[0] if self.port == _DEFAULT_PORTS[self.scheme] else self.target
+
+    @property
+    def target(self) -> str:
+        """As a proxy wants it: always with the port."""
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class EventConnections:
@@ -170,12 +174,11 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
         raise ConnectionError(f"a proxy of scheme {proxy.scheme!r} is not supported, only http")
     tunnel = await _connect(loop, proxy.hostname or "", proxy.port or 80)
     try:
-        target = f"{origin.authority}" if ":" in origin.authority else f"{origin.authority}:{origin.port}"
         login = ""
         if proxy.username is not None:
             user = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
             login = f"Proxy-Authorization: Basic {base64.b64encode(user.encode()).decode()}\r\n"
-        request = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{login}\r\n"
+        request = f"CONNECT {origin.target} HTTP/1.1\r\nHost: {origin.target}\r\n{login}\r\n"
         await loop.sock_sendall(tunnel, request.encode())
         await _check_tunnel(loop, tunnel)
     except BaseException:
