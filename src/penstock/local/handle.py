@@ -30,10 +30,10 @@ _of_thread: Final = threading.local()
 
 def _is_behind_proxy(url: str) -> bool:
     """Return whether SDKs would ask the environment's proxy for a server of this machine, as a company's variables have it."""
-    from urllib.request import getproxies_environment, proxy_bypass_environment
+    from urllib.request import getproxies, proxy_bypass
 
     parts = urlsplit(url)
-    return bool(getproxies_environment().get(parts.scheme)) and not proxy_bypass_environment(parts.netloc)
+    return bool(getproxies().get(parts.scheme)) and not proxy_bypass(parts.netloc)
 
 
 @dataclass(frozen=True, slots=True)
