@@ -358,6 +358,24 @@ def test_a_merged_shard_that_comes_from_another_worker_is_read_soon_although_its
     assert bench.machine.held() == {"s": LeasePhase.READING}
 
 
+def test_a_worker_that_rarely_looks_at_the_whole_table_waits_no_more_looks_for_another_one_to_list_the_shards():
+    bench = Bench(
+        Lease("p", counter=1, checkpoint=SHARD_END, hash_range=LEFT),
+        Lease("s", parents=frozenset({"p", "q"}), hash_range=WHOLE),
+        *(Lease(f"x{place}", counter=1, owner=f"w{place}", hash_range=RIGHT) for place in range(9)),
+    )
+    bench.listing = (Shard("p", LEFT), Shard("s", WHOLE, ("p", "q")))
+    bench.start()
+    for look in range(1, 7):  # the others live and know that the parent has gone; or they are full
+        for place in range(9):
+            row = bench.table.rows[f"x{place}"]
+            bench.table.rows[f"x{place}"] = replace(row, counter=row.counter + 1)
+        bench.now = 33.0 * look
+        bench.run(ScanDone(tuple(bench.table.rows.values())))
+    assert len(bench.of(ListShards)) == 2
+    assert bench.machine.held() == {"s": LeasePhase.READING}
+
+
 def test_max_leases_is_kept():
     bench = Bench(*[Lease(f"s{number}", hash_range=WHOLE) for number in range(5)], max_leases=2)
     bench.start()

@@ -88,7 +88,9 @@ class ShardSyncer:
         self._filling: deque[tuple[Lease, CreationReason]] = deque()
         self._retries = 0
         self._holes = HoleWatch(options.hole_confidence_rounds)
-        self._hole_rounds = 0
+        self._hole_s: float | None = (
+            None  # since when something is known to be missing, and nobody has filled it
+        )
         self._plan_before: list[MissingLease] | None = None
         self._lacking: dict[str, int] = {}  # shard -> rounds in a row
         self._awaited: AbstractSet[str] = (
@@ -290,30 +292,30 @@ class ShardSyncer:
         self.wants_look = False
         if self._filling or self._listing.is_under_way:
             return False
-        self._watch_holes(workers, may_list=self._listing.may_begin(now_s))
+        self._watch_holes(workers, now_s)
         return True
 
-    def _watch_holes(self, workers: Sequence[str], *, may_list: bool) -> None:
+    def _watch_holes(self, workers: Sequence[str], now_s: float) -> None:
         coverage = self._coverage()
         if coverage.unknown or coverage.holes or self._lacking:
             self.wants_look = bool(self._awaited) or chosen_worker(workers, "holes") == self.me
         if coverage.unknown:
-            self._hole_rounds += 1
-            if may_list and self._is_my_turn(workers, f"ranges {coverage.unknown[0]}"):
-                self._hole_rounds = 0
+            is_my_turn = self._is_my_turn(workers, f"ranges {coverage.unknown[0]}", now_s)
+            if is_my_turn and self._listing.may_begin(now_s):
+                self._hole_s = None
                 self._listing.begin(ListingPurpose.FILL_HOLE)
             return
         confirmed = self._holes.observe(coverage.holes)
         lacking = self._long_lacking()
         if not confirmed and not lacking:
-            self._hole_rounds = 0
+            self._hole_s = None
             self._plan_before = None
             return
-        self._hole_rounds += 1
         task = f"hole {confirmed[0].start}" if confirmed else f"lacking {min(lacking)}"
         # Another worker: lists the shards, and knows that a parent has left the stream. This one, which waits for that
         # parent's lease, would learn of it when it comes to its own turn.
-        if may_list and (not lacking.isdisjoint(self._awaited) or self._is_my_turn(workers, task)):
+        waits = not lacking.isdisjoint(self._awaited)
+        if (self._is_my_turn(workers, task, now_s) or waits) and self._listing.may_begin(now_s):
             spans = ", ".join(f"{hole.start}..{hole.end}" for hole in confirmed[:3])
             what = (
                 f"no unfinished lease covers hash keys {spans}"
@@ -334,9 +336,12 @@ class ShardSyncer:
         needed = self.options.hole_confidence_rounds
         return {shard for shard, rounds in self._lacking.items() if rounds >= needed}
 
-    def _is_my_turn(self, workers: Sequence[str], task: str) -> bool:
-        patience = 2 * self.options.hole_confidence_rounds
-        return self._hole_rounds > patience or chosen_worker(workers, task) == self.me
+    def _is_my_turn(self, workers: Sequence[str], task: str, now_s: float) -> bool:
+        # In rounds, and not in looks at the whole table, which are rare where each worker watches a part: whoever is chosen looks in
+        # every round.
+        patience_s = (2 * self.options.hole_confidence_rounds - 0.5) * self.options.interval_s
+        self._hole_s = now_s if self._hole_s is None else self._hole_s
+        return now_s >= self._hole_s + patience_s or chosen_worker(workers, task) == self.me
 
     def on_fill_listing(self, event: ListingDone) -> None:
         """Observe the shards that a hole in the leases was listed for."""
