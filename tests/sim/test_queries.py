@@ -73,6 +73,7 @@ FAILED_BEFORE = {
     10542: "a merged shard of which a parent had left the stream was taken, and not read until its new worker came to list the shards",
     10579: "a query without a name took the only lease, which a third worker had taken from another query and given up",
     11150: "a query that reads three records of a shard at once was given more aggregates than it could read",
+    11749: "a driver that had lost its lease, and had it again, was to know when it had been at the tip, said a checker",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
     10909: "a task whose driver had gone claimed its batch on a lease that the next driver had set back",
 }
@@ -427,6 +428,17 @@ LATE_TIP = (39.0, "probed", "q#1", KEY, EPOCH_MS + 39_000)
         ([*READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], "S9"),
         ([ALL_DONE, TRIM_6, LATE_TIP, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], "S9"),
         ([ALL_DONE, TRIM_6, *READS_ON, (41.5, "log", "executor0#1", "WARNING", LOST, "")], None),
+        (
+            [
+                ALL_DONE,
+                TRIM_6,
+                LATE_TIP,
+                (39.5, "report", "q#1", "LOST", "same_name", KEY),
+                *READS_ON,
+                (41.5, "log", "executor0#1", "WARNING", LOST, ""),
+            ],
+            None,
+        ),
         (
             [
                 ALL_DONE,

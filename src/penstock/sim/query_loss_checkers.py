@@ -54,6 +54,14 @@ class QueryLossesTold(LossesTold):
         if was_there or shard.trimmed < len(shard.sequences):
             self._probed[who, key] = server_ms
 
+    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
+        """A lease that was lost takes along when its driver was at the tip: it goes on from what the row says."""
+        super().on_report(who, topic, reason, key)
+        if topic == "LOST":
+            places = [place for place in self._probed if place[0] == who and key in (None, place[1])]
+            for place in places:
+                del self._probed[place]
+
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
     ) -> None:
