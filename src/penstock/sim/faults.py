@@ -95,7 +95,7 @@ class Scenario(Struct, frozen=True):
         producers: Which workers are producers, and what they put; None where there are none.
         sinks: Which workers are queries that write, and what; None where there are none.
         streams: The streams that share the lease table; None where the table has one.
-        settle_max_s: So long after the faults' end everything must be read and balanced.
+        settle_max_s: So long after the faults' end everything must be read and balanced; twice as long where records are still handled.
     """
 
     seed: int

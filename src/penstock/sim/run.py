@@ -169,7 +169,7 @@ def _judge(world: World, suite: Suite) -> SeedResult:
     healed_s = world.now
     if suite.violation is None:
         world.heal()
-        while suite.violation is None and world.now < healed_s + scenario.settle_max_s:
+        while suite.violation is None and _may_go_on(world, suite, healed_s):
             _run_until(world, suite, world.now + _STEP_S)
             if world.is_done() and suite.is_settled():
                 break
@@ -191,6 +191,13 @@ def _judge(world: World, suite: Suite) -> SeedResult:
             _run_until(world, suite, world.now + _STEP_S)
         suite.finish((NothingLost,))
     return _result(world, suite, settled_s)
+
+
+def _may_go_on(world: World, suite: Suite, healed_s: float) -> bool:
+    """Whether a fleet has time left to settle: nobody puts records any more, and who still works on a backlog gets as long again."""
+    settle_max_s = world.scenario.settle_max_s
+    is_busy = world.now < suite.history.handled_s + _READ_WITHIN_S
+    return world.now < healed_s + (2 * settle_max_s if is_busy else settle_max_s)
 
 
 def _is_catching_up(world: World, suite: Suite) -> bool:
