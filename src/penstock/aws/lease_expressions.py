@@ -174,7 +174,7 @@ def update_for(write: LeaseWrite, previous_owner: str | None = None) -> Update: 
             update.conditions.append(_same(update, write.checkpoint))
         case Reset():
             _counter(update, write.counter)
-            update.set_checkpoint(write.position, is_marked=False)
+            update.set_checkpoint(write.position, is_marked=write.is_followed)
             update.set(codec.SWITCHES, "N", "0")
             update.remove(codec.OWNER, codec.CHECKPOINT_OWNER, codec.STOPPED, codec.TERM, *_PENDING)
             if write.claim is not None:

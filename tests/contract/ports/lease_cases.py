@@ -161,6 +161,8 @@ WRITES = [
     Reset(KEY, 6, TRIM_HORIZON),
     Reset(KEY, 7, TRIM_HORIZON, forget=ME),
     Reset(KEY, 7, at_record("9"), forget=ME, claim=claim(3, "10", start="9")),
+    Reset(KEY, 7, at_record("9"), forget=ME, is_followed=True),
+    Reset(KEY, 7, TRIM_HORIZON, forget=ME, is_followed=True),
 ]
 
 

@@ -26,6 +26,7 @@ from penstock.core.leases.lease import (
     TipMark,
     starting_lease,
 )
+from penstock.core.leases.lease_rules import apply_write
 from penstock.core.leases.lease_writes import Create, Promote, Reset
 from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import ChildShard, Shard
@@ -425,8 +426,9 @@ def test_a_restored_copy_keeps_the_end_of_its_last_batch_where_a_later_claim_sti
     claim = replace(row.claims[0], earlier=(PastClaim(3, AT5, AT9),), made_ms=7)
     row = replace(row, claims=(claim,))
     standing = BatchClaim(ME, 3, "r1", AT5, AT9, b"", 7)
-    assert plan_rewind({"a": row}, done(3), ME, {}) == {"a": Reset("a", 3, AT5, forget=ME, claim=standing)}
-    assert plan_rewind({"a": row}, done(2), ME, {}) == {"a": Reset("a", 3, AT5, forget=ME)}
+    back = Reset("a", 3, AT5, forget=ME, is_followed=True)
+    assert plan_rewind({"a": row}, done(3), ME, {}) == {"a": replace(back, claim=standing)}
+    assert plan_rewind({"a": row}, done(2), ME, {}) == {"a": back}
 
 
 # --- a checkpoint location that was restored from an older copy -----------------------------------------------
@@ -447,9 +449,17 @@ def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
     assert list(writes.values()) == [
         Create(starting_lease("gone", AT5, ("p",), FULL_RANGE)),
         Reset("ended", 3, AT5, forget=ME),
-        Reset("a", 3, AT5, forget=ME),
-        Reset("child", 3, TRIM_HORIZON, forget=ME),
+        Reset("a", 3, AT5, forget=ME, is_followed=True),
+        Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
     ]
+
+
+def test_what_comes_behind_a_place_to_go_back_to_is_known_where_an_unknown_claim_has_read_it():
+    rows = {"read": claimed("read", batch=5), "empty": claimed("empty", start=AT5, end=AT5, batch=6)}
+    writes = plan_rewind(rows, done(3, shards=("read", "empty")), ME, {})
+    after = {key: apply_write(rows[key], write).lease for key, write in writes.items()}
+    assert {key: row.mark for key, row in after.items()} == {"read": TipMark(AT5, None), "empty": None}
+    assert {key for key, row in after.items() if row.has_foreign_checkpoint} == {"empty"}
 
 
 def test_a_shard_that_an_offset_knows_as_unfinished_and_whose_children_alone_have_leases_is_passed_over():
@@ -502,8 +512,8 @@ def test_leases_go_back_from_what_a_copy_claimed_under_numbers_that_the_location
     known = done(3, shards=("equal", "before", "ours", "read on", "theirs"), runs=RUNS)
     writes = plan_rewind({row.key: row for row in rows}, known, ME, {})
     assert list(writes.values()) == [
-        Reset("before", 3, AT5, forget=ME),
-        Reset("equal", 3, AT5, forget=ME),
+        Reset("before", 3, AT5, forget=ME, is_followed=True),
+        Reset("equal", 3, AT5, forget=ME, is_followed=True),
     ]
 
 

@@ -57,6 +57,7 @@ def plan_rewind(
             writes[key] = Create(starting_lease(key, position, shard.parents, shard.hash_range))
     unknown = find_unknown_claims(rows.values(), worker, known.known)
     back = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, known)]
+    ends = {row.key: claim.end for row, claim in unknown}
     for _, row in sorted(back, key=lambda found: found[0]):
         position = known.shards.get(row.key, TRIM_HORIZON)
         writes[row.key] = Reset(
@@ -65,6 +66,7 @@ def plan_rewind(
             position,
             forget=worker,
             claim=_claim_of_last_batch(row, worker, known, position),
+            is_followed=ends[row.key].is_record and position < ends[row.key],
         )
     return writes
 

@@ -241,7 +241,7 @@ def _after(row: Lease, write: LeaseUpdate) -> Lease | None:  # noqa: C901, PLR09
                 checkpoint=write.position,
                 owner_switches=0,
                 claims=_claims_after_reset(row, write),
-                mark=None,
+                mark=_mark_at(write.position, None) if write.is_followed else None,
                 stopped=None,
                 term=None,
             )

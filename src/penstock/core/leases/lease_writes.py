@@ -216,6 +216,8 @@ class Reset(Struct, frozen=True):
     Args:
         forget: The worker whose claim goes: its checkpoint location was restored from a copy that does not know it.
         claim: The claim of that worker that stands in its place, or None.
+        is_followed: Records are known to come behind the position: where they are gone they are lost, and nobody has to ask
+            whether there were any.
     """
 
     key: str
@@ -223,6 +225,7 @@ class Reset(Struct, frozen=True):
     position: Position
     forget: str | None = None
     claim: BatchClaim | None = None
+    is_followed: bool = False
 
 
 LeaseUpdate: TypeAlias = (
