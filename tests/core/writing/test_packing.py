@@ -131,6 +131,15 @@ def test_memory_counts_more_than_the_bytes_of_tiny_records():
 @pytest.mark.parametrize("key_count", [1, 10_000])
 @pytest.mark.parametrize("hash_key", [None, str(2**127)])
 def test_what_tiny_records_count_is_at_least_what_they_take(aggregates, key_count, hash_key):
+    # What threads of other tests take meanwhile is counted, too: the least of three is the records' own.
+    counted_bytes, taken_bytes = min(
+        (counted_and_taken(aggregates, key_count, hash_key) for _ in range(3)), key=lambda found: found[1]
+    )
+    assert 0.7 * counted_bytes < taken_bytes < counted_bytes
+
+
+def counted_and_taken(aggregates, key_count, hash_key):
+    """The bytes that 10,000 tiny records count in a batcher, and those that Python takes for them."""
     batcher = Batcher(BatcherSettings(aggregates=aggregates))
     batcher.add(b"", "first", None, 0.0)
     batcher.plan_step(0.0)
@@ -145,8 +154,7 @@ def test_what_tiny_records_count_is_at_least_what_they_take(aggregates, key_coun
         taken_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    counted_bytes = batcher.waiting_bytes - before_bytes
-    assert 0.7 * counted_bytes < taken_bytes < counted_bytes
+    return batcher.waiting_bytes - before_bytes, taken_bytes
 
 
 def test_a_record_lies_where_its_hash_key_is():
