@@ -23,7 +23,7 @@ KCL3 = range(8, 38, BLOCK)
 PRODUCERS = range(24, 64, BLOCK)
 SINKS = range(16, 171, BLOCK)
 STREAMS = range(40, 130, BLOCK)
-QUERIES = range(20, 240, BLOCK)
+QUERIES = range(10, 240, BLOCK)
 RARE_WITH_STREAMS = {
     "fault: table_drops_per_min",
     "situation: a worker goes for good while another has not answered it",

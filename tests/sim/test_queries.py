@@ -28,7 +28,7 @@ from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 from penstock.spark.task_subscription import TaskSubscription
 
-SEEDS = 20  # test_many_seeds.py runs the following ones
+SEEDS = 10  # test_many_seeds.py runs the following ones
 FAN_OUT = {"consumerType": "fan-out"}
 PUSHED_SEEDS = {
     0: "a planted bug is found here",
