@@ -21,7 +21,7 @@ from environments import BUILD, Unavailable, python_of, versions
 from table import Contender, Results, Row, Streams
 
 CONTENDERS = Path(__file__).parent / "contenders"
-RUN_S_MAX = 90.0
+RUN_S_MAX = 150.0
 SAMPLE_S = 0.4
 _ANSWER = {
     "Content-Type": "application/x-amz-json-1.1",
@@ -225,6 +225,7 @@ class RowRun:
                 from penstock.local import LocalKinesisProcess
 
                 server = stack.enter_context(LocalKinesisProcess(limits=row.streams.has_limits, settle_s=0))
+                server.client("dynamodb").list_tables()  # it loads moto now, and not for the first contender
                 environ = server.environ()
                 options["stream"] = row.key
                 if not row.streams.is_fresh:
@@ -254,8 +255,8 @@ class RowRun:
                     and "record_count" in options
                     and not contender.is_bound
                 ):
-                    count = _count_arrived(server, options["stream"])
-                    _check_count(options["record_count"], count)
+                    times = 2 if "again_wall_s" in found else 1
+                    _check_count(times * options["record_count"], _count_arrived(server, options["stream"]))
             except Unavailable as error:
                 self._failures[contender.name] = str(error)
                 print(f"    {contender.name}: {error}", flush=True)

@@ -43,6 +43,15 @@ def since_process_start_s() -> float:
     return time.time() - float(os.environ["BENCH_BEGAN_S"])
 
 
+def twice(measure: Callable[[int], Figures]) -> Figures:
+    """Measure what a session does first and what it does next; the figures of the second time begin with `again_`.
+
+    Args:
+        measure: Gets 0 the first time and 1 the second.
+    """
+    return {**measure(0), **{f"again_{name}": value for name, value in measure(1).items()}}
+
+
 def percentile(values: Collection[float], share: float) -> float:
     """Return the value below which a share of all values lies."""
     ordered = sorted(values)

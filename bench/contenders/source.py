@@ -5,16 +5,16 @@ from __future__ import annotations
 import http.client
 import json
 import os
-import socket
-import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 from urllib.parse import urlsplit
 
-from program import Figures, Meter, run
-from spark_session import kinesis, run_a_stream, running, session, wait_until
+from program import Figures, Meter, run, twice
+from spark_session import awslabs_frame, awslabs_session, kinesis, run_a_stream, running, session, wait_until
+
+DEBT_S_MAX = 5.0
+"""A page of 10 MB is paid for after so long: a shard that was read to its end may refuse reads until then."""
 
 
 def figures_of(
@@ -63,41 +63,28 @@ def penstock(
     with session() as spark:
         if quota_bytes_per_s:
             run_a_stream(spark)
-        meter = Meter()
-        batches_s = count_query(kinesis(spark, stream, f"{stream}-{turn}", **pace), record_count)
-        return figures_of(meter, data_bytes, quota_bytes_per_s, batches_s)
 
+        def read(time_no: int) -> Figures:
+            if quota_bytes_per_s and time_no:
+                time.sleep(DEBT_S_MAX)
+            meter = Meter()
+            frame = kinesis(spark, stream, f"{stream}-{turn}-{time_no}", **pace)
+            batches_s = count_query(frame, record_count)
+            return figures_of(meter, data_bytes, quota_bytes_per_s, batches_s)
 
-@contextmanager
-def named(host: str, address: str) -> Iterator[str]:
-    """Let a name stand for an address in a JVM that has these options, which can then find no other name."""
-    with tempfile.NamedTemporaryFile("w", prefix="penstock-bench-hosts-") as hosts:
-        hosts.write(f"{address} {host}\n127.0.0.1 localhost {socket.gethostname()}\n")
-        hosts.flush()
-        yield f"-Djdk.net.hosts.file={hosts.name}"
+        return twice(read)
 
 
 def awslabs(stream: str, turn: int, record_count: int, data_bytes: int, jars: str) -> Figures:
     del turn
-    endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
-    # The connector takes the region from the second label of the endpoint's host, whatever `kinesis.region` says.
-    host = f"kinesis.{os.environ['AWS_REGION']}.localhost"
-    with (
-        named(host, endpoint.hostname or "") as java_options,
-        session(jars, "pyspark.daemon", java_options) as spark,
-    ):
-        meter = Meter()
-        frame = (
-            spark.readStream.format("aws-kinesis")
-            .option("kinesis.region", os.environ["AWS_REGION"])
-            .option("kinesis.streamName", stream)
-            .option("kinesis.endpointUrl", f"{endpoint.scheme}://{host}:{endpoint.port}")
-            .option("kinesis.consumerType", "GetRecords")
-            .option("kinesis.startingPosition", "TRIM_HORIZON")
-            .load()
-        )
-        count_query(frame, record_count)
-        return figures_of(meter, data_bytes)
+    with awslabs_session(jars) as (spark, endpoint_url):
+
+        def read(_: int) -> Figures:
+            meter = Meter()
+            count_query(awslabs_frame(spark, stream, endpoint_url), record_count)
+            return figures_of(meter, data_bytes)
+
+        return twice(read)
 
 
 def shards_of(stream: str) -> list[str]:
@@ -143,13 +130,18 @@ def boto3_in_tasks(stream: str, turn: int, record_count: int, data_bytes: int) -
                     yield pa.RecordBatch.from_arrays(columns, ["sequenceNumber", "partitionKey", "data"])
 
     with session(daemon="pyspark.daemon") as spark:
-        meter = Meter()
-        shards = shards_of(stream)
-        frame = spark.createDataFrame([(shard,) for shard in shards], "shard string").repartition(len(shards))
-        found = frame.mapInArrow(read, "sequenceNumber string, partitionKey string, data binary").count()
-        if found != record_count:
-            raise SystemExit(f"{record_count} records are in the stream, and {found} came")
-        return figures_of(meter, data_bytes)
+
+        def count(_: int) -> Figures:
+            meter = Meter()
+            shards = shards_of(stream)
+            frame = spark.createDataFrame([(shard,) for shard in shards], "shard string")
+            frame = frame.repartition(len(shards))
+            found = frame.mapInArrow(read, "sequenceNumber string, partitionKey string, data binary").count()
+            if found != record_count:
+                raise SystemExit(f"{record_count} records are in the stream, and {found} came")
+            return figures_of(meter, data_bytes)
+
+        return twice(count)
 
 
 def wire(stream: str, turn: int, record_count: int, data_bytes: int) -> Figures:

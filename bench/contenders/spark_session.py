@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlsplit
 
 from program import DEADLINE_S
 
@@ -86,5 +88,43 @@ def kinesis(spark: Any, stream: str, application: str, **options: str) -> Any:
         .option("applicationName", application)
         .option("startingPosition", "TRIM_HORIZON")
         .options(**options)
+        .load()
+    )
+
+
+# --- awslabs' connector -----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def _named(host: str, address: str) -> Iterator[str]:
+    """Let a name stand for an address in a JVM that has these options, which can then find no other name."""
+    with tempfile.NamedTemporaryFile("w", prefix="penstock-bench-hosts-") as hosts:
+        hosts.write(f"{address} {host}\n127.0.0.1 localhost {socket.gethostname()}\n")
+        hosts.flush()
+        yield f"-Djdk.net.hosts.file={hosts.name}"
+
+
+@contextmanager
+def awslabs_session(jars: str) -> Iterator[tuple[Any, str]]:
+    """Start Spark with awslabs' connector; yield the session and the endpoint by the name that the connector wants."""
+    endpoint = urlsplit(os.environ["AWS_ENDPOINT_URL"])
+    # It takes the region from the second label of the endpoint's host, whatever `kinesis.region` says.
+    host = f"kinesis.{os.environ['AWS_REGION']}.localhost"
+    with (
+        _named(host, endpoint.hostname or "") as java_options,
+        session(jars, "pyspark.daemon", java_options) as spark,
+    ):
+        yield spark, f"{endpoint.scheme}://{host}:{endpoint.port}"
+
+
+def awslabs_frame(spark: Any, stream: str, endpoint_url: str) -> Any:
+    """Return awslabs' source over a stream from its beginning."""
+    return (
+        spark.readStream.format("aws-kinesis")
+        .option("kinesis.region", os.environ["AWS_REGION"])
+        .option("kinesis.streamName", stream)
+        .option("kinesis.endpointUrl", endpoint_url)
+        .option("kinesis.consumerType", "GetRecords")
+        .option("kinesis.startingPosition", "TRIM_HORIZON")
         .load()
     )

@@ -1,31 +1,44 @@
-"""Measure how long a query takes from its start to its first record, and an empty query of Spark's own to its first batch."""
+"""Measure how long a query takes from its start to its first record, awslabs' connector too, and an empty query to its first batch."""
 
 from __future__ import annotations
 
-import time
+from collections.abc import Callable
 from typing import Any
 
-from program import Figures, run
-from spark_session import kinesis, running, session, wait_until
+from program import Figures, Meter, run, twice
+from spark_session import awslabs_frame, awslabs_session, kinesis, register, running, session, wait_until
 
 
-def first_batch(frame: Any) -> float:
-    """Return the seconds from the start of a query to its first row."""
-    arrived: list[float] = []
+def first_batch(load: Callable[[], Any]) -> Figures:
+    """Return what passes from the start of a query to its first row, looking its source up included."""
+    arrived: list[Figures] = []
+    meter = Meter()
 
     def note(batch: Any, _: int) -> None:
         if batch.collect():
-            arrived.append(time.perf_counter())
+            arrived.append(meter.read())
 
-    began_s = time.perf_counter()
-    with running(frame, note) as query:
+    with running(load(), note) as query:
         wait_until(query, lambda: bool(arrived), "the first record")
-    return arrived[0] - began_s
+    return {"first_record_s": arrived[0]["wall_s"], "cpu_s": arrived[0]["cpu_s"]}
 
 
-def penstock(stream: str, turn: int) -> Figures:
+def penstock(stream: str, turn: int, is_registered: bool = False) -> Figures:
+    """Start queries with Penstock's source, which Spark finds by itself unless the program registers it."""
     with session() as spark:
-        return {"first_record_s": first_batch(kinesis(spark, stream, f"{stream}-{turn}"))}
+
+        def load(time_no: int) -> Any:
+            if is_registered and not time_no:
+                register(spark)
+            return kinesis(spark, stream, f"{stream}-{turn}-{time_no}-{is_registered}")
+
+        return twice(lambda time_no: first_batch(lambda: load(time_no)))
+
+
+def awslabs(stream: str, turn: int, jars: str) -> Figures:
+    del turn
+    with awslabs_session(jars) as (spark, endpoint_url):
+        return twice(lambda _: first_batch(lambda: awslabs_frame(spark, stream, endpoint_url)))
 
 
 def python_source(stream: str, turn: int) -> Figures:
@@ -59,8 +72,15 @@ def python_source(stream: str, turn: int) -> Figures:
 
     with session(daemon="pyspark.daemon") as spark:
         spark.dataSource.register(OneRow)
-        return {"first_record_s": first_batch(spark.readStream.format("one-row").load())}
+        return twice(lambda _: first_batch(lambda: spark.readStream.format("one-row").load()))
 
 
 if __name__ == "__main__":
-    run({"penstock": penstock, "python-source": python_source})
+    run(
+        {
+            "penstock": penstock,
+            "penstock-registered": lambda **options: penstock(is_registered=True, **options),
+            "awslabs": awslabs,
+            "python-source": python_source,
+        }
+    )
