@@ -792,6 +792,31 @@ def test_the_end_waits_until_every_child_is_certain():
     assert len(bench.writes(End)) == 1
 
 
+@pytest.mark.parametrize("keeps_claims", [False, True])
+def test_a_childs_lease_that_is_held_already_is_renewed_after_its_creation_was_answered(keeps_claims):
+    bench = Bench(
+        Lease("s", counter=0, owner="me", hash_range=WHOLE),
+        Lease("a", counter=0, owner="me", parents=frozenset({"s"}), hash_range=WHOLE),
+        keeps_claims=keeps_claims,
+    )
+    bench.start()
+    (create,) = [
+        effect
+        for effect in bench.feed(ShardDrained("s", 1, (child("a", "s"),)))
+        if isinstance(effect, WriteLease)
+    ]
+    # Another process under this worker's name ends the shard; the creation is not answered while the next renewal is due.
+    bench.table.rows["s"] = replace(bench.table.rows["s"], owner=None, counter=9, checkpoint=SHARD_END)
+    bench.at(8.0)
+    assert bench.machine.held() == {"a": LeasePhase.READING}
+    renewed = len([write for write in bench.writes(Renew) if write.key == "a"])
+    bench.run(WriteDone(create.write_id, create.write, bench.table.write(create.write)))
+    bench.at(8.5)
+    assert len([write for write in bench.writes(Renew) if write.key == "a"]) == renewed + 1
+    bench.at(60.0)
+    assert bench.machine.held() == {"a": LeasePhase.READING}
+
+
 def test_a_merged_child_is_not_taken_before_its_other_parent_has_ended():
     bench = Bench(
         Lease("s", counter=0, owner="me", hash_range=LEFT),

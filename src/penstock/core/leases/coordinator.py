@@ -108,6 +108,7 @@ from penstock.core.leases.write_purposes import (
     ForHeldLease,
     ForLateCheckpoint,
     ForMissingLease,
+    OtherPurpose,
 )
 
 _LOOK_ROUNDS: Final = 0.2  # what follows a refused ask comes no sooner
@@ -512,9 +513,16 @@ class Coordinator:
         outcome, purpose = event.outcome, pending.purpose
         if isinstance(outcome, NotDone):
             self._on_not_done(pending, outcome, now_s)
+        if isinstance(purpose, ForHeldLease):
+            self.held_leases.on_write(pending, purpose, outcome, now_s)
+            return
+        self._on_other_write(pending, purpose, outcome, now_s)
+        self.held_leases.on_other_write(pending.write.key, now_s)
+
+    def _on_other_write(
+        self, pending: PendingWrite, purpose: OtherPurpose, outcome: WriteOutcome, now_s: float
+    ) -> None:
         match purpose:
-            case ForHeldLease():
-                self.held_leases.on_write(pending, purpose, outcome, now_s)
             case ForChildOf():
                 self.held_leases.on_child_created(pending, purpose, outcome, now_s)
             case ForGain(reason):

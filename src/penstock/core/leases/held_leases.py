@@ -279,6 +279,12 @@ class HeldLeases:
         self._do(held, held.on_answer(pending, outcome, now_s, self._turn), now_s)
         self._advance(held, now_s)
 
+    def on_other_write(self, key: str, now_s: float) -> None:
+        """Observe the answer to a write for a row that was not its lease's own: what the lease wants meanwhile can go out now."""
+        held = self._held.get(key)
+        if held is not None:
+            self._advance(held, now_s)
+
     def on_fetched(self, key: str, row: Lease | None, now_s: float) -> None:
         """Observe a row that was read back; the view knows it already."""
         held = self._held.get(key)

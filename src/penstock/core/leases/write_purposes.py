@@ -71,6 +71,9 @@ class ForLateCheckpoint(Struct, frozen=True):
     position: Position
 
 
-WritePurpose: TypeAlias = (
-    ForHeldLease | ForGain | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
+OtherPurpose: TypeAlias = (
+    ForGain | ForChildOf | ForFirstLease | ForMissingLease | ForCleanup | ForLateCheckpoint
 )
+"""What a write is for that is not a held lease's own."""
+
+WritePurpose: TypeAlias = ForHeldLease | OtherPurpose
