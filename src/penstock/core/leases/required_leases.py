@@ -77,10 +77,31 @@ def plan_first_leases(
         graph = ShardGraph(shards)
         return _find_fault(graph.open_cover()) or plan_named_leases(graph, start, moment_ms)
     position = pin_latest(start.default, moment_ms)
-    return _find_fault(cover_of(shard.hash_range for shard in shards)) or [
+    asked = _as_asked(shards, position)
+    if isinstance(asked, BadSnapshot):
+        return asked
+    return _find_fault(cover_of(shard.hash_range for shard in asked)) or [
         starting_lease(shard.shard_id, position, shard.parents, shard.hash_range)
-        for shard in sorted(shards, key=lambda shard: shard.hash_range)
+        for shard in sorted(asked, key=lambda shard: shard.hash_range)
     ]
+
+
+def _as_asked(shards: Sequence[Shard], position: Position) -> Sequence[Shard] | BadSnapshot:
+    """Choose what the filter asked for from the answer of a server that lists every shard whatever the filter, as moto does.
+
+    The service never lists a shard beside its own parent: its answers stay as they are.
+    """
+    listed = {shard.shard_id for shard in shards}
+    if all(listed.isdisjoint(shard.parents) for shard in shards):
+        return shards
+    if position.sentinel is Sentinel.TRIM_HORIZON:
+        return [shard for shard in shards if listed.isdisjoint(shard.parents)]
+    if position.sentinel is Sentinel.LATEST:
+        return [shard for shard in shards if shard.is_open]
+    return BadSnapshot(
+        "it has shards beside their own parents, as of a server that ignores the filter, and does not tell which were "
+        "open at a moment (start at TRIM_HORIZON or LATEST there)"
+    )
 
 
 def _find_fault(cover: Cover) -> BadSnapshot | None:
