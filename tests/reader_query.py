@@ -107,16 +107,43 @@ class Query:
                 return row
 
     def plan(self):
-        """The next offset, logged, or None when there is nothing to read."""
+        """The next offset, logged, or None when there is nothing to read.
+
+        Where a shard's answer takes longer than the reader waits for it, the reader is asked again: what a plan names must
+        not depend on how busy the machine is.
+        """
+        ends = [self._look()]
+        waited_for = self._asked()
+
+        def is_answered():
+            now = self._asked()
+            return not any(now.get(shard) == asked_s for shard, asked_s in waited_for.items())
+
+        if self.is_told_starts or ends[-1] is None:
+            wait_until(lambda: is_answered() or ends.append(self._look()), "the answers of the shards")
+        return ends[-1]
+
+    def _look(self):
         start = self.reader.initialOffset() if self.done is None else self.done
         end = self.reader.latestOffset(start, None)
         assert json.loads(json.dumps(end)) == end
         return None if end == start else end
 
-    def next_plan(self):
-        """The next offset, asked for until there is one: a look that nothing answers in a probe interval gives none."""
+    def _asked(self):
+        """The query's shards whose answer is under way, and since when."""
+        planner = self.reader._planner
+        held = planner._joined[1].held
+        return {shard: asked_s for shard, asked_s in planner._poller._asked.items() if shard in held}
+
+    def next_plan(self, *shards):
+        """The next offset, asked for until there is one that names these shards: none may be due for a probe just now."""
         ends = []
-        wait_until(lambda: ends.append(self.plan()) or ends[-1] is not None, "a batch")
+
+        def is_there():
+            ends.append(self.plan())
+            return ends[-1] is not None and set(shards) <= set(ends[-1]["limit"]["shards"])
+
+        wait_until(is_there, "a batch")
         return ends[-1]
 
     def execute(self, end):
@@ -141,9 +168,9 @@ class Query:
         end = self.plan()
         return None if end is None else self._run(end)
 
-    def next_batch(self):
-        """The rows of the next batch, waited for."""
-        return self._run(self.next_plan())
+    def next_batch(self, *shards):
+        """The rows of the next batch, waited for; it reads these shards."""
+        return self._run(self.next_plan(*shards))
 
     def _run(self, end):
         rows = self.execute(end)

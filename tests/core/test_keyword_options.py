@@ -1,10 +1,18 @@
 """Options as keywords: names are checked, and values replace the defaults."""
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 
 import pytest
 
-from penstock.core.keyword_options import check_names, field_names, merge_connection, merge_options
+from penstock.core.keyword_options import (
+    check_names,
+    check_types,
+    field_names,
+    merge_connection,
+    merge_options,
+)
 from penstock.errors import OptionError
 
 
@@ -12,6 +20,7 @@ from penstock.errors import OptionError
 class Tea:
     sugar_count: int = 0
     milk: bool = False
+    warmth: float | None = None
 
 
 def test_single_options_replace_those_of_the_value():
@@ -23,13 +32,15 @@ def test_single_options_replace_those_of_the_value():
 def test_an_unknown_option_is_named_with_the_nearest_known_one():
     with pytest.raises(
         OptionError,
-        match=r"unknown option sugar_cont: did you mean sugar_count\? known are milk, sugar_count",
+        match=r"unknown option sugar_cont: did you mean sugar_count\? known are milk, sugar_count, warmth",
     ):
         merge_options(Tea(), {"sugar_cont": 1})
 
 
 def test_a_name_that_is_like_no_other_is_told_what_there_is():
-    with pytest.raises(OptionError, match="unknown connection option zzz: known are milk, sugar_count"):
+    with pytest.raises(
+        OptionError, match="unknown connection option zzz: known are milk, sugar_count, warmth"
+    ):
         check_names(["milk", "zzz"], field_names(Tea), "connection option")
 
 
@@ -40,3 +51,25 @@ def test_a_parameter_of_its_own_goes_before_the_same_field_of_the_connection():
         "profile": "test",
     }
     assert merge_connection(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"sugar_count": "2"}, "sugar_count='2': expected a whole number"),
+        ({"sugar_count": 2.5}, "sugar_count=2.5: expected a whole number"),
+        ({"sugar_count": True}, "sugar_count=True: expected a whole number"),
+        ({"sugar_count": None}, "sugar_count=None: expected a whole number"),
+        ({"warmth": "hot"}, "warmth='hot': expected a number"),
+        ({"milk": "no"}, "milk='no': expected True or False"),
+    ],
+)
+def test_a_value_of_another_kind_is_named(given, message):
+    with pytest.raises(OptionError) as caught:
+        check_types(Tea(**given))
+    assert str(caught.value) == message
+
+
+def test_a_whole_number_is_a_number_and_none_is_where_it_may_be():
+    check_types(Tea(sugar_count=1, milk=True, warmth=60))
+    check_types(Tea(warmth=None))

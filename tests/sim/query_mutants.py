@@ -277,9 +277,9 @@ CLAIMS = "the claim protocol"
 SPARK = "connectors that keep offsets in Spark alone"
 
 QUERY_MUTANTS = (
-    Mutant("the last claim stands", CLAIMS, 113, SimTable, "decide", last_claim_stands),
-    Mutant("a take clears the claims", CLAIMS, 22, SimTable, "decide", take_clears_claims),
-    Mutant("a promotion is not fenced by its batch", CLAIMS, 378, SimTable, "decide", promotes_any_batch),
+    Mutant("the last claim stands", CLAIMS, 80, SimTable, "decide", last_claim_stands),
+    Mutant("a take clears the claims", CLAIMS, 10, SimTable, "decide", take_clears_claims),
+    Mutant("a promotion is not fenced by its batch", CLAIMS, 314, SimTable, "decide", promotes_any_batch),
     Mutant("a claim without being the reader", CLAIMS, 4, SimTable, "decide", claims_without_the_lease),
     Mutant(
         "a claim does not look at the checkpoint",
@@ -301,7 +301,7 @@ QUERY_MUTANTS = (
     Mutant(
         "rows of a lost lease count",
         CLAIMS,
-        334,
+        50,
         claimed_read,
         "judge_refused_claim",
         takes_a_lost_lease_for_agreement,
@@ -327,14 +327,14 @@ QUERY_MUTANTS = (
     Mutant(
         "what a kept iterator repeats is new",
         "this query",
-        5085,
+        2932,
         ShardReader,
         "_done_through",
         leaves_out_only_behind_a_new_iterator,
         needs=lambda scenario: scenario.faults.empty_page,
     ),
     Mutant(
-        "one answer at the tip is believed", "KCL: lag 0", 361, ShardReader, "look_again", never_asks_twice
+        "one answer at the tip is believed", "KCL: lag 0", 384, ShardReader, "look_again", never_asks_twice
     ),
     Mutant(
         "what was read is read again",
@@ -353,7 +353,7 @@ QUERY_MUTANTS = (
         "_on_last_page",
         believes_every_end,
     ),
-    Mutant("one listing without a shard ends it", "KCL 339", 46, shard_reader, "_UNLISTED_MIN", 1),
+    Mutant("one listing without a shard ends it", "KCL 339", 89, shard_reader, "_UNLISTED_MIN", 1),
     Mutant(
         "the next batch starts at the checkpoint",
         "a driver beside the KCL",
@@ -445,7 +445,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a gone record is never a loss",
         "several: trimmed records are passed over",
-        22,
+        76,
         shard_reader,
         "judge_missing_record",
         is_never_a_loss,
@@ -472,7 +472,7 @@ QUERY_MUTANTS = (
     Mutant(
         "a second driver finds its batch empty",
         "this query: second drivers",
-        297,
+        19,
         claimed_read,
         "plan_read",
         finds_its_batch_empty,
@@ -480,7 +480,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was given back is forgotten",
         "this query",
-        307,
+        460,
         QueryShards,
         "_give_back",
         forgets_what_it_gives_back,
@@ -522,7 +522,7 @@ QUERY_MUTANTS = (
     Mutant(
         "two loads of one query share the shards",
         "this query: two loads under one name",
-        3374,
+        216,
         batch_settling,
         "refuse_sharing_in_one_query",
         refuses_nothing,
@@ -539,7 +539,7 @@ QUERY_MUTANTS = (
     Mutant(
         "one listing is a loss",
         SPARK,
-        1714,
+        2657,
         startup_checks,
         "_DENIALS_MIN",
         0,

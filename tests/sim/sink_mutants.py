@@ -163,7 +163,7 @@ SINK_MUTANTS = (
     Mutant(
         "a sink's aggregate may lie anywhere",
         "producers that keep an old shard map",
-        57,
+        63,
         PendingRecord,
         "lies_in",
         lies_anywhere,

@@ -76,6 +76,15 @@ FAILED_BEFORE = {
     11749: "a driver that had lost its lease, and had it again, was to know when it had been at the tip, said a checker",
     11603: "what was set back to an earlier place and had left the stream as a whole was not told as lost",
     510: "batches of two copies of a checkpoint location were taken for one, because they had one number",
+    691: "a driver that read what no action had read was to find records, said a checker, where an answer was empty and its time over",
+    2421: "a driver that had given a lease back without its row knew when it had been at the tip, said a checker",
+    2510: "an attempt that was paused for longer than the retention was taken for another driver, which it was not to be, said a checker",
+    2623: "a shard that came after its batch, which another driver had planned, was read from where its row had stood before; and its "
+    "lease was never renewed, since a creation of it was under way when it was due",
+    3305: "a machine whose clock had been set back did not start a query from a moment that had come by the service's clock",
+    3511: "a driver was at the tip, said a checker, since a record had come between the answer and its handling",
+    334: "a shard went back to its beginning, and its parent, whose lease was cleared away, was read again behind it",
+    12511: "two listings in a row lacked a shard, which nobody can tell from one that has left the stream",
     10909: "a task whose driver had gone claimed its batch on a lease that the next driver had set back",
 }
 """Seeds that showed a defect once, in the worlds that they drew then."""

@@ -28,6 +28,7 @@ FAILED_BEFORE = {
     11177: "the shards of a stream that was gone were listed with every look at the table, also where looks were many",
     10096: "a worker did not count a lease of its own whose row did not name its stream yet, and took another one for it",
     11836: "a worker that had listed a stream stood still while that was deleted, and was to know of it, said a checker",
+    13978: "a worker had waited in vain for another one's answer, and a checker looked for it where something was written since",
     388: "four streams began within a second, and a checker took the looks at the table for a storm",
 }
 

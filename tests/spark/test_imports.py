@@ -41,7 +41,7 @@ READ = """
 from penstock.spark.stream_reader import KinesisStreamReader
 options = parse_source(given)[0]
 KinesisStreamReader(options)
-open_kinesis(options.connection), open_lease_table("t", options.connection)
+open_kinesis(options.connection), open_lease_table("leases", options.connection)
 client_for("kinesis", options.connection), client_for("dynamodb", options.connection)
 """
 WRITE = """

@@ -49,7 +49,7 @@ class Rig:
         *,
         shard=FIRST,
         fetch_count_max=10_000,
-        deadline_s=10.0,
+        deadline_s=60.0,
         fail=True,
         retention_ms=DAY_MS,
         read_bytes_per_s_max=None,

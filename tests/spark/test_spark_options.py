@@ -152,6 +152,12 @@ def test_a_wrong_source_option_says_the_way_out(given, message):
         parse_source(given)
 
 
+def test_a_batch_read_may_be_of_no_time_at_all():
+    moment = "2026-01-31T12:00:00Z"
+    options, _ = parse_batch({"streamName": "s", "startingTimestamp": moment, "endingTimestamp": moment})
+    assert options.starting == options.ending
+
+
 def test_a_batch_read_covers_everything_up_to_now():
     options, _ = parse_batch({"streamName": "s"})
     assert (options.starting.default, options.ending.default) == (TRIM_HORIZON, LATEST)
@@ -163,6 +169,14 @@ def test_a_batch_read_covers_everything_up_to_now():
         ({"streamName": "s", "startingPosition": "LATEST"}, "holds nothing"),
         ({"streamName": "s", "endingPosition": "TRIM_HORIZON"}, "option endingPosition"),
         ({"streamName": "s", "applicationName": "a"}, "is for the source, not for the batch"),
+        (
+            {
+                "streamName": "s",
+                "startingTimestamp": "2026-02-01",
+                "endingPosition": "AT_TIMESTAMP 2026-01-01",
+            },
+            "2026-02-01 and endingPosition .* AT_TIMESTAMP 2026-01-01: the read would end before it begins",
+        ),
     ],
 )
 def test_a_wrong_batch_option_says_the_way_out(given, message):

@@ -14,12 +14,12 @@ from penstock.core.leases.lease import Lease
 from penstock.core.position import SHARD_END, TRIM_HORIZON, at_record
 from penstock.core.shard import Shard
 from penstock.core.stream_identity import StreamIdentity
-from penstock.errors import DataLossError, NotFound, OptionError, Unavailable
+from penstock.errors import DataLossError, NotFound, OptionError, PositionError, Unavailable
 from penstock.ports.kinesis import ShardListing
 from penstock.ports.lease_table import LeaseScan
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.spark.spark_options import parse_source
-from penstock.spark.startup_checks import recreate_missing, refuse_hidden_sharing
+from penstock.spark.startup_checks import recreate_missing, refuse_hidden_sharing, refuse_moment_to_come
 
 OPTIONS, _ = parse_source({"streamName": "s", "applicationName": "a", "region": "r"})
 KNOWN = StreamOffset(batch=3, worker="q", shards={"shardId-1": at_record("7")})
@@ -153,3 +153,29 @@ def test_a_query_without_a_name_is_refused_where_another_one_has_just_ended_a_sh
 def test_a_query_without_a_name_is_refused_where_somebody_has_just_deleted_the_table_of_another_one():
     with pytest.raises(OptionError, match="other reads it"):
         looked_until(TableOverTime((READ,), ()))
+
+
+class DatedKinesis:
+    """Answers with the service's moment."""
+
+    def __init__(self, server_ms):
+        self._server_ms = server_ms
+
+    def fetch_shards(self, stream, shard_filter=None):
+        return ShardListing(WHOLE, server_ms=self._server_ms)
+
+
+def test_a_moment_to_come_is_judged_by_the_services_clock_where_this_machines_is_behind():
+    moment_ms = 1_700_000_000_000
+    options, _ = parse_source(
+        {
+            "streamName": "s",
+            "applicationName": "a",
+            "region": "r",
+            "startingPosition": f"AT_TIMESTAMP {moment_ms}",
+        }
+    )
+    clock = MovedClock()
+    refuse_moment_to_come(DatedKinesis(moment_ms), options, clock)
+    with pytest.raises(PositionError, match="this moment has not come yet"):
+        refuse_moment_to_come(DatedKinesis(moment_ms - 60_000), options, clock)

@@ -5,11 +5,17 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, TypeVar
+from numbers import Integral, Real
+from typing import Any, Final, TypeVar
 
 from penstock.errors import OptionError
 
 T = TypeVar("T")
+_KINDS: Final[dict[str, tuple[type, str]]] = {
+    "int": (Integral, "a whole number"),
+    "float": (Real, "a number"),
+    "bool": (bool, "True or False"),
+}
 
 
 def field_names(kind: type) -> frozenset[str]:
@@ -33,6 +39,24 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""
             raise OptionError(f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}")
+
+
+def check_types(options: Any) -> None:
+    """Refuse a field of a dataclass value that is of another kind than its annotation says, where that is a number or a bool.
+
+    Raises:
+        OptionError: For instance a text in place of a number; the message names the field and its value.
+    """
+    for field in dataclasses.fields(options):
+        kind, *others = str(field.type).split(" | ")
+        if kind not in _KINDS:
+            continue
+        value = getattr(options, field.name)
+        if value is None and "None" in others:
+            continue
+        expected, told = _KINDS[kind]
+        if not isinstance(value, expected) or isinstance(value, bool) != (kind == "bool"):
+            raise OptionError(f"{field.name}={value!r}: expected {told}")
 
 
 def merge_options(options: T, single: Mapping[str, Any]) -> T:

@@ -134,16 +134,25 @@ class OneOwner(Checker):
         asked_s = self.history.now_s_since(self.history.asked_s.get(key))
         return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
 
+    def _has_not_answered(self, reader: str) -> bool:
+        """Whether somebody has waited in vain for a worker, here or on another lease, where nothing need be written since."""
+        return reader in self._unanswering or any(
+            row.checkpoint_owner == reader and self._is_asked_for_long(key)
+            for key, row in self.history.rows.items()
+        )
+
     def _judge_take(self, who: str, key: str, before: Lease) -> None:
         if before.reader is None or before.reader == name_of(who) or before.is_ended:
             return
         if not self.options.handover or self.options.policy is BalancePolicy.KCL2:
             return
-        if before.reader in self._unanswering or {before.reader, name_of(who)} & self.history.foreign:
+        if self._has_not_answered(before.reader) or {before.reader, name_of(who)} & self.history.foreign:
             return
         if name_of(who) in self.history.leaders:  # it assigns by the owners that it saw, not by the counter
             return
-        if self.history.is_migrating and {before.reader, name_of(who)} & self.history.noteless:
+        mode, _ = self.history.fleet_modes.get(who, ("", 0.0))
+        knows_none = self.history.is_migrating or mode == "own"
+        if knows_none and {before.reader, name_of(who)} & self.history.noteless:
             return  # in 2.x mode it takes as KCL 2.x does; and where it writes no throughput yet, it is taken for such a one
         if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
             return

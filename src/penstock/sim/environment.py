@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 _RECORD_BYTES: Final = 200
 _MISTAKES_APART_S: Final = 10.0
+_LISTINGS_APART_S: Final = 30.0
+"""A worker that asks again because a listing lacked a shard does so within this time."""
 EVENTS_PER_S_MAX: Final = 5_000
 """So many events in a second are a loop that does not rest. A seed's busiest second has a few hundred."""
 READER_OPTIONS: Final = ReaderOptions(
@@ -301,8 +303,19 @@ class Environment:
         shards = (stream or self.stream).list_shards(filter_type, timestamp_ms)
         self.chance.shuffle(shards)
         if self.luck("bad_listing") and len(shards) > 1:
-            shards = shards[: -self.chance.randint(1, max(1, len(shards) // 3))]
+            count = self.chance.randint(1, max(1, len(shards) // 3))
+            shards = shards[:-count] + [
+                shard for shard in shards[-count:] if not self._may_leave_out(shard.shard_id)
+            ]
         return tuple(shards), self.now_ms()
+
+    def _may_leave_out(self, shard_id: str) -> bool:
+        """Whether a listing may lack a shard; not two in a row, since workers believe what two listings agree on."""
+        key = f"listing of {shard_id}"
+        if self._was_mistaken(key, _LISTINGS_APART_S):
+            return False
+        self._mistaken_s[key] = self.now
+        return True
 
     def serve_summary(self) -> PenstockError | None:
         """Answer DescribeStreamSummary, as far as it can fail."""
@@ -319,10 +332,13 @@ class Environment:
 
     def _is_mistaken(self, fault: str, key: str) -> bool:
         """Whether an answer about a shard is wrong; never twice in a short time, or nobody could tell."""
-        if self.now - self._mistaken_s.get(key, -math.inf) < _MISTAKES_APART_S or not self.luck(fault):
+        if self._was_mistaken(key, _MISTAKES_APART_S) or not self.luck(fault):
             return False
         self._mistaken_s[key] = self.now
         return True
+
+    def _was_mistaken(self, key: str, within_s: float) -> bool:
+        return self.now - self._mistaken_s.get(key, -math.inf) < within_s
 
     def _mistaken_denial(self, key: str) -> PenstockError | None:
         if self._is_mistaken("unknown_shard", key):
@@ -394,6 +410,8 @@ class Environment:
             return self._unknown_shard(key)
         index = max(int(index_text), shard.trimmed)
         count = 0 if self.luck("empty_page") else record_count_max
+        if count == 0 and "maxBatchDuration" in self.scenario.query_plan.options:
+            self.note("empty_page", key)  # a batch whose time is over ends with it
         records, after = stream.read(shard, index, count)
         is_end = shard.closed_ms is not None and after >= len(shard.sequences)
         behind_ms = 0

@@ -88,6 +88,8 @@ class History(Struct):
     """Whether KCL 3 workers take leases as KCL 2.x does, at times."""
     leaders: set[str] = field(default_factory=set)
     """Workers of the KCL that have led a native fleet."""
+    fleet_modes: dict[str, tuple[str, float]] = field(default_factory=dict)
+    """Who decides about the leases, as each worker has last told, and since when it says so."""
     now: float = 0.0
     shards: dict[str, ShardHistory] = field(default_factory=dict)
     rows: dict[str, Lease] = field(default_factory=dict)
@@ -295,6 +297,10 @@ class History(Struct):
 
     def _on_version(self, _version: str) -> None:
         self.is_migrating = True
+
+    def _on_report(self, who: str, topic: str, reason: str, _key: str | None) -> None:
+        if topic == "FLEET" and reason != "unseen":
+            self.fleet_modes[who] = (reason, self.now)
 
     def _on_healed(self) -> None:
         self.healed_s = self.now

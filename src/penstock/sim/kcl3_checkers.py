@@ -31,7 +31,6 @@ class LeftToTheLeader(Checker):
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._modes: dict[str, tuple[str, float]] = {}
         self._ended: set[tuple[str, str]] = set()
         self._leader: tuple[str, float] | None = None
         self._version: tuple[str, float] = (NATIVE, 0.0)
@@ -59,12 +58,10 @@ class LeftToTheLeader(Checker):
         if self._leader is not None and self._leader[0] == who:
             self._leader = None
 
-    def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """Remember what a worker knows, and since when."""
+    def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
+        """Remember who has ended what."""
         if topic == "ENDED" and key is not None:
             self._ended.add((who, key))
-        if topic == "FLEET" and reason != "unseen":
-            self._modes[who] = (reason, self.history.now)
 
     def on_write(self, who: str, write: Any, before: Lease | None, _after: Lease | None) -> None:
         """Look at every move."""
@@ -73,7 +70,7 @@ class LeftToTheLeader(Checker):
             self._ended.add((who, write.key))
         if before is None or not isinstance(write, Take | RequestHandover) or name in self.history.leaders:
             return
-        mode, since_s = self._modes.get(who, ("", 0.0))
+        mode, since_s = self.history.fleet_modes.get(who, ("", 0.0))
         parents = self.history.shards[write.key].parents
         is_own = name in (before.owner, before.checkpoint_owner)
         is_own |= any((who, parent) in self._ended for parent in parents)
@@ -94,7 +91,7 @@ class LeftToTheLeader(Checker):
         self._judge_version()
         if self._leader is None or self.history.now_s_since(self._leader[1]) < _KNOWN_WITHIN_S:
             return
-        for who, (mode, since_s) in self._modes.items():
+        for who, (mode, since_s) in self.history.fleet_modes.items():
             is_new = self.history.now_s_since(since_s) < _KNOWN_WITHIN_S
             if (
                 who in self.history.alive
@@ -108,6 +105,6 @@ class LeftToTheLeader(Checker):
         version, since_s = self._version
         if version in WITH_LEADER or self.history.now_s_since(since_s) < _KNOWN_WITHIN_S:
             return
-        for who, (mode, _) in self._modes.items():
+        for who, (mode, _) in self.history.fleet_modes.items():
             if who in self.history.alive and name_of(who) not in self.history.noteless and mode in _LED_MODES:
                 raise Broken(f"the fleet is {version}, and {who} waits for a leader: {mode}")

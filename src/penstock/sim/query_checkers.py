@@ -306,23 +306,27 @@ class ReadersClaim(Checker):
 
 
 class NoFalseAlarm(Checker):
-    """Q5: nobody speaks of lost records, of another driver or of another stream unless there is one; nothing crashes."""
+    """Q5: nobody speaks of lost records, of another driver or of another stream unless there is one; nothing crashes.
+
+    Where a claim was dropped since its records had left the stream, an attempt of its batch that still runs claims as another
+    driver would.
+    """
 
     invariant = "Q5"
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
-        self._doubled: set[str] = set()
+        self._excused: set[str] = set()
 
     def on_second_driver(self, name: str) -> None:
         """From now on there may be two."""
-        self._doubled.add(name)
+        self._excused.add(name)
 
     on_restored = on_second_driver
 
     def on_copied(self, name: str, _copy: str) -> None:
         """As above."""
-        self._doubled.add(name)
+        self._excused.add(name)
 
     def _is_false_loss(self, error: str) -> bool:
         # Where records leave the stream, it is for `QueryLossesTold` to judge what is said of it.
@@ -338,7 +342,7 @@ class NoFalseAlarm(Checker):
         if self._is_false_loss(error):
             raise Broken(f"{who} speaks of a loss, and nothing has left the stream: {text}")
         is_damaged = self.history.was_table_dropped or bool(self.history.disturbed)
-        is_excused = name_of(who) in self._doubled or is_damaged
+        is_excused = name_of(who) in self._excused or is_damaged
         if "AnotherDriver" in f"{error} {text}" and not is_excused:
             raise Broken(f"{who} speaks of another driver, and there never was one: {text}")
         if error == "OptionError" and name_of(who) not in _REFUSED:
@@ -350,9 +354,11 @@ class NoFalseAlarm(Checker):
             raise Broken(f"{who}: {text}: {error}")
 
     def on_write(self, who: str, write: Any, _before: Lease | None, _after: Lease | None) -> None:
-        """A query of another stream changes nothing."""
+        """A query of another stream changes nothing; note whose claims are dropped."""
         if name_of(who) == STRANGER:
             raise Broken(f"{who}, which reads another stream, wrote {write}")
+        if isinstance(write, Claim):
+            self._excused.update(worker for worker, _ in write.dropped)
 
 
 class OneReader(Checker):
@@ -438,7 +444,7 @@ class PassesWhatIsDone(Checker):
     What came after a batch was planned is for the next one, and what came after a query began that reads what is there, for the next
     query. A lease that changed hands meanwhile goes on where its row says.
     Of a batch that nobody read a driver knows only if it was alone, and what was there only by a clock that does not jump, by
-    answers that do not say too early that nothing is left, and as long as the stream keeps it.
+    answers that do not say too early that nothing is left, within the batch's time, and as long as the stream keeps it.
     """
 
     invariant = "Q8"
@@ -457,11 +463,14 @@ class PassesWhatIsDone(Checker):
         self._left: dict[tuple[str, str], int] = {}
         """The same, of a batch that nobody read: after it the driver looks itself what was there."""
         self._ended_early: set[str] = set()
-        """Of which shards it was said too early that nothing is left, since a batch of theirs was planned."""
+        """Of which shards a read may have ended too early, since a batch of theirs was planned: it was said that nothing is left, or
+        an answer was empty when the batch's time was over."""
 
     def on_early_tip(self, key: str) -> None:
         """Note that an answer was wrong."""
         self._ended_early.add(key)
+
+    on_empty_page = on_early_tip
 
     def on_bounded(self, who: str, batch: int, until_ms: int, _keys: tuple[str, ...]) -> None:
         """Note from when on what comes is for a later query."""

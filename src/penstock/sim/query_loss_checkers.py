@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -51,13 +51,13 @@ class QueryLossesTold(LossesTold):
         """Remember when a driver was at the tip; where the last record is gone, only who was there before knows that it is."""
         shard, retention_ms = self.history.shards[key], self.history.retention_ms or 0
         was_there = self._probed.get((who, key), 0) >= server_ms - retention_ms + SLACK_MS
-        if was_there or shard.trimmed < len(shard.sequences):
+        if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
             self._probed[who, key] = server_ms
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A lease that was lost takes along when its driver was at the tip: it goes on from what the row says."""
+        """A lease that goes takes along when its driver was at the tip: whoever takes it goes on from what the row says."""
         super().on_report(who, topic, reason, key)
-        if topic == "LOST":
+        if topic in {"LOST", "RELEASED"}:
             places = [place for place in self._probed if place[0] == who and key in (None, place[1])]
             for place in places:
                 del self._probed[place]

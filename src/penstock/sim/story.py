@@ -175,6 +175,7 @@ _TELLING: Final[dict[str, Callable[..., str | None]]] = {
         f"a task of {who} has read {_span(rows)} of {key} for batch {batch}"
     ),
     "early_tip": lambda key: f"an answer says too early that nothing is left in {key}",
+    "empty_page": lambda key: f"an answer holds nothing of {key}",
     "unread": lambda name, batch, keys: f"no action of {name} reads batch {batch} of {', '.join(keys)}",
     "committed": lambda name, batch, _results: f"{name} commits batch {batch}",
     "executor_down": lambda who: f"{who} is killed",

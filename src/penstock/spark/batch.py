@@ -19,6 +19,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from penstock.core.hash_key import HashRange
 from penstock.core.position import LATEST, Position, Sentinel, at_timestamp
 from penstock.core.reading.service_clock import service_bound_ms
+from penstock.core.starting import check_has_come
 from penstock.core.stream_identity import StreamIdentity
 from penstock.spark.arrow_records import delivered
 from penstock.spark.engine import PUSHES_FILTERS
@@ -149,6 +150,7 @@ class KinesisBatchReader(DataSourceReader):
                 options.stream, listing.shards, named, fails=options.fail_on_data_loss, option=option
             )
         now_ms = service_bound_ms(SystemClock().wall_ms(), listing.server_ms)
+        check_has_come(options.starting, now_ms, "option startingPosition (startingTimestamp)")
         planned = []
         for shard in sorted(listing.shards, key=lambda each: each.shard_id):
             if narrowing.shards is not None and shard.shard_id not in narrowing.shards:

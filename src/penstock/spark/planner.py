@@ -52,6 +52,7 @@ from penstock.spark.startup_checks import (
     recreate_missing,
     refuse_hidden_sharing,
     refuse_living_driver,
+    refuse_moment_to_come,
     refuse_other_stream,
     rewind_leases,
     scan_leases,
@@ -316,6 +317,8 @@ class Planner:
         if self._know_stream is not None:
             self._known_stream = self._know_stream(self._stream)
         self._retention_ms = summary.retention_ms
+        if not known.shards:
+            refuse_moment_to_come(self._kinesis, options, self._clock)
         self._table.ensure_exists()
         worker = self._worker_id(known)
         refuse_hidden_sharing(self._table, worker, options, self._clock)
@@ -333,7 +336,9 @@ class Planner:
         query_worker = QueryWorker(
             worker,
             replace(
-                coordinator_options(options, is_new=not known.shards),
+                coordinator_options(
+                    options, is_new=not known.shards, open_shard_count=summary.open_shard_count
+                ),
                 stream=self._stream,
                 kcl3=self._kcl3 is not None,
             ),

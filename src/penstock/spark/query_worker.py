@@ -14,7 +14,7 @@ from typing import Final
 from penstock.core.leases.coordinator import Coordinator
 from penstock.core.leases.coordinator_effects import ExtendDelivery, StartReader, StopReader
 from penstock.core.leases.coordinator_events import Event, ReaderStopped, ShardDrained, StopRequested
-from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions
+from penstock.core.leases.coordinator_options import BalancePolicy, CoordinatorOptions, cold_start_jitter_s
 from penstock.core.leases.coordinator_stats import CoordinatorStats
 from penstock.core.position import TRIM_HORIZON, Position
 from penstock.core.starting import StartingPosition
@@ -241,13 +241,14 @@ class _WatchedLoop(LeaseLoop):
         self.after_turn(is_at_rest=self._coordinator.is_at_rest)
 
 
-def coordinator_options(options: SourceOptions, *, is_new: bool) -> CoordinatorOptions:
+def coordinator_options(options: SourceOptions, *, is_new: bool, open_shard_count: int) -> CoordinatorOptions:
     """Return how a query coordinates: as a plain consumer does, with what only Spark knows.
 
     Args:
         options: The query's.
         is_new: It has never read anything. One that has starts what it does not know yet at its beginning, also where
             the whole lease table is gone.
+        open_shard_count: The stream's, when the query started.
     """
     return CoordinatorOptions(
         lease_duration_s=options.lease_duration_s,
@@ -256,9 +257,8 @@ def coordinator_options(options: SourceOptions, *, is_new: bool) -> CoordinatorO
         leases_to_acquire=options.leases_to_acquire,
         keeps_claims=True,
         start=options.starting if is_new else StartingPosition(default=TRIM_HORIZON),
-        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough. Who has made
-        # the table waits as well: it may have been deleted under workers that live, and they bring their leases back.
-        cold_start_jitter_s=min(1.0, options.lease_duration_s / 10),
+        # A query waits for its first leases, and an application has few drivers: a short wait scatters them enough.
+        cold_start_jitter_s=cold_start_jitter_s(min(1.0, options.lease_duration_s / 10), open_shard_count),
         shutdown_timeout_s=STOP_S / 2,
         # A batch may last for hours, and a query that stands still shows in Spark itself.
         stall_after_s=86_400.0,

@@ -284,6 +284,15 @@ def parse_batch(given: Mapping[str, str]) -> tuple[BatchOptions, tuple[str, ...]
         )
     if ending.default in (TRIM_HORIZON, SHARD_END) and not ending.by_shard:
         raise OptionError("option endingPosition: use LATEST, AT_TIMESTAMP <moment> or JSON shard by shard")
+    from_ms, until_ms = starting.default.timestamp_ms, ending.default.timestamp_ms
+    if from_ms is not None and until_ms is not None and from_ms > until_ms:
+        written = [
+            values[f"{which}Position"] or values[f"{which}Timestamp"] for which in ("starting", "ending")
+        ]
+        raise OptionError(
+            f"options startingPosition (startingTimestamp) {written[0]} and endingPosition (endingTimestamp) {written[1]}: the read "
+            "would end before it begins; exchange them"
+        )
     return (
         BatchOptions(
             stream=_stream(values),

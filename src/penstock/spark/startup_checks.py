@@ -8,8 +8,7 @@ from typing import Final
 
 from penstock.core.batches.claims import find_unknown_claims, last_claimed_batch, parse_note
 from penstock.core.batches.offsets import StreamOffset
-from penstock.core.batches.query_shards import find_passed_over, plan_recreation
-from penstock.core.batches.rewind import plan_rewind
+from penstock.core.batches.rewind import ended_parents, find_passed_over, plan_recreation, plan_rewind
 from penstock.core.leases.foreign_lease import describe_foreign_table, find_foreign_lease, find_other_mode
 from penstock.core.leases.lease import Lease, starting_lease
 from penstock.core.leases.lease_view import LeaseView, OwnerState
@@ -17,8 +16,9 @@ from penstock.core.leases.lease_writes import Applied, Create
 from penstock.core.leases.required_leases import find_holes, first_filter
 from penstock.core.leases.starting_per_shard import unknown_names
 from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.reading.service_clock import service_bound_ms
 from penstock.core.shard import Shard
-from penstock.core.starting import StartingPosition
+from penstock.core.starting import StartingPosition, check_has_come
 from penstock.core.stream_identity import StreamIdentity
 from penstock.errors import (
     AnotherDriver,
@@ -26,6 +26,7 @@ from penstock.errors import (
     DataLossError,
     NotFound,
     OptionError,
+    PositionError,
     Unavailable,
 )
 from penstock.ports.clock import Clock
@@ -129,6 +130,20 @@ def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
     refuse_unknown_shards(options.stream, listing.shards, options.starting, fails=options.fail_on_data_loss)
 
 
+def refuse_moment_to_come(kinesis: Kinesis, options: SourceOptions, clock: Clock) -> None:
+    """Make sure that no shard starts at a moment to come, by the service's clock where this machine's says so.
+
+    Raises:
+        PositionError: One does.
+    """
+    given = "option startingPosition (startingTimestamp)"
+    try:
+        check_has_come(options.starting, clock.wall_ms(), given)
+    except PositionError:
+        listing = kinesis.fetch_shards(options.stream)
+        check_has_come(options.starting, service_bound_ms(clock.wall_ms(), listing.server_ms), given)
+
+
 def refuse_unknown_shards(
     stream: str,
     shards: Collection[Shard],
@@ -179,6 +194,8 @@ def recreate_missing(  # noqa: PLR0917 - where to look, what is there, what shou
     children = {key for key, parents in lineage.items() if not missing.keys().isdisjoint(parents)}
     coverage = find_holes(rows.values(), {key: shard.hash_range for key, shard in shards.items()})
     is_followed = bool(rows) and not coverage.holes and not coverage.unknown
+    for lease in ended_parents(rows, missing, shards, stream):
+        table.write(Create(lease))
     for key, position in missing.items():
         shard = shards.get(key)
         if shard is None:
@@ -350,6 +367,9 @@ def rewind_leases(
     last = last_claimed_batch(unknown, worker)
     shards = {shard.shard_id: shard for shard in kinesis.fetch_shards(options.stream).shards}
     writes = plan_rewind(rows, known, worker, shards)
+    going_back = [
+        key for key, write in writes.items() if not (isinstance(write, Create) and write.lease.is_ended)
+    ]
     _log.warning(
         "the checkpoint location does not know what was claimed on the leases in table %s (it was restored from a copy, or a copy "
         "of it was used): it stands at batch %d, and a batch %d that it does not know was claimed. Shards %s go back to where the "
@@ -357,7 +377,7 @@ def rewind_leases(
         table.name,
         known.batch,
         last,
-        ", ".join(sorted(writes)) or "(none)",
+        ", ".join(sorted(going_back)) or "(none)",
     )
     unknown_keys = {row.key for row in unknown}
     gone = {key for key, position in known.shards.items() if key not in rows and not position.is_shard_end}

@@ -10,11 +10,9 @@ from penstock.core.batches.offsets import Limit, StreamOffset
 from penstock.core.batches.query_shards import (
     QueryShards,
     Surprise,
-    find_passed_over,
-    plan_recreation,
     state_after,
 )
-from penstock.core.batches.rewind import plan_rewind
+from penstock.core.batches.rewind import find_passed_over, plan_recreation, plan_rewind
 from penstock.core.batches.task_split import plan_tasks
 from penstock.core.hash_key import FULL_RANGE
 from penstock.core.leases.coordinator_effects import StartReader, StopReader, StopWhy
@@ -146,6 +144,17 @@ def test_a_shard_that_was_given_back_and_comes_again_goes_on_there_although_its_
     shards.start(StartReader("a", 2, position, lease(), 0.0), 1000)
     assert positions(shards) == {"a": expected}
     assert shards.promotions() == ([] if position == AT12 else [Promote("a", ME, 1, AT9, 900)])
+
+
+@pytest.mark.parametrize(("counter", "expected"), [(2, AT9), (3, AT9), (4, AT5)])
+def test_a_shard_that_comes_after_its_batch_goes_on_behind_its_claim_although_its_row_is_older(
+    counter, expected
+):
+    shards = holding("b")
+    settle(shards, done(shards=("a", "b")), claimed("b"), claimed("a"))
+    shards.start(StartReader("a", 9, AT5, lease(counter=counter), 0.0), 1000)
+    assert positions(shards) == {"a": expected, "b": AT9}
+    assert shards.seen_claim("a") == ((1, "r1") if expected == AT9 else None)
 
 
 def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
@@ -452,6 +461,44 @@ def test_leases_go_back_to_an_older_copy_of_the_checkpoint_location():
         Reset("a", 3, AT5, forget=ME, is_followed=True),
         Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
     ]
+
+
+def test_what_comes_before_a_shard_that_the_location_knows_stays_done():
+    shards = {
+        "old": Shard("old", FULL_RANGE),
+        "p": Shard("p", FULL_RANGE, ("old",)),
+        "child": Shard("child", FULL_RANGE, ("p", "gone")),
+        "new": Shard("new", FULL_RANGE, ("q",)),
+        "q": Shard("q", FULL_RANGE),
+    }
+    rows = {key: claimed(key, TRIM_HORIZON, batch=6) for key in ("child", "new")}
+    known = StreamOffset(batch=3, worker=ME, shards={"p": AT5, "child": TRIM_HORIZON})
+    # What is before `new` may have been read by a batch that the location does not know.
+    assert list(plan_rewind(rows, known, ME, shards).values()) == [
+        Create(starting_lease("p", SHARD_END, ("old",), FULL_RANGE)),
+        Reset("child", 3, TRIM_HORIZON, forget=ME, is_followed=True),
+        Reset("new", 3, TRIM_HORIZON, forget=ME, is_followed=True),
+    ]
+    assert plan_recreation({}, known, {key: shard.parents for key, shard in shards.items()}) == {
+        "child": TRIM_HORIZON
+    }
+
+
+def test_a_shard_between_what_the_location_knows_and_what_goes_back_is_read_again_before_it():
+    shards = {
+        "p": Shard("p", FULL_RANGE, ("old",)),
+        "old": Shard("old", FULL_RANGE),
+        "between": Shard("between", FULL_RANGE, ("p", "beside")),
+        "beside": Shard("beside", FULL_RANGE),
+        "new": Shard("new", FULL_RANGE, ("between",)),
+    }
+    rows = {key: claimed(key, TRIM_HORIZON, batch=6) for key in ("p", "new")}
+    known = StreamOffset(batch=3, worker=ME, shards={"p": AT5})
+    # The lease of `between` was cleared away; `new` would be read before it, and before the rest of `p`.
+    assert plan_rewind(rows, known, ME, shards)["between"] == Create(
+        starting_lease("between", TRIM_HORIZON, ("p", "beside"), FULL_RANGE)
+    )
+    assert plan_rewind(rows, known, ME, shards).keys() == {"p", "between", "new"}
 
 
 def test_what_comes_behind_a_place_to_go_back_to_is_known_where_an_unknown_claim_has_read_it():

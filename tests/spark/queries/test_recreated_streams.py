@@ -80,7 +80,7 @@ def test_more_shards_of_another_stream_get_no_leases(server, query):
     assert q.plan() is None
     recreate(server, q, shards=4)
     with pytest.raises(StreamChanged) as error:
-        wait_until(lambda: q.batch() is not None, "the error", 30)
+        wait_until(lambda: q.batch() is not None, "the error")
     assert_told(error, q)
     assert len(q.table.scan().leases) == 2
 

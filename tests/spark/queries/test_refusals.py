@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.aws.connection import client_for
-from penstock.errors import DataLossError, NotFound, ServiceError, StreamChanged, Unavailable
+from penstock.errors import DataLossError, NotFound, PositionError, ServiceError, StreamChanged, Unavailable
 from spark_support import numbered, put
 from waiting import wait_until
 
@@ -209,3 +209,10 @@ def test_a_refusal_that_waiting_cannot_cure_is_no_matter_of_deadlines(server, qu
     server.faults.error("GetRecords", count=None, status=400, code="AccessDeniedException")
     with pytest.raises(ServiceError, match="AccessDenied"):
         wait_until(lambda: running.plan() is not None, "the error")
+
+
+def test_a_moment_to_come_is_refused_before_a_lease_table_is_made(server, query):
+    running = query(startingPosition="AT_TIMESTAMP 2999-01-01")
+    with pytest.raises(PositionError, match=r"option startingPosition.*: this moment has not come yet"):
+        running.batch()
+    assert server.client("dynamodb").list_tables()["TableNames"].count(running.given["applicationName"]) == 0

@@ -99,6 +99,31 @@ def test_everything_behind_the_copy_comes_again_across_a_split(query, client, un
     assert set(q.numbers()) >= set(range(10, 40))
 
 
+@pytest.mark.parametrize("lost", ["claims", "leases"])
+def test_a_copy_that_has_begun_the_children_does_not_read_their_parent_again(query, client, lost):
+    q = query()
+    put(client, q.stream, numbered(0, 10))
+    q.next_batch()
+    split(q)
+    put(client, q.stream, numbered(10, 20))
+    while len({row[0] for row in q.rows}) < 3:
+        q.next_batch()
+    copy = q.done
+    put(client, q.stream, numbered(20, 40))
+    q.drain()
+    q.reader.stop()
+    for row in q.table.scan().leases:
+        if row.key == FIRST or lost == "leases":
+            q.table.write(Delete(row.key, row.counter, row.checkpoint))
+    q.reader = q.fresh()
+    q.rows, q.done = [], copy
+    q.plan()
+    assert q.table.fetch(FIRST).is_ended
+    q.drain()
+    assert set(q.numbers()) >= set(range(20, 40))
+    assert FIRST not in {row[0] for row in q.rows}
+
+
 @pytest.mark.parametrize("uncommitted", [False, True])
 def test_a_shard_that_another_worker_holds_is_named_and_the_others_come_again(
     server, query, client, caplog, uncommitted
@@ -173,7 +198,7 @@ def test_the_copys_last_batch_holds_the_same_rows_where_no_later_batch_read_and_
     put(client, q.stream, numbered(0, 20))
     q.next_batch()
     put(client, q.stream, numbered(20, 40))
-    last = q.next_plan()
+    last = q.next_plan(FIRST, SECOND)
     before = q.done
     first = q.execute(last)
     q.commit(last, first)
@@ -238,7 +263,7 @@ def test_what_a_copys_batch_of_the_same_number_claimed_is_read_by_the_query_that
     end_one = one.next_plan()
     assert end_one["limit"]["shards"] == [SECOND]
     put_to(FIRST, range(20, 30))
-    end_two = two.next_plan()
+    end_two = two.next_plan(FIRST, SECOND)
     assert end_two["batch"] == end_one["batch"]
     one.commit(end_one, one.execute(end_one))
     parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
@@ -275,7 +300,7 @@ def test_a_running_query_that_finds_a_copys_batch_of_a_number_that_it_knows_ends
     put_to(SECOND, range(10, 20))
     end_one = one.next_plan()
     put_to(FIRST, range(20, 30))
-    end_two = two.next_plan()
+    end_two = two.next_plan(FIRST)
     parts = {part.tasks[0].shard_id: part for part in two.reader.partitions(two.done, end_two)}
     two.read(parts[FIRST])
     one.commit(end_one, one.execute(end_one))

@@ -53,7 +53,7 @@ def test_a_paused_driver_gives_identical_rows_where_its_claim_is_known_and_an_er
     one = query()
     quiet = key_of(client, one, FIRST)
     busy = key_of(client, one, SECOND)
-    one.batch()
+    one.next_batch()
     put(client, one.stream, on_key(quiet, 10, 20) + on_key(busy, 20, 30))
     end = one.next_plan()
     parts = {part.tasks[0].shard_id: part for part in one.reader.partitions(one.done, end)}
@@ -65,7 +65,7 @@ def test_a_paused_driver_gives_identical_rows_where_its_claim_is_known_and_an_er
     two.commit(end, replayed)
     for begin in range(40, 40 + 10 * behind, 10):
         put(client, one.stream, on_key(busy, begin, begin + 10))
-        assert two.batch()
+        assert two.next_batch()
     # The batches behind it were in the busy shard only: in the quiet one the batch's claim stands.
     assert one.read(parts[FIRST]) == [row for row in replayed if row[0] == FIRST]
     try:
@@ -94,7 +94,7 @@ def test_a_paused_driver_that_plans_on_is_refused(server, query, client):
     two.commit(end, two.execute(end))
     for begin in (10, 20):
         put(client, one.stream, numbered(begin, begin + 10))
-        two.batch()
+        two.next_batch()
     one.commit(end, rows)
     with pytest.raises(AnotherDriver, match="this query is at batch 1"):
         one.plan()
@@ -105,7 +105,7 @@ def test_two_drivers_that_plan_the_same_batch_from_different_places_never_give_f
 ):
     one = query(shards=1)
     put(client, one.stream, numbered(0, 10))
-    one.batch()
+    one.next_batch()
     two = beside(server, query, one)
     put(client, one.stream, numbered(10, 20))
     end_one = one.next_plan()
@@ -124,7 +124,7 @@ def test_whatever_two_drivers_do_in_turn_no_batch_has_two_sets_of_rows(server, q
     chance = random.Random(seed)
     one = query(maxRecordsPerTrigger="8")
     put(client, one.stream, numbered(0, 20))
-    one.batch()
+    one.next_batch()
     two = beside(server, query, one)
     two.rows = list(one.rows)
     pair = Pair(chance, one, two)

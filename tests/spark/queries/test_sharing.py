@@ -22,7 +22,7 @@ from penstock.spark.planner import coordinator_options
 from spark_support import numbered, put
 from waiting import wait_until
 
-DEADLINE_S = 60.0
+DEADLINE_S = 150.0
 QUERY_OPTIONS = {"shards": 6}
 
 
@@ -89,15 +89,15 @@ def test_two_queries_of_an_application_share_the_shards_and_every_record_comes_o
 
 
 def test_a_query_that_stops_leaves_its_shards_to_the_other_at_once_and_nothing_comes_twice(fleet, client):
-    one = fleet(leaseDuration="60s")
+    one = fleet(leaseDuration="300s")
     put(client, one.stream, numbered(0, 100))
     one.drain()
     one.reader.stop()
-    two = fleet(beside=one, leaseDuration="60s")
+    two = fleet(beside=one, leaseDuration="300s")
     put(client, one.stream, numbered(100, 200))
     began_s = time.monotonic()
     turn([two], lambda: len(two.rows) == 100, "the other query to have everything")
-    assert time.monotonic() - began_s < 40
+    assert time.monotonic() - began_s < 200
     assert sorted(one.numbers() + two.numbers()) == list(range(200))
 
 
@@ -257,14 +257,14 @@ def test_queries_of_two_zones_share_by_zone_first(fleet, client):
 
 
 def test_a_restarted_query_has_its_leases_back_at_once(fleet, client):
-    one = fleet(leaseDuration="60s")
+    one = fleet(leaseDuration="300s")
     put(client, one.stream, numbered(0, 60))
     one.drain()
     one.die()
     put(client, one.stream, numbered(60, 120))
     began_s = time.monotonic()
     turn([one], lambda: len(one.rows) == 120, "the restarted query to go on")
-    assert time.monotonic() - began_s < 40
+    assert time.monotonic() - began_s < 200
     assert one.numbers() == list(range(120))
 
 
@@ -272,7 +272,9 @@ def test_the_coordinator_is_set_up_as_the_options_say(fleet):
     query = fleet(
         balance="by_throughput", capacity="8", maxLeases="5", leasesToAcquire="2", leaseDuration="6s"
     )
-    options = coordinator_options(query.options, is_new=True)
+    options = coordinator_options(query.options, is_new=True, open_shard_count=4)
+    assert options.cold_start_jitter_s == 0.04  # a stream of a few shards is not worth waiting for
+    assert coordinator_options(query.options, is_new=True, open_shard_count=100).cold_start_jitter_s == 0.6
     assert (options.policy.value, options.max_leases, options.leases_to_acquire) == ("by_throughput", 5, 2)
     assert options.lease_duration_s == 6.0
     assert query.reader.latestOffset(query.reader.initialOffset(), None) is not None

@@ -59,7 +59,7 @@ def stop_in(query, call):
 
 
 def test_a_query_that_is_stopped_while_it_looks_at_what_its_last_batch_did_gives_its_leases_back(query):
-    assert len(query.batch()) == 20
+    assert len(query.next_batch()) == 20
     assert owners(query) != {None}
     stop_in(query, "dynamodb.*")
     assert owners(query) == {None}
@@ -89,7 +89,7 @@ def test_a_query_that_is_stopped_when_its_batch_is_planned_gives_its_leases_back
 
 
 def test_what_the_coordinator_said_and_nobody_heard_to_the_end_is_said_again(query):
-    query.batch()
+    query.next_batch()
     fleet = query.reader._planner._joined[0]
     words = ["a", "b", "c"]
     with fleet._changed:

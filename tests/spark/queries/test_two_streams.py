@@ -57,7 +57,7 @@ def test_two_streams_that_begin_at_the_same_moment_share_no_lease_and_one_of_the
 
     def work(q):
         try:
-            wait_until(lambda: errors or (q.batch() is None and len(q.rows) == 0), "one to be refused", 30)
+            wait_until(lambda: errors or (q.batch() is None and len(q.rows) == 0), "one to be refused")
             q.drain()
         except PenstockError as error:
             errors[q.stream] = error

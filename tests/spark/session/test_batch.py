@@ -53,6 +53,11 @@ def test_a_shard_that_an_option_names_and_the_stream_lacks_is_an_error(spark, st
     assert numbers_of(read_batch(spark, stream, failOnDataLoss="false", **given)) == list(range(5))
 
 
+def test_a_batch_read_from_a_moment_to_come_is_an_error(spark, stream):
+    with pytest.raises(PySparkException, match=r"startingTimestamp.*: this moment has not come yet"):
+        read_batch(spark, stream, startingTimestamp="2999-01-01").collect()
+
+
 def test_a_filter_on_the_arrival_narrows_the_read_itself(spark, stream, kinesis, client):
     put(client, stream, numbered(0, 30))
     wait_for_next_second()

@@ -21,6 +21,7 @@ from enum import Enum
 from typing import Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from penstock.core.batches.claims import (
     BatchStart,
@@ -114,50 +115,6 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     )
 
 
-def plan_recreation(
-    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
-) -> dict[str, Position]:
-    """Return the leases that an offset knows and the table does not, and where they start.
-
-    A shard whose child, or child's child, has a lease is done: its own was cleared away.
-
-    Args:
-        rows: The lease table.
-        known: The offset.
-        parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
-    """
-    followed = _followed(rows, parents_of)
-    return {
-        key: position for key, position in known.shards.items() if key not in rows and key not in followed
-    }
-
-
-def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
-    """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
-
-    The shards that follow them have leases, so they count as done; nothing shows who read the rest.
-
-    Args:
-        rows: The lease table.
-        known: The offset.
-    """
-    followed = _followed(rows, {})
-    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
-    return {key: position for key, position in unfinished if key not in rows and key in followed}
-
-
-def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
-    """Return the shards that come before one with a lease."""
-    found: set[str] = set()
-    todo = [parent for row in rows.values() for parent in row.parents]
-    while todo:
-        key = todo.pop()
-        if key not in found:
-            found.add(key)
-            todo.extend(parents_of.get(key, ()))
-    return found
-
-
 class Surprise(Enum):
     """What a user should hear of when a batch is settled."""
 
@@ -221,6 +178,8 @@ class QueryShards:
         self._promotions: dict[str, Promote] = {}
         self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
         self._seen: dict[str, tuple[int, str]] = {}
+        self._not_held: dict[str, Lease] = {}
+        """Rows of the batch that was settled last whose shards had not come yet."""
         self.doubtful: set[str] = set()
         self._last_batch = last_batch
 
@@ -243,6 +202,9 @@ class QueryShards:
     def start(self, effect: StartReader, now_ms: int) -> None:
         """Add a shard. It is read from the next batch on."""
         held = self._held[effect.key] = _Held(effect.epoch, effect.position)
+        row = self._not_held.pop(effect.key, effect.lease)
+        if row.counter >= effect.lease.counter:  # the batch has claimed on it since the coordinator saw it
+            effect = replace(effect, lease=row)
         if effect.lease.claim_of(self.worker) is None and effect.key in self._seen:
             self.doubtful.add(
                 effect.key
@@ -345,6 +307,7 @@ class QueryShards:
         # The claims of shards that nobody looks at now still stand: only this query could replace them.
         self._promotions = {} if asked is None else _without(self._promotions, asked)
         self._given_back = {}
+        self._not_held = {key: row for key, row in rows.items() if key not in self._held}
         surprises: list[tuple[str, Surprise]] = []
         progress: list[ReaderProgress] = []
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s

@@ -1,19 +1,21 @@
-"""How leases go back to a checkpoint location that does not know what was claimed on them.
+"""How leases come to agree with a checkpoint location: one that does not know what was claimed, or whose leases are gone.
 
-The location was restored from a copy, or another driver works, or has worked, from a copy of it. Everything behind what the
-location knows is read again, so nothing is passed over that its own line of history has never given to Spark.
+A location that does not know claims was restored from a copy, or another driver works, or has worked, from a copy of it.
+Everything behind what the location knows is read again, so nothing is passed over that its own line of history has never given
+to Spark. Leases that somebody has deleted are made again where the location says.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from penstock.core.batches.claims import find_unknown_claims
 from penstock.core.batches.offsets import StreamOffset
 from penstock.core.leases.lease import BatchClaim, Lease, starting_lease
 from penstock.core.leases.lease_writes import Create, LeaseWrite, Reset
-from penstock.core.position import TRIM_HORIZON, Position
+from penstock.core.position import SHARD_END, TRIM_HORIZON, Position
 from penstock.core.shard import Shard
+from penstock.core.stream_identity import StreamIdentity
 
 
 def goes_back(row: Lease, claim: BatchClaim, known: StreamOffset) -> bool:
@@ -38,7 +40,9 @@ def plan_rewind(
     """Plan how leases go back to where a checkpoint location stands that does not know their claims.
 
     Shards that have come since begin where their parents end, so they are read from their beginning. The claim of the
-    location's last batch stands where it is still known: that batch is repeated if Spark does not know it as done.
+    location's last batch stands where it is still known: that batch is repeated if Spark does not know it as done. What comes
+    before a shard that the location knows was read out before it, and stays done. What has come in between, and whose lease was
+    cleared away, gets one at its beginning.
 
     Args:
         rows: The lease table.
@@ -50,13 +54,18 @@ def plan_rewind(
         Writes by shard: leases that `goes_back` leaves alone are left out, and so are shards that nothing is known of. The
         last batch's come last, so that a restart in between still knows its number.
     """
-    writes: dict[str, LeaseWrite] = {}
-    for key, position in known.shards.items():
-        shard = shards.get(key)
-        if key not in rows and shard is not None and not position.is_shard_end:
-            writes[key] = Create(starting_lease(key, position, shard.parents, shard.hash_range))
+    parents_of = {key: shard.parents for key, shard in shards.items()}
+    done = shards_before(known.shards, parents_of)
     unknown = find_unknown_claims(rows.values(), worker, known.known)
     back = [(claim.batch, row) for row, claim in unknown if goes_back(row, claim, known)]
+    come_since = [row.key for _, row in back if row.key not in known.shards]
+    unfinished = {key: place for key, place in known.shards.items() if not place.is_shard_end}
+    places = unfinished | dict.fromkeys(_between(known, come_since, parents_of), TRIM_HORIZON)
+    writes: dict[str, LeaseWrite] = {
+        key: Create(starting_lease(key, place, shards[key].parents, shards[key].hash_range))
+        for key, place in places.items()
+        if key in shards and key not in rows and key not in done
+    }
     ends = {row.key: claim.end for row, claim in unknown}
     for _, row in sorted(back, key=lambda found: found[0]):
         position = known.shards.get(row.key, TRIM_HORIZON)
@@ -68,7 +77,21 @@ def plan_rewind(
             claim=_claim_of_last_batch(row, worker, known, position),
             is_followed=ends[row.key].is_record and position < ends[row.key],
         )
-    return writes
+    known_positions = {key: known.shards[key] for key in writes if key in known.shards}
+    ended = ended_parents(rows, known_positions, shards)
+    return {lease.key: Create(lease) for lease in ended} | writes
+
+
+def _between(known: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> list[str]:
+    """Return the shards that come after one that an offset knows, and before one of these: all of their records come again.
+
+    Without their leases, which may have been cleared away, the later ones would be read before them.
+    """
+    return sorted(
+        key
+        for key in shards_before(later, parents_of) - known.shards.keys()
+        if not known.shards.keys().isdisjoint(shards_before([key], parents_of))
+    )
 
 
 def _claim_of_last_batch(
@@ -82,3 +105,84 @@ def _claim_of_last_batch(
     return BatchClaim(
         worker, known.batch, claim.run, position, end, made_ms=claim.made_ms, planned_by=planner
     )
+
+
+def ended_parents(
+    rows: Mapping[str, Lease],
+    positions: Mapping[str, Position],
+    shards: Mapping[str, Shard],
+    stream: StreamIdentity | None = None,
+) -> list[Lease]:
+    """Return the leases of parents that were cleared away, ended as they were, of shards that begin anew.
+
+    Workers take a parent without a lease, of a shard that nobody has begun, for one that was never read.
+
+    Args:
+        rows: The lease table.
+        positions: Shards whose parents were read out, and where their own leases are to stand.
+        shards: The stream's shards by id, as far as they are listed.
+        stream: Whose they are, to be written on the leases; None: nothing is.
+    """
+    begin = [shards[key] for key, position in positions.items() if position == TRIM_HORIZON and key in shards]
+    parents = {
+        key: shards[key] for shard in begin for key in shard.parents if key in shards and key not in rows
+    }
+    return [
+        starting_lease(key, SHARD_END, parent.parents, parent.hash_range, stream)
+        for key, parent in parents.items()
+    ]
+
+
+def plan_recreation(
+    rows: Mapping[str, Lease], known: StreamOffset, parents_of: Mapping[str, Iterable[str]]
+) -> dict[str, Position]:
+    """Return the leases that an offset knows and the table does not, and where they start.
+
+    A shard is done whose child, or child's child, has a lease or is known to the offset: its own lease was cleared away.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+        parents_of: Shard id to parents' ids, as far as it is known; rows know their own parents.
+    """
+    followed = _followed(rows, parents_of) | shards_before(known.shards, parents_of)
+    return {
+        key: position for key, position in known.shards.items() if key not in rows and key not in followed
+    }
+
+
+def find_passed_over(rows: Mapping[str, Lease], known: StreamOffset) -> dict[str, Position]:
+    """Return the shards that an offset knows as unfinished, and whose leases were cleared away since.
+
+    The shards that follow them have leases, so they count as done; nothing shows who read the rest.
+
+    Args:
+        rows: The lease table.
+        known: The offset.
+    """
+    followed = _followed(rows, {})
+    unfinished = ((key, position) for key, position in known.shards.items() if not position.is_shard_end)
+    return {key: position for key, position in unfinished if key not in rows and key in followed}
+
+
+def _followed(rows: Mapping[str, Lease], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the shards that come before one with a lease."""
+    begun = {parent for row in rows.values() for parent in row.parents}
+    return begun | shards_before(begun, parents_of)
+
+
+def shards_before(keys: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> set[str]:
+    """Return the shards that others come after: their parents, and their parents' parents.
+
+    Args:
+        keys: The others' ids.
+        parents_of: Shard id to parents' ids, as far as it is known.
+    """
+    found: set[str] = set()
+    todo = [parent for key in keys for parent in parents_of.get(key, ())]
+    while todo:
+        key = todo.pop()
+        if key not in found:
+            found.add(key)
+            todo.extend(parents_of.get(key, ()))
+    return found
