@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from penstock.aws.aws_options import AwsOptions
 from penstock.core.keyword_options import check_names, field_names
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from penstock.ports.kinesis import Kinesis
     from penstock.ports.lease_table import LeaseTable
     from penstock.ports.schema_registry import SchemaRegistry
+
+_TABLE_NAME: Final = re.compile(r"[A-Za-z0-9_.-]{3,255}|arn:.+")
 
 # An adapter is loaded when it is opened: a Spark task needs one or two of them, and every batch may begin in a new process.
 
@@ -78,6 +81,7 @@ def open_lease_table(
     if not is_url:
         from penstock.aws.lease_table import DynamoLeaseTable
 
+        check_table_name(name)
         return DynamoLeaseTable(name, options, table_options)
     if scheme in ("s3", "file"):
         from penstock.aws.object_lease_table import ObjectLeaseTable
@@ -95,6 +99,20 @@ def open_lease_table(
     raise OptionError(
         f"lease table {name}: expected the name of a DynamoDB table, s3://bucket/prefix or file:///folder"
     )
+
+
+def check_table_name(name: str) -> None:
+    """Make sure that a table of DynamoDB can have a name, before anything is asked.
+
+    Raises:
+        OptionError: It cannot.
+    """
+    if not _TABLE_NAME.fullmatch(name):
+        raise OptionError(
+            f"lease table {name!r}: a table of DynamoDB has a name of 3 to 255 letters, digits, '_', '-' and '.'. It is the "
+            "application's name where no other is given: choose another application, or name the table (lease_table_name; leaseTable "
+            "in Spark)"
+        )
 
 
 def open_lease_table_finder(options: AwsOptions | None = None) -> LeaseTableFinder:

@@ -96,6 +96,23 @@ def test_an_error_before_sending_did_nothing_and_one_after_it_is_unknown_for_a_w
 def test_the_way_out_is_named():
     denied = translate(refusal("AccessDeniedException"), "GetRecords", "stream s", is_write=False)
     assert str(denied).endswith("check the credentials, the role and its policy")
+    unknown = translate(sdk.NoCredentialsError(), "GetRecords", "stream s", is_write=False)
+    assert "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" in str(unknown)
+    assert 'eval "$(penstock local --export)"' in str(unknown)
+    other = translate(sdk.ProfileNotFound(profile="p"), "GetRecords", "stream s", is_write=False)
+    assert "AWS_PROFILE" in str(other)
+    url = "http://127.0.0.1:9/"
+    closed = translate(
+        sdk.EndpointConnectionError(endpoint_url=url), "GetRecords", "stream s", is_write=False
+    )
+    assert f'"{url}"; check the region and the endpoint' in str(closed)
+
+
+def test_a_sentence_of_the_service_is_followed_by_the_way_out_as_one_sentence():
+    error = sdk.ClientError(
+        {"Error": {"Code": "ResourceNotFoundException", "Message": "Stream s not found."}}, "ListShards"
+    )
+    assert "not found; check the name" in str(translate(error, "ListShards", "stream s", is_write=False))
 
 
 @pytest.mark.parametrize(

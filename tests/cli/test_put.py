@@ -105,7 +105,11 @@ def test_files_may_be_whole_records_and_records_may_be_aggregated(server, tmp_pa
         (("nothing",), b"a\n", b"nothing"),
         (("errors", "--rate-limit", "0"), b"a\n", b"--rate-limit is 0"),
         (("errors", "--key", "a", "--key-field", "b"), b"a\n", b"exclude each other"),
-        (("errors", "--key-field", "id"), b"{}\n", b"line 1 has no field 'id'"),
+        (("errors", "--key-field", "id"), b"{}\n", b"line 1: this has no field 'id'"),
+        (("errors", "--key-field", "id"), b"id\n", b"line 1: this is no JSON"),
+        (("errors", "no-such-file"), b"", b"no-such-file: there is no such file; nothing was written"),
+        (("errors", "/"), b"", b"/ is a folder"),
+        (("errors", "--key", ""), b"a\n", b"line 1: stream errors: the partition key has 0 characters"),
         (("errors", "--whole"), b"x" * (2**20 + 1), b"the stream takes 1048576"),
     ],
 )
@@ -116,3 +120,21 @@ def test_a_mistake_is_one_clear_line(server, arguments, given, message):
     assert done.returncode in (1, 2)
     assert message in done.stderr
     assert b"Traceback" not in done.stderr
+
+
+def test_what_stands_before_a_record_that_cannot_be_written_is_written(server, tmp_path):
+    server.create_stream("before", shards=1)
+    (tmp_path / "good").write_bytes(b"1\n2\n")
+    (tmp_path / "bad").write_bytes(b"3\n" + b"x" * (2**20 + 1) + b"\n5\n")
+    done = put(server, "before", str(tmp_path / "good"), str(tmp_path / "bad"))
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"penstock put: line 2 of {tmp_path / 'bad'}: stream before: ".encode())
+    assert done.stderr.endswith(b"; 3 records were acknowledged before\n")
+    assert [record["Data"] for record in records(server, "before")] == [b"1", b"2", b"3"]
+
+
+def test_no_file_is_written_when_one_is_missing(server, tmp_path):
+    server.create_stream("none", shards=1)
+    (tmp_path / "good").write_bytes(b"1\n")
+    done = put(server, "none", str(tmp_path / "good"), str(tmp_path / "missing"))
+    assert (done.returncode, records(server, "none")) == (2, [])

@@ -97,6 +97,13 @@ def test_words_that_no_option_holds_are_an_error(capsys):
     assert output.err == "no option holds stsEndpoint and nonsense; `penstock options` lists them all\n"
 
 
+def test_a_misspelt_option_is_told_the_nearest_one(capsys):
+    assert cli.main(["options", "startngPosition"]) == 1
+    assert capsys.readouterr().err.startswith(
+        "no option holds startngPosition; did you mean startingPosition? `penstock options`"
+    )
+
+
 def test_a_command_that_prints_a_table_needs_no_rich(monkeypatch, capsys):
     hide_rich(monkeypatch)
     assert cli.main(["options", "stsEndpoint"]) == 0

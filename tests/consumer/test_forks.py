@@ -15,7 +15,7 @@ pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="nothing forks here"),
     pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
 ]
-END_S = 10.0
+END_S = 60.0
 
 
 def make(handler=None, **options) -> Consumer:

@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from concurrent.futures import Future
+from datetime import UTC, datetime
 
 import pytest
 from real_threads import FAST, put, unfinished
@@ -15,7 +16,7 @@ from penstock.core.starting import StartingPosition
 from penstock.errors import AccessDenied, HandlerFailed, OptionError, PenstockError, PositionError, UsageError
 from penstock.runtime.memory_lease_table import MemoryLeaseTable
 from penstock.runtime.system_clock import SystemClock
-from waiting import wait_until
+from waiting import DEADLINE_S, wait_until
 
 
 def consumer(stream, table, handler=None, **options) -> Consumer:
@@ -132,6 +133,19 @@ def test_stop_finishes_the_call_in_hand_and_its_records_are_checkpointed(stream,
     assert len(unfinished(stream, table)) < 2
 
 
+def test_a_handler_that_calls_stop_is_told_what_to_call(stream, table):
+    put(stream, 2)
+
+    def handle(_batch):
+        running.stop()
+
+    running = consumer(stream, table, handle, handler_retries_max=0, on_failure="stop_worker")
+    with pytest.raises(
+        HandlerFailed, match=r"stop\(\) waits for the handlers under way.*call request_stop\(\)"
+    ):
+        running.run()
+
+
 def test_a_handler_that_never_returns_cannot_hold_up_the_stop_beyond_its_bound(stream, table):
     put(stream, 2)
     begun, never = threading.Event(), threading.Event()
@@ -224,7 +238,7 @@ def test_a_handler_fails_as_the_future_that_it_returns(stream, table):
 
 
 def test_calls_of_different_keys_run_at_the_same_time(stream, table):
-    both = threading.Barrier(2, timeout=10)
+    both = threading.Barrier(2, timeout=DEADLINE_S)
     met = []
 
     def handle(_batch):
@@ -276,9 +290,10 @@ def test_a_stop_that_is_asked_for_while_the_consumer_starts_is_not_lost(stream, 
     wait_until(lambda: not running.is_running)
 
 
-def test_a_consumer_that_was_asked_to_stop_before_it_starts_stops_at_once(stream, table):
+@pytest.mark.parametrize("call", ["request_stop", "stop"])
+def test_a_consumer_that_was_asked_to_stop_before_it_starts_stops_at_once(stream, table, call):
     running = consumer(stream, table, lambda batch: None)
-    running.request_stop()
+    getattr(running, call)()
     running.start()
     wait_until(lambda: not running.is_running)
 
@@ -302,6 +317,13 @@ def test_a_consumer_starts_once(stream, table):
         ({"max_records": 0}, OptionError, "record_count_max=0"),
         ({"worker_id": " "}, OptionError, "worker_id is empty"),
         ({"lease_duration_s": 0}, OptionError, "lease_duration_s=0"),
+        ({"lease_duration_s": "10"}, OptionError, "lease_duration_s='10': expected a number"),
+        ({"handover": "no"}, OptionError, "handover='no': expected True or False"),
+        ({"handler": 3}, UsageError, "handler=3 cannot be called"),
+        ({"metrics": "prometheus"}, UsageError, "metrics='prometheus' has no gauge, observe"),
+        ({"starting_position": {"s-0": "5"}}, OptionError, r"starting_position=.*json\.dumps"),
+        ({"starting_position": datetime(2026, 1, 31, tzinfo=UTC)}, OptionError, "AT_TIMESTAMP"),
+        ({"starting_position": 3}, OptionError, "starting_position=3: expected a text"),
     ],
 )
 def test_wrong_arguments_are_refused_before_anything_happens(stream, table, arguments, error, word):

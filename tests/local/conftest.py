@@ -12,7 +12,7 @@ from botocore.exceptions import ClientError
 
 from penstock.local import LocalKinesis
 
-ONE_ATTEMPT = Config(retries={"total_max_attempts": 1}, connect_timeout=5, read_timeout=20)
+ONE_ATTEMPT = Config(retries={"total_max_attempts": 1}, connect_timeout=60, read_timeout=60)
 
 
 class Rig:

@@ -16,7 +16,7 @@ LIST = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Content-Type": "applica
 
 
 def send(server, method: str, path: str, body: str | None, headers: dict[str, str]) -> tuple[int, dict]:
-    connection = http.client.HTTPConnection(urlsplit(server.endpoint_url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(server.endpoint_url).netloc, timeout=60)
     connection.putrequest(method, path, skip_host=True)
     for name, value in headers.items():
         connection.putheader(name, value)

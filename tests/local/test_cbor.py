@@ -25,7 +25,7 @@ class CborClient:
         self.host = urlsplit(url).netloc
 
     def call(self, operation: str, document: dict[str, Any] | bytes) -> tuple[int, Any]:
-        connection = http.client.HTTPConnection(self.host, timeout=10)
+        connection = http.client.HTTPConnection(self.host, timeout=60)
         body = document if isinstance(document, bytes) else cbor2.dumps(document)
         headers = {
             "Content-Type": "application/x-amz-cbor-1.1",

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -17,6 +16,7 @@ from penstock.errors import OptionError, Unavailable
 from penstock.local import Handle, LocalKinesis, LocalKinesisProcess
 from penstock.local.about import exported
 from penstock.local.handle import Calls
+from waiting import wait_until
 
 
 def start(*arguments: str) -> subprocess.Popen[str]:
@@ -46,7 +46,7 @@ def test_it_prints_what_a_shell_takes_and_stops_cleanly(number):
     assert {name: s["open_shards"] for name, s in state["streams"].items()} == {"orders": 3, "clicks": 1}
     assert state["limits"] is False
     process.send_signal(number)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=60)
     assert (process.returncode, out, err) == (0, "", "")
 
 
@@ -73,7 +73,7 @@ def test_the_lines_of_a_running_server_point_a_shell_to_it(tls, tmp_path):
     assert {f"{name}={value}" for name, value in exported(lines).items()} <= set(printed)
     assert f"# Streams, records and tables are kept in {folder}." in lines
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
 
 
 def test_there_are_no_lines_of_a_server_that_does_not_run():
@@ -101,7 +101,7 @@ def test_there_are_no_lines_of_a_server_that_does_not_run():
 )
 def test_bad_arguments_are_named(arguments, message):
     process = start(*arguments)
-    _, err = process.communicate(timeout=30)
+    _, err = process.communicate(timeout=60)
     assert process.returncode == 2
     assert message in err
 
@@ -155,9 +155,7 @@ def test_a_server_ends_with_the_process_that_started_it():
         [sys.executable, "-c", program], check=False, stdout=subprocess.PIPE, text=True, timeout=60
     )
     server = Handle(ran.stdout.strip())
-    deadline = time.monotonic() + 20
-    while answers(server):
-        assert time.monotonic() < deadline
+    wait_until(lambda: not answers(server), "the server to end")
 
 
 def answers(server: Handle) -> bool:

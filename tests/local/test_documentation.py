@@ -36,7 +36,7 @@ def test_every_kind_of_fault_is_documented():
 
 def test_every_control_path_is_documented(rig):
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(f"{rig.server.endpoint_url}/_penstock/nothing", timeout=10)
+        urllib.request.urlopen(f"{rig.server.endpoint_url}/_penstock/nothing", timeout=60)
     with caught.value as error:
         said = json.load(error)["error"].partition("; there are ")[2]
     there = set(re.findall(r"(?:GET|POST|DELETE) /_penstock/\w+", said))

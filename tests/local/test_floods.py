@@ -30,7 +30,7 @@ def send(
     rig, body: bytes, target: str = "Kinesis_20131202.ListStreams", content_type: str = JSON, **headers: str
 ):
     """Send one request on a connection of its own; returns status and body."""
-    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=30)
+    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=60)
     sent = {"X-Amz-Target": target, "Content-Type": content_type}
     connection.request("POST", "/", body, sent | {n.replace("_", "-"): v for n, v in headers.items()})
     response = connection.getresponse()
@@ -42,7 +42,7 @@ def send(
 def raw(rig, sent: bytes) -> bytes:
     """Send bytes and return all that comes until the server closes."""
     parts = urlsplit(rig.server.endpoint_url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
         connection.sendall(sent)
         with connection.makefile("rb") as file:
             return file.read()
@@ -246,7 +246,7 @@ class Door:
         return reader
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(60):
             while not condition():  # noqa: ASYNC110 - what is waited for is the server's own state
                 await asyncio.sleep(0)
 
@@ -275,7 +275,7 @@ def test_a_client_that_stops_halfway_is_let_go(sent, seconds, answer):
             door.pass_time(seconds - 1)
             assert len(door.connections.open) == 1
             door.pass_time(seconds + 1)
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 try:
                     said = await reader.read()
                 except ConnectionResetError:
@@ -312,7 +312,7 @@ def test_when_there_are_too_many_connections_the_one_longest_at_rest_goes(monkey
             writer.write(
                 b"POST / HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok"
             )
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert (await late.read()).endswith(b"ok")
                 assert await first.read() == b""
                 assert len(door.connections.open) <= 3
@@ -328,7 +328,7 @@ def test_bodies_under_way_are_bounded_together(monkeypatch):
             head = b"POST / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 700\r\n\r\n"
             await door.connect(head + bytes(600))
             second = await door.connect(head + bytes(600))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(60):
                 assert (await second.read()).startswith(b"HTTP/1.1 503")
             assert door.connections.body_bytes == 600
 

@@ -82,7 +82,7 @@ def test_both_versions_are_served_at_once(rig, client):
 @pytest.mark.parametrize("first", [b"PUT / HTTP/1.1\r\n", b"PRI / HTTP/1.1\r\n"])
 def test_a_request_that_begins_like_the_preface_is_one_of_the_older_version(rig, first):
     parts = urlsplit(rig.server.endpoint_url)
-    with socket.create_connection((parts.hostname, parts.port), timeout=10) as connection:
+    with socket.create_connection((parts.hostname, parts.port), timeout=60) as connection:
         for byte in first + b"Host: localhost\r\nConnection: close\r\n\r\n":
             connection.sendall(bytes((byte,)))
         with connection.makefile("rb") as file:

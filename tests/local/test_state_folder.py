@@ -7,7 +7,6 @@ import re
 import shutil
 import struct
 import threading
-import time
 import zlib
 
 import pytest
@@ -16,6 +15,7 @@ from botocore.exceptions import BotoCoreError, ClientError
 from penstock.errors import OptionError, Unavailable
 from penstock.local import LocalKinesis, LocalKinesisProcess, journal
 from penstock.local.table_image import Image
+from waiting import DEADLINE_S, wait_until
 
 FIRST = "shardId-000000000000"
 
@@ -137,7 +137,7 @@ def test_acknowledged_records_survive_a_killed_server(tmp_path):
 
     writer = threading.Thread(target=put)
     writer.start()
-    assert enough.wait(30)
+    assert enough.wait(DEADLINE_S)
     server.kill()
     writer.join(60)
     with started(tmp_path) as kinesis:
@@ -273,10 +273,13 @@ def test_a_journal_is_not_replaced_by_one_that_would_load_to_less(tmp_path, monk
         for number in range(9):
             item = {"leaseKey": {"S": "same"}, "n": {"N": str(number)}, "b": {"B": bytes(300)}}
             tables.put_item(TableName="leases", Item=item)
-        said = f"{tmp_path / 'kinesis.journal'} could not be written anew"
-        deadline_s = time.monotonic() + 30
-        while said not in caplog.text and time.monotonic() < deadline_s:
+
+        def is_said():
             client.list_streams()
+            names = ("kinesis.journal", "dynamodb.journal")
+            return all(f"{tmp_path / name} could not be written anew" in caplog.text for name in names)
+
+        wait_until(is_said, "both journals to be tried")
     for name in ("kinesis.journal", "dynamodb.journal"):
         assert f"{tmp_path / name} could not be written anew" in caplog.text
         assert f"{tmp_path / name}.new was read back wrongly" in caplog.text
@@ -296,13 +299,9 @@ def test_the_journal_is_written_anew_when_most_of_it_is_gone(tmp_path, monkeypat
         client.put_record(StreamName="s", Data=bytes(100_000), PartitionKey="k")
         kinesis.clock.advance(25 * 3600)
         client.put_record(StreamName="s", Data=b"young", PartitionKey="k")
-        done = threading.Event()
-        for _ in range(1000):
-            if (tmp_path / "kinesis.journal").stat().st_size < 10_000:
-                done.set()
-                break
-            done.wait(0.01)
-        assert done.is_set()
+        wait_until(
+            lambda: (tmp_path / "kinesis.journal").stat().st_size < 10_000, "the journal to be written anew"
+        )
     with started(tmp_path) as kinesis:
         assert [d for _, d in read(kinesis, "s")] == [b"young"]
 

@@ -246,7 +246,7 @@ def test_eight_threads_lose_duplicate_and_reorder_nothing(rig):
 
 
 def test_an_unknown_operation_is_named(rig):
-    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=60)
     connection.request("POST", "/", b"{}", {"X-Amz-Target": "Kinesis_20131202.Nonsense"})
     response = connection.getresponse()
     answer = json.loads(response.read())
@@ -257,7 +257,7 @@ def test_an_unknown_operation_is_named(rig):
 
 @pytest.mark.parametrize("region", ["EU_WEST", "us-east-1;", "x" * 40])
 def test_a_signature_for_what_is_no_region_is_refused(rig, region):
-    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=10)
+    connection = http.client.HTTPConnection(urlsplit(rig.server.endpoint_url).netloc, timeout=60)
     signed = f"AWS4-HMAC-SHA256 Credential=AK/20260101/{region}/kinesis/aws4_request, SignedHeaders=host"
     headers = {"X-Amz-Target": "Kinesis_20131202.ListStreams", "Authorization": signed}
     connection.request("POST", "/", b"{}", headers)

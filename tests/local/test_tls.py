@@ -59,7 +59,7 @@ def test_the_environment_of_the_fixture_is_enough(local_kinesis):
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1"])
 def test_the_certificate_is_for_the_names_of_this_machine(server, host):
-    with socket.create_connection(address(server), timeout=20) as connection:
+    with socket.create_connection(address(server), timeout=60) as connection:
         context(server).wrap_socket(connection, server_hostname=host).close()
 
 
@@ -95,7 +95,7 @@ def test_a_certificate_that_cannot_be_used_is_named(tmp_path):
     ("offered", "chosen"), [(("h2", "http/1.1"), "h2"), (("http/1.1",), "http/1.1"), ((), None)]
 )
 def test_the_client_chooses_the_version(server, offered, chosen):
-    with socket.create_connection(address(server), timeout=20) as connection:
+    with socket.create_connection(address(server), timeout=60) as connection:
         tls = context(server, *offered).wrap_socket(connection, server_hostname="127.0.0.1")
         assert tls.selected_alpn_protocol() == chosen
         tls.close()
@@ -112,7 +112,7 @@ def test_requests_go_over_http_2(server):
 
 
 def test_a_refusal_reaches_a_client_of_http_1(server):
-    with socket.create_connection(address(server), timeout=20) as connection:
+    with socket.create_connection(address(server), timeout=60) as connection:
         tls = context(server).wrap_socket(connection, server_hostname="127.0.0.1")
         tls.sendall(b"nonsense\r\n\r\n")
         assert tls.recv(100).startswith(b"HTTP/1.1 400")
@@ -120,7 +120,7 @@ def test_a_refusal_reaches_a_client_of_http_1(server):
 
 
 def test_a_client_without_tls_is_let_go_and_disturbs_nobody(server):
-    with socket.create_connection(address(server), timeout=20) as connection:
+    with socket.create_connection(address(server), timeout=60) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         while connection.recv(1000):
             pass
@@ -128,12 +128,12 @@ def test_a_client_without_tls_is_let_go_and_disturbs_nobody(server):
 
 
 def test_a_server_stops_at_once_though_handshakes_are_under_way(server):
-    silent = [socket.create_connection(address(server), timeout=20) for _ in range(3)]
-    with socket.create_connection(address(server), timeout=20) as connection:
+    silent = [socket.create_connection(address(server), timeout=60) for _ in range(3)]
+    with socket.create_connection(address(server), timeout=60) as connection:
         tls = context(server).wrap_socket(connection, server_hostname="127.0.0.1")
         began_s = time.monotonic()
         server.stop()
-        assert time.monotonic() - began_s < 15
+        assert time.monotonic() - began_s < 45  # a handshake may take a minute
         tls.close()
     for connection in silent:
         assert connection.recv(1) == b""

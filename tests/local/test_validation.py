@@ -19,7 +19,7 @@ def ask(rig, operation: str, body: object) -> tuple[int, str, str]:
     headers = {"X-Amz-Target": f"Kinesis_20131202.{operation}", "Content-Type": "application/x-amz-json-1.1"}
     request = urllib.request.Request(rig.server.endpoint_url, raw, headers)
     try:
-        with urllib.request.urlopen(request, timeout=10) as response:
+        with urllib.request.urlopen(request, timeout=60) as response:
             return response.status, "ok", response.read().decode()
     except urllib.error.HTTPError as error:
         with error:
@@ -180,7 +180,7 @@ def test_unknown_members_are_ignored(rig):
 
 def test_a_request_for_no_service_is_told_what_there_is(rig):
     with pytest.raises(urllib.error.HTTPError) as caught:
-        urllib.request.urlopen(rig.server.endpoint_url, timeout=10)
+        urllib.request.urlopen(rig.server.endpoint_url, timeout=60)
     with caught.value as error:
         assert error.code == 404
         assert "serves those and /_penstock/*" in json.load(error)["message"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import multiprocessing
 import os
+import pickle
 import re
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from penstock.errors import (
 )
 from penstock.producer import AsyncProducer, Producer, ProducerOptions
 from stream_reading import firsts_by_key, kcl_reads, raw_records
+from waiting import DEADLINE_S, wait_until
 
 MIB = 2**20
 
@@ -75,7 +77,7 @@ def test_a_record_of_another_type_is_refused_and_harms_no_other(
         with pytest.raises(RecordError, match=re.escape(message)):
             producer.put(data, key, hash_key)
         after = producer.put(b"after", "k")
-        producer.flush(20)
+        producer.flush(DEADLINE_S)
         assert before.result(1)
         assert after.result(1)
 
@@ -139,13 +141,13 @@ def test_a_split_and_a_merge_under_load_lose_nothing_for_readers_of_the_kcl(
         with Producer(
             stream, kinesis=kinesis, aggregation=aggregation, linger_s=0.002, aggregate_bytes_max=2000
         ) as producer:
-            while not ended.is_set():
+            while not ended.is_set() or number <= 500:
                 key, data = f"key-{number % 50}", b"%d" % number
                 given.setdefault(key, []).append(data)
                 producer.put(data, key)
                 number += 1
                 if number % 100 == 0:
-                    producer.flush(30)
+                    producer.flush(DEADLINE_S)
 
     thread = threading.Thread(target=load)
     thread.start()
@@ -173,19 +175,18 @@ def test_a_split_and_a_merge_under_load_lose_nothing_for_readers_of_the_kcl(
             wait_active(client, stream)
     finally:
         ended.set()
-        thread.join(60)
+        thread.join(DEADLINE_S)
     assert not thread.is_alive()
     assert sum(map(len, given.values())) > 500
     assert firsts_by_key(kcl_reads(client, stream)) == given
 
 
 def wait_active(client, stream):
-    deadline_s = time.monotonic() + 10
-    while (
-        client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]["StreamStatus"]
-        != "ACTIVE"
-    ):
-        assert time.monotonic() < deadline_s, "the reshard did not end"
+    def is_active():
+        summary = client.describe_stream_summary(StreamName=stream)["StreamDescriptionSummary"]
+        return summary["StreamStatus"] == "ACTIVE"
+
+    wait_until(is_active, "the reshard to end")
 
 
 @pytest.mark.parametrize("aggregation", [True, False])
@@ -223,7 +224,7 @@ def test_memory_is_bounded_and_put_waits_then_raises(server, kinesis, stream):
             taken.append(producer.put(b"x" * 1000, f"{number}"))  # noqa: PERF401 - the error ends the loop
     assert len(taken) == 12  # 1000 bytes, a key, 320 of the record and 420 of its future each
     server.faults.clear()
-    producer.put(b"x", "later", timeout_s=30)
+    producer.put(b"x", "later", timeout_s=DEADLINE_S)
     producer.close()
     assert len(kcl_reads(server.client(), stream)) == 13
 
@@ -243,7 +244,7 @@ def test_a_shard_that_stays_silent_fails_what_waits_and_flush_says_so(server, ki
         producer.flush()
     assert isinstance(future.exception(0), DeliveryFailed)
     server.faults.clear()
-    producer.put(b"y", "k").result(20)
+    producer.put(b"y", "k").result(DEADLINE_S)
     producer.close()
 
 
@@ -260,7 +261,7 @@ def test_a_record_whose_time_is_over_fails_and_later_ones_go_on(server, kinesis,
             failure_of(producer.put(b"early", "k"))  # the service's word is known from here on
         late, _ = put_numbered(producer, 30)
         for future in late:
-            failure = future.exception(20)
+            failure = future.exception(DEADLINE_S)
             assert isinstance(failure, RecordExpired)
             assert re.search(r"not acknowledged within record_ttl_s=2; .*Provisioned", str(failure))
         server.faults.clear()
@@ -269,13 +270,13 @@ def test_a_record_whose_time_is_over_fails_and_later_ones_go_on(server, kinesis,
             pass
         expired_count = tally.counts["records_expired",]
         with pytest.raises(DeliveryFailed, match=f"{expired_count} records"):
-            producer.flush(20)
+            producer.flush(DEADLINE_S)
     assert expired_count >= 30
     assert [data for _, data in kcl_reads(server.client(), stream)] == [b"first", b"fresh"]
 
 
 def failure_of(future):
-    failure = future.exception(20)
+    failure = future.exception(DEADLINE_S)
     assert failure is None or isinstance(failure, RecordExpired)
     return failure
 
@@ -292,13 +293,13 @@ def test_what_can_never_work_fails_at_once(server, kinesis, stream):
     with pytest.raises(NotFound, match="no-such-stream"):
         Producer("no-such-stream", kinesis=kinesis).put(b"x", "k")
     producer = Producer(stream, kinesis=kinesis, linger_s=0)
-    producer.put(b"x", "k").result(20)
+    producer.put(b"x", "k").result(DEADLINE_S)
     server.faults.error("PutRecords", count=1, status=400, code="AccessDeniedException", stream=stream)
     began_s = time.monotonic()
     with pytest.raises(DeliveryFailed, match="refused for good"):
-        producer.put(b"y", "k").result(20)
-    assert time.monotonic() - began_s < 15
-    producer.put(b"z", "k").result(20)
+        producer.put(b"y", "k").result(DEADLINE_S)
+    assert time.monotonic() - began_s < DEADLINE_S
+    producer.put(b"z", "k").result(DEADLINE_S)
     with pytest.raises(DeliveryFailed, match="1 records failed"):
         producer.close()
 
@@ -323,27 +324,41 @@ def test_without_permission_to_describe_nothing_is_aggregated_unless_forced(serv
     assert caplog.text.count("DescribeStreamSummary is not permitted") == 1
 
 
+def test_a_producer_that_is_sent_to_another_process_says_to_make_one_there(kinesis, stream):
+    with (
+        Producer(stream, kinesis=kinesis) as producer,
+        pytest.raises(TypeError, match=rf"stream {stream}: .* make one where records are put"),
+    ):
+        pickle.dumps(producer)
+
+
 class BrokenOnce:
-    """The service behind a client with a defect that shows once, while the shards are listed."""
+    """The service behind a client with a defect that shows once, while the shards are listed and `is_due` is set."""
 
     def __init__(self, kinesis):
         self._kinesis = kinesis
         self._is_broken = True
+        self.is_due = threading.Event()
 
     def __getattr__(self, name):
         return getattr(self._kinesis, name)
 
     def fetch_shards(self, stream, shard_filter=None):
         if self._is_broken:
+            assert self.is_due.wait(DEADLINE_S)
             self._is_broken = False
             raise ZeroDivisionError("a defect")
         return self._kinesis.fetch_shards(stream, shard_filter)
 
 
 def test_after_a_defect_while_the_shards_are_listed_they_are_listed_again(kinesis, stream):
-    producer = Producer(stream, kinesis=BrokenOnce(kinesis), linger_s=0)
-    assert "a defect" in str(producer.put(b"x", "k").exception(20))
-    assert producer.put(b"y", "k").result(20).sequence_number
+    broken = BrokenOnce(kinesis)
+    producer = Producer(stream, kinesis=broken, linger_s=0)
+    # A thread lists the shards as soon as it runs, which may be before the record is taken.
+    receipt = producer.put(b"x", "k")
+    broken.is_due.set()
+    assert "a defect" in str(receipt.exception(DEADLINE_S))
+    assert producer.put(b"y", "k").result(DEADLINE_S).sequence_number
     with pytest.raises(DeliveryFailed, match="1 records failed"):
         producer.close()
 
@@ -351,7 +366,7 @@ def test_after_a_defect_while_the_shards_are_listed_they_are_listed_again(kinesi
 def test_a_flush_waits_only_for_what_was_put_before(server, kinesis, stream):
     with Producer(stream, kinesis=kinesis, linger_s=30) as producer:
         early = producer.put(b"x", "k")
-        producer.flush(20)
+        producer.flush(DEADLINE_S)
         assert early.done()
         late = producer.put(b"y", "k")
         assert not late.done()
@@ -392,7 +407,7 @@ def test_threads_put_together_and_each_keeps_the_order_of_its_keys(server, kines
         for thread in threads:
             thread.start()
         for thread in threads:
-            thread.join(30)
+            thread.join(DEADLINE_S)
     assert firsts_by_key(kcl_reads(server.client(), stream)) == given
 
 
@@ -418,13 +433,14 @@ def test_a_callback_may_put_again(server, kinesis, stream):
             producer.put(b"second", "k").add_done_callback(lambda _: done.set())
 
         producer.put(b"first", "k").add_done_callback(again)
-        assert done.wait(20)
+        assert done.wait(DEADLINE_S)
 
 
 def test_figures_tell_what_was_put_and_what_was_sent_again(server, kinesis, stream):
     tally = Tally()
     server.faults.throttle("PutRecords", count=1, stream=stream)
-    with Producer(stream, kinesis=kinesis, metrics=tally) as producer:
+    # What has lingered leaves in a record of its own: here nothing does before the end.
+    with Producer(stream, kinesis=kinesis, metrics=tally, linger_s=60) as producer:
         put_numbered(producer, 100)
     assert tally.counts["user_records_put",] == 100
     assert tally.counts["bytes_put",] > 190
@@ -442,13 +458,13 @@ def _child(producer, pipe):
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
 def test_a_producer_says_so_when_it_was_carried_over_a_fork(kinesis, stream):
     with Producer(stream, kinesis=kinesis) as producer:
-        producer.put(b"x", "k").result(20)
+        producer.put(b"x", "k").result(DEADLINE_S)
         ours, theirs = multiprocessing.Pipe()
         process = multiprocessing.get_context("fork").Process(target=_child, args=(producer, theirs))
         process.start()
-        assert ours.poll(20)
+        assert ours.poll(DEADLINE_S)
         assert "after the fork" in ours.recv()
-        process.join(20)
+        process.join(DEADLINE_S)
 
 
 def test_a_producer_that_is_forgotten_is_closed_when_the_process_ends(server, stream):
@@ -477,12 +493,28 @@ def test_a_producer_that_is_forgotten_is_closed_when_the_process_ends(server, st
         ({"linger_s": -1}, "linger_s is -1"),
         ({"rate_limit_percent": 0}, "rate_limit_percent is 0"),
         ({"buffer_bytes_max": 0}, "buffer_bytes_max is 0"),
+        ({"aggregation": "no"}, "aggregation='no': expected True or False"),
+        ({"connection": {"deadline_s": "60"}}, "deadline_s='60': expected a number"),
         ({"connection": {"regoin": "x"}}, "did you mean region"),
     ],
 )
 def test_a_wrong_option_is_named(arguments, message):
     with pytest.raises(OptionError, match=message):
         Producer("orders", **arguments)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Producer(3), "stream=3: expected a name or ARN"),
+        (lambda: Producer(""), "stream='': expected a name or ARN"),
+        (lambda: Producer("orders", metrics="log"), "metrics='log' has no gauge, observe"),
+        (lambda: AsyncProducer("orders"), "'orders' is no Producer: give one, AsyncProducer"),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_told(make, message):
+    with pytest.raises(UsageError, match=message):
+        make()
 
 
 def test_options_may_be_given_as_a_value_and_changed_by_name():

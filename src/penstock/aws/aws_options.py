@@ -10,6 +10,7 @@ from typing import Final
 
 from penstock.core.backoff import Backoff, RetryPlan
 from penstock.core.endpoint import has_user, without_user
+from penstock.core.keyword_options import check_types
 from penstock.errors import OptionError
 
 _log: Final = logging.getLogger("penstock.aws")
@@ -59,6 +60,7 @@ class AwsOptions:
     connection_count_max: int = 256
 
     def __post_init__(self) -> None:
+        check_types(self)
         for name in ("endpoint_url", "sts_endpoint_url"):
             url = getattr(self, name)
             if url is not None and has_user(url):

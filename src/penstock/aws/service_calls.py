@@ -47,6 +47,12 @@ _WAYS_OUT: Final = {
     AccessDenied: "check the credentials, the role and its policy",
     NotFound: "check the name, the region and the account (what was just created is there when it is ACTIVE)",
 }
+_NO_CREDENTIALS: Final = (
+    "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or run where a role is attached; those of an embedded Kinesis: "
+    'eval "$(penstock local --export)"'
+)
+_NO_PROFILE: Final = "check its name (AWS_PROFILE, profile), and ~/.aws/config and ~/.aws/credentials"
+_NO_CONNECTION: Final = "check the region and the endpoint, and whether it can be reached from here"
 _STATUS_OF_PROXY: Final = 407
 _STATUS_KINDS: Final[dict[int, type[ServiceError]]] = {
     _STATUS_OF_PROXY: AccessDenied,
@@ -108,8 +114,9 @@ def translate(error: Exception, operation: str, resource: str, *, is_write: bool
     if isinstance(error, sdk.ClientError):
         return _translate_answer(error, where, operation, resource, is_write=is_write)
     if isinstance(error, _CREDENTIALS):
+        message = str(error).removesuffix(".")
         return AccessDenied(
-            f"{where}: {error}; {_WAYS_OUT[AccessDenied]}", operation=operation, resource=resource
+            f"{where}: {message}; {_way_out_of_credentials(error)}", operation=operation, resource=resource
         )
     if isinstance(error, _NOT_SENT) or (isinstance(error, _NO_ANSWER) and is_of_connecting(error)):
         return _translate_connecting(error, where, operation, resource)
@@ -123,12 +130,18 @@ def translate(error: Exception, operation: str, resource: str, *, is_write: bool
     return Rejected(f"{where}: {error}", operation=operation, resource=resource)
 
 
+def _way_out_of_credentials(error: Exception) -> str:
+    if isinstance(error, sdk.NoCredentialsError):
+        return _NO_CREDENTIALS
+    return _NO_PROFILE if isinstance(error, sdk.ProfileNotFound) else _WAYS_OUT[AccessDenied]
+
+
 def _translate_connecting(error: Exception, where: str, operation: str, resource: str) -> ServiceError:
     message = f"{where}: no connection: {error}{reason_of(error)}"
     if is_refused_by_proxy(error):
         return AccessDenied(f"{message}; {PROXY_WAY_OUT}", operation=operation, resource=resource)
-    way_out = f"; {TRUST_WAY_OUT}" if is_untrusted(error) else ""
-    return Unavailable(f"{message}{way_out}", operation=operation, resource=resource)
+    way_out = TRUST_WAY_OUT if is_untrusted(error) else _NO_CONNECTION
+    return Unavailable(f"{message}; {way_out}", operation=operation, resource=resource)
 
 
 def _translate_answer(
@@ -153,6 +166,8 @@ def _translate_answer(
         way_out = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
     if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of what is between
         message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
+    elif way_out:
+        message = str(message).removesuffix(".")
     return kind(
         f"{where}: {code or status}: {message}{way_out}", operation=operation, code=code, resource=resource
     )

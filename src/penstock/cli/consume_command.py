@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import logging
 from typing import TYPE_CHECKING, Final, Literal
 
@@ -10,10 +11,13 @@ from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, connection_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from penstock.cli.service_options import Subparsers
 
 _LOOPBACK = "127.0.0.1"
 _PORT_MAX = 65_535
+_LOGGERS: Final = ("penstock.leases", "penstock.consumer")
 
 OPTION_FLAGS: Final = {
     "worker_id": "--worker-id",
@@ -122,6 +126,25 @@ def _retrieval_of(args: argparse.Namespace) -> Literal["polling", "fan-out", "au
     return "polling" if args.auto_fan_out is None else "auto"
 
 
+@contextlib.contextmanager
+def _without_logs_of_broken_pipes() -> Iterator[None]:
+    """Keep out of the log that a record could not be printed for want of a reader: no shard is at fault."""
+
+    def lets_pass(record: logging.LogRecord) -> bool:
+        # A second handler may fail while its shard is leaving: only what is logged beside that message names the error.
+        is_raised = record.exc_info is not None and isinstance(record.exc_info[1], BrokenPipeError)
+        return not is_raised and BrokenPipeError.__name__ not in record.getMessage()
+
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    for logger in loggers:
+        logger.addFilter(lets_pass)
+    try:
+        yield
+    finally:
+        for logger in loggers:
+            logger.removeFilter(lets_pass)
+
+
 def run(args: argparse.Namespace) -> int:
     """Consume until SIGINT or SIGTERM; return the exit status."""
     from penstock.cli.output_reader import while_output_is_read
@@ -130,8 +153,8 @@ def run(args: argparse.Namespace) -> int:
     from penstock.consumer.metrics_prometheus import PrometheusMetrics
     from penstock.errors import HandlerFailed
 
-    logging.getLogger("penstock.leases").setLevel(logging.INFO)  # shards that come and go are the point here
-    logging.getLogger("penstock.consumer").setLevel(logging.INFO)
+    for name in _LOGGERS:  # shards that come and go are the point here
+        logging.getLogger(name).setLevel(logging.INFO)
     options = ConsumerOptions(
         worker_id=args.worker_id,
         starting_position=args.start,
@@ -158,7 +181,10 @@ def run(args: argparse.Namespace) -> int:
         connection=connection_of(args),
     )
     try:
-        with while_output_is_read(consumer.request_stop) as is_reader_gone:
+        with (
+            _without_logs_of_broken_pipes(),
+            while_output_is_read(consumer.request_stop) as is_reader_gone,
+        ):
             consumer.run()
         if is_reader_gone.is_set():
             raise BrokenPipeError

@@ -15,6 +15,7 @@ import re
 import sys
 import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
@@ -96,6 +97,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         0, or 1 for an error, 2 for wrong usage, 130 when interrupted.
     """
+    _open_closed_output()
     parser, modules = build_parser()
     words = sys.argv[1:] if arguments is None else list(arguments)
     if not words:
@@ -124,6 +126,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _fail(args, _as_typed(str(error), flags), EXIT_USAGE, error)
     except (PenstockError, OSError) as error:
         return _fail(args, str(error) or type(error).__name__, EXIT_ERROR, error)
+
+
+def _open_closed_output() -> None:
+    """Let what is printed go nowhere where the shell has closed the output (`>&-`): Python has no file for it then."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open("w", encoding="utf-8"))  # noqa: SIM115 - for as long as the process
 
 
 def _fail(args: argparse.Namespace, message: str, status: int, error: BaseException) -> int:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import json
 from typing import Any
 
 from penstock.cli.terminal import Output, warn
 
+DESCRIPTION = "List the options of the Spark source and sink."
+
 
 def add_parser(subparsers: argparse._SubParsersAction[Any]) -> None:
     """Add the command to the command line."""
-    parser = subparsers.add_parser("options", help="list the options of the Spark source and sink")
+    parser = subparsers.add_parser("options", help=DESCRIPTION, description=DESCRIPTION)
     parser.add_argument("--json", action="store_true", help="print JSON")
     parser.add_argument("--markdown", action="store_true", help="print the table of the documentation")
     parser.add_argument(
@@ -25,7 +28,10 @@ def run(args: argparse.Namespace) -> int:
 
     rows = [row for row in option_rows() if _matches(row, args.words)]
     if args.words and not rows:
-        warn(f"no option holds {' and '.join(args.words)}; `penstock options` lists them all")
+        names = {name.lower(): name for row in option_rows() for name in (row["name"], *row["aliases"])}
+        near = difflib.get_close_matches(args.words[0].lower(), names, 1) if len(args.words) == 1 else []
+        hint = f"; did you mean {names[near[0]]}?" if near else ";"
+        warn(f"no option holds {' and '.join(args.words)}{hint} `penstock options` lists them all")
         return 1
     if args.json:
         print(json.dumps(rows, indent=2))

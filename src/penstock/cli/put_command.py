@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_kinesis_to_put
 from penstock.cli.terminal import warn
-from penstock.errors import AccessDenied, DeliveryFailed, RecordError, Throttled, UsageError
+from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
 
 if TYPE_CHECKING:
     from penstock.cli.service_options import Subparsers
     from penstock.ports.kinesis import Kinesis
+    from penstock.producer.task_writer import TaskWriter
 
 OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
@@ -55,9 +56,10 @@ def run(args: argparse.Namespace) -> int:
     """Write everything; 0 when all is acknowledged.
 
     Raises:
-        UsageError: `--key` and `--key-field` together.
+        UsageError: `--key` and `--key-field` together, or a file that cannot be read.
         Unavailable, NotFound: There is no service, or no such stream.
-        DeliveryFailed, RecordError: Not everything is acknowledged; the message says how much is.
+        DeliveryFailed: Not everything is acknowledged; the message says how much is.
+        RecordError: A record can never be written; those before it are acknowledged, nothing behind it was sent.
     """
     from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
 
@@ -66,6 +68,7 @@ def run(args: argparse.Namespace) -> int:
     options = TaskWriterOptions(
         aggregation=args.aggregate, rate_limit_percent=args.rate_limit, no_progress_deadline_s=60.0
     )
+    _check_files(args.files)
     _check_reachable(open_kinesis(args), args.stream)
     kinesis = open_kinesis_to_put(args)
     writer = TaskWriter(kinesis, args.stream, options)
@@ -73,17 +76,19 @@ def run(args: argparse.Namespace) -> int:
     try:
         with _progress() as show:
             number = 0
-            for data in _payloads(args):
-                if data is None:
+            for payload in _payloads(args):
+                if payload is None:
                     writer.finish()  # whoever types, or follows a file, has no full request in mind
                     continue
                 number += 1
-                writer.write(data, _key_of(args, data, number))
+                _write(args, writer, *payload)
                 show(number)
             report = writer.finish()
-    except (DeliveryFailed, RecordError) as error:
-        done = writer.report.user_record_count
-        raise type(error)(f"{error}; {done} records were acknowledged before") from error
+    except DeliveryFailed as error:
+        raise DeliveryFailed(f"{error}; {_acknowledged(writer)} acknowledged before") from error
+    except OSError as error:  # of a file: the service's are Penstock's own
+        writer.finish()
+        raise PenstockError(f"{error}; {_acknowledged(writer)} acknowledged before") from error
     except KeyboardInterrupt:
         warn(
             f"penstock put: interrupted. {writer.report.user_record_count} records are acknowledged; "
@@ -97,6 +102,37 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
+def _write(args: argparse.Namespace, writer: TaskWriter, data: bytes, place: str) -> None:
+    try:
+        writer.write(data, _key_of(args, data))
+    except RecordError as error:
+        writer.finish()  # what comes before: it need not be put again
+        raise RecordError(f"{place}: {error}; {_acknowledged(writer)} acknowledged before") from error
+
+
+def _acknowledged(writer: TaskWriter) -> str:
+    count = writer.report.user_record_count
+    return "1 record was" if count == 1 else f"{count} records were"
+
+
+def _check_files(names: list[str]) -> None:
+    """Make sure that every file can be read, before anything is written.
+
+    Raises:
+        UsageError: One cannot.
+    """
+    # Without opening them: the program behind a `<(...)` would see its reader go.
+    for name in names:
+        if name == "-":
+            continue
+        if not Path(name).exists():
+            raise UsageError(f"{name}: there is no such file; nothing was written")
+        if Path(name).is_dir():
+            raise UsageError(f"{name} is a folder; name the files in it. Nothing was written")
+        if not os.access(name, os.R_OK):
+            raise UsageError(f"{name}: this user may not read it; nothing was written")
+
+
 def _check_reachable(kinesis: Kinesis, stream: str) -> None:
     """Find out before the first record whether there is somebody to write to; the writer itself waits for a minute.
 
@@ -108,17 +144,29 @@ def _check_reachable(kinesis: Kinesis, stream: str) -> None:
         kinesis.fetch_summary(stream)
 
 
-def _payloads(args: argparse.Namespace) -> Iterator[bytes | None]:
-    """Yield what is to be written; None when nothing has come for a moment."""
+def _payloads(args: argparse.Namespace) -> Iterator[tuple[bytes, str] | None]:
+    """Yield what is to be written, and where it stands; None when nothing has come for a moment."""
     for name in args.files or ["-"]:
         with contextlib.ExitStack() as stack:
             file: BinaryIO = sys.stdin.buffer if name == "-" else stack.enter_context(Path(name).open("rb"))
+            of_file = "" if name == "-" else f" of {name}"
             if args.whole:
-                yield file.read()
-            elif sys.platform == "win32":  # select() knows no files there
-                yield from (line.rstrip(b"\r\n") for line in file)
-            else:
-                yield from _lines(file.fileno())
+                yield file.read(), "standard input" if name == "-" else name
+                continue
+            number = 0
+            for line in _lines_of(file):
+                if line is None:
+                    yield None
+                    continue
+                number += 1
+                yield line, f"line {number}{of_file}"
+
+
+def _lines_of(file: BinaryIO) -> Iterator[bytes | None]:
+    if sys.platform == "win32":  # select() knows no files there
+        yield from (line.rstrip(b"\r\n") for line in file)
+    else:
+        yield from _lines(file.fileno())
 
 
 def _lines(descriptor: int) -> Iterator[bytes | None]:
@@ -140,17 +188,22 @@ def _lines(descriptor: int) -> Iterator[bytes | None]:
         yield rest.rstrip(b"\r")
 
 
-def _key_of(args: argparse.Namespace, data: bytes, number: int) -> str:
+def _key_of(args: argparse.Namespace, data: bytes) -> str:
     if args.key is not None:
         return str(args.key)
     if args.key_field is None:
         return f"{random.getrandbits(64):016x}"
     try:
         document: Any = json.loads(data)
-        return str(document[args.key_field])
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise RecordError(
-            f"line {number} has no field {args.key_field!r} to take the key from: {data[:80]!r}"
+            f"this is no JSON, so it has no field {args.key_field!r} to take the key from: {data[:80]!r}"
+        ) from error
+    try:
+        return str(document[args.key_field])
+    except (KeyError, TypeError) as error:
+        raise RecordError(
+            f"this has no field {args.key_field!r} to take the key from: {data[:80]!r}"
         ) from error
 
 

@@ -12,12 +12,13 @@ from penstock.cli.record_filter import add_filter_arguments, filter_of
 from penstock.cli.record_lines import add_format_arguments, format_of
 from penstock.cli.service_options import add_connection_arguments, open_fan_out, open_kinesis
 from penstock.cli.terminal import warn
-from penstock.errors import OptionError, PositionError
+from penstock.errors import OptionError, PositionError, ShardsStopped
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from penstock.cli.service_options import Subparsers
+    from penstock.consumer import Consumer
     from penstock.core.position import Position
     from penstock.core.starting import StartingPosition
 
@@ -56,7 +57,11 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print until SIGINT, SIGTERM, the count or the end that was asked for; return the exit status."""
+    """Print until SIGINT, SIGTERM, the count or the end that was asked for; return the exit status.
+
+    Raises:
+        ShardsStopped: A shard stopped before that, so not everything is printed that was asked for.
+    """
     from penstock.cli.caught_up import when_caught_up
     from penstock.cli.only_shards import only_shards
     from penstock.cli.output_reader import while_output_is_read
@@ -116,7 +121,26 @@ def run(args: argparse.Namespace) -> int:
                 break
     if is_reader_gone.is_set() and not printer.is_full:
         raise BrokenPipeError
+    if not printer.is_full:
+        _check_all_was_read(args.stream, consumer)
     return 0
+
+
+def _check_all_was_read(stream: str, consumer: Consumer) -> None:
+    """Raise what a shard has stopped for: what it still holds was asked for, and is not printed."""
+    from penstock.consumer.pull import IterationEnded
+
+    failures = {
+        shard_id: failure
+        for shard_id, failure in consumer.failures.items()
+        if not isinstance(failure.__cause__, IterationEnded)
+    }
+    if failures:
+        first = min(failures)
+        raise ShardsStopped(
+            f"stream {stream}: not everything was read. Stopped: {', '.join(sorted(failures))}. {failures[first]}",
+            failures,
+        )
 
 
 def _check(args: argparse.Namespace) -> None:

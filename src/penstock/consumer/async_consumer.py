@@ -33,6 +33,7 @@ from penstock.consumer.async_pull import AsyncPullQueue
 from penstock.consumer.consumer import STOP_SLACK_S, Consumer, ConsumerPorts, not_stopped
 from penstock.consumer.consumer_options import ConsumerOptions
 from penstock.consumer.health import Health
+from penstock.consumer.processor import check_are_callable
 from penstock.consumer.stop_signals import StopSignals
 from penstock.consumer.stream_argument import StreamArgument
 from penstock.errors import OptionError, PenstockError, UsageError
@@ -96,6 +97,7 @@ class AsyncConsumer:
         ports: ConsumerPorts | None = None,
         **single_options: Any,
     ) -> None:
+        check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
         calls = self._calls = EventLoopCalls()
         self._pull: AsyncPullQueue | None = None
         if handler is None and processor_factory is None:

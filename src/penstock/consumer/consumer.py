@@ -29,6 +29,7 @@ from penstock.consumer.processor import (
     HandlerProcessor,
     ProcessorFactory,
     StreamProcessorFactory,
+    check_are_callable,
     check_is_plain,
     traced,
 )
@@ -44,7 +45,7 @@ from penstock.ports.clock import Chance, Clock
 from penstock.ports.kcl3_tables import Kcl3Tables
 from penstock.ports.kinesis import Kinesis
 from penstock.ports.lease_table import LeaseTable
-from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics
+from penstock.ports.metrics import Metrics, MetricsOfConsumers, NoMetrics, check_measures
 from penstock.runtime.system_clock import SystemClock
 
 if TYPE_CHECKING:
@@ -135,8 +136,10 @@ class Consumer:
             raise UsageError(f"stream={stream!r}, application={application!r}: both must be named")
         if handler is not None and processor_factory is not None:
             raise UsageError("give a handler or a processor_factory, not both")
+        check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
         check_is_plain(handler, "handler")
         check_is_plain(dead_letter, "dead_letter")
+        check_measures(metrics)
         self.application = application
         self.options = merge_options(options or ConsumerOptions(), single_options)
         self._streams = parse_streams(stream, self.options.starting_position)
@@ -236,16 +239,23 @@ class Consumer:
     def stop(self) -> None:
         """Stop gracefully and wait for it, at most `shutdown_timeout_s` and some seconds.
 
-        A `start` that is under way in another thread is asked to stop, and not waited for.
+        A `start` that is under way in another thread is asked to stop, and not waited for. A consumer that has not started
+        yet stops as soon as it has started.
 
         Raises:
             PenstockError: The worker failed before; or it did not stop in time, and its leases run out by themselves.
+            UsageError: The handler calls it, which would wait for itself.
         """
         self._home.check()
         # In this order: a start that ends between the two questions has made a worker.
-        if not self._start_lock.locked() and self._worker is None:
-            return
+        is_started = self._start_lock.locked() or self._worker is not None
+        if self._worker is not None and self._worker.delivery.is_in_user_code:
+            raise UsageError(
+                "stop() waits for the handlers under way, and is called in one: call request_stop() instead"
+            )
         self.request_stop()
+        if not is_started:
+            return
         if not self.wait(self.options.shutdown_timeout_s + STOP_SLACK_S):
             raise not_stopped(self.worker_id, self.options)
         self._raise_failure()

@@ -135,6 +135,7 @@ class DeliveryLoop(Loop[ShardRun]):
         self._streams = open_streams(lambda: self._budget.has_room, self._on_answered)
         self._runs: dict[tuple[str, int], ShardRun] = {}
         self._runs_lock = threading.Lock()
+        self._calling = threading.local()
         self._waiting: dict[str, list[ShardRun]] = {}
         self._current: dict[str, ShardRun] = {}
         self._timers: list[tuple[float, int, ShardRun]] = []
@@ -309,7 +310,8 @@ class DeliveryLoop(Loop[ShardRun]):
             now_s = self._clock.monotonic_s()
             self._standing_look_s = now_s + min(_FIRST_LOOK_S, self._standstill_after_s)
             self._beat_s = now_s  # the gauges say it at once
-            log.error("shard %s stops at %s: %s", run.key, event.position, run.failure)
+            where = "" if event.position is None else f" at {event.position}"
+            log.error("stream %s, shard %s stops%s: %s", run.stream, run.key, where, run.failure)
             if run.worker_failure is not None:
                 self._on_worker_failure(run.worker_failure)
 
@@ -417,11 +419,14 @@ class DeliveryLoop(Loop[ShardRun]):
             run.on_not_begun(call)
             self._on_answered(run)
             return
+        self._calling.is_inside = True
         try:
             result = self._call_user(run, call)
         except BaseException as error:  # noqa: BLE001 - whatever user code raises is its failure, also SystemExit
             self._on_call_ended(run, call, error)
             return
+        finally:
+            self._calling.is_inside = False
         if isinstance(result, Future):
             result.add_done_callback(lambda ended: self._on_call_ended(run, call, failure_of(ended)))
         else:
@@ -435,6 +440,11 @@ class DeliveryLoop(Loop[ShardRun]):
         if isinstance(error, UnusableHandlerError):
             self._on_worker_failure(error)
         self._on_answered(run)
+
+    @property
+    def is_in_user_code(self) -> bool:
+        """Whether this is asked on a thread that runs a call of user code."""
+        return getattr(self._calling, "is_inside", False)
 
     def _call_user(self, run: ShardRun, call: Call[Record]) -> object:
         handle = RunHandle(run, self, self._home)

@@ -52,6 +52,17 @@ class UnusableHandlerError(UsageError):
     """User code that no repetition can help: it is of the wrong kind for its consumer, or its event loop is gone."""
 
 
+def check_are_callable(**given: object) -> None:
+    """Refuse arguments that cannot be called; None is no user code.
+
+    Raises:
+        UsageError: One cannot be called.
+    """
+    for name, code in given.items():
+        if code is not None and not callable(code):
+            raise UsageError(f"{name}={code!r} cannot be called: give a function")
+
+
 def check_is_plain(handler: object, name: str) -> None:
     """Refuse a function whose calls only make something that somebody would have to run: its records would count as done.
 

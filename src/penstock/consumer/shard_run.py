@@ -129,7 +129,9 @@ class ShardRun:
             tip_ms=start.lease.tip_ms_at(start.position),
             is_foreign=start.lease.has_foreign_checkpoint and start.position == start.lease.checkpoint,
         )
-        self._delivery = ShardDelivery(start.key, start.position, delivery_options, memory_bytes_of)
+        self._delivery = ShardDelivery(
+            f"{start.key} of stream {self.stream}", start.position, delivery_options, memory_bytes_of
+        )
         self._deliver_until_s = start.deliver_until_s
         self._durable = start.position
         self._is_fetching = False

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from msgspec import Struct
@@ -126,12 +127,25 @@ def parse_start(start: Start, option: str) -> StartingPosition:
         return parse_starting(start, option)
     if isinstance(start, Position):
         start = StartingPosition(default=start)
+    if not isinstance(start, StartingPosition):
+        raise OptionError(f"{option}={start!r}: {_way_out(start)}")
     if start.default.is_in_shard:
         raise OptionError(
             f"{option}={start.default} is a place in one shard; give "
             'StartingPosition(by_shard={"shardId-...": ...}) or {"shardId-...": "<sequence number>"} as JSON'
         )
     return start
+
+
+def _way_out(start: object) -> str:
+    if isinstance(start, Mapping):
+        return (
+            "positions shard by shard are given as JSON, json.dumps({...}); those of several streams as "
+            'stream={"orders": "TRIM_HORIZON", ...}'
+        )
+    if isinstance(start, datetime):
+        return 'a moment is given as text, f"AT_TIMESTAMP {moment.isoformat()}"'
+    return "expected a text, for instance TRIM_HORIZON"
 
 
 def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedStreams:
@@ -146,6 +160,8 @@ def parse_streams(given: StreamArgument, starting_position: Start) -> ConsumedSt
         UsageError: None is named, or one twice.
         OptionError: A starting position is none, or names shards for several streams at once.
     """
+    if not isinstance(given, Collection):
+        raise UsageError(f"stream={given!r}: expected a name or ARN, or several of them")
     if isinstance(given, str):
         stream = _named(given, starting_position)
         return ConsumedStreams((stream,), are_several=stream.kcl_id is not None)

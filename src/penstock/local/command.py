@@ -20,7 +20,13 @@ DESCRIPTION = "Run an embedded Kinesis (with DynamoDB and CloudWatch) on this ma
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options of the server to a parser."""
-    parser.add_argument("--port", type=int, default=4567, help="TCP port on 127.0.0.1; 0 takes a free one")
+    parser.add_argument(
+        "--port",
+        type=int,
+        default=4567,
+        metavar="N",
+        help="TCP port on 127.0.0.1; 0 takes a free one (default: 4567)",
+    )
     parser.add_argument(
         "--shards",
         nargs="*",
@@ -30,14 +36,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--no-limits", action="store_true", help="do not enforce the service's quotas")
     parser.add_argument(
-        "--time-factor", type=float, default=1.0, help="virtual seconds per real second; 0 stops the clock"
+        "--time-factor",
+        type=float,
+        default=1.0,
+        metavar="F",
+        help="virtual seconds per real second; 0 stops the clock (default: 1)",
     )
-    parser.add_argument("--state", metavar="DIR", help="keep streams, records and tables in this folder")
     parser.add_argument(
-        "--settle", type=float, default=0.2, help="virtual seconds that CREATING, UPDATING and DELETING last"
+        "--state",
+        metavar="DIR",
+        help="keep streams, records and tables in this folder (default: nothing is kept)",
     )
     parser.add_argument(
-        "--memory-max", type=int, default=4 * 1024**3, help="bytes of records kept at most; more is refused"
+        "--settle",
+        type=float,
+        default=0.2,
+        metavar="S",
+        help="virtual seconds that CREATING, UPDATING and DELETING last (default: 0.2)",
+    )
+    parser.add_argument(
+        "--memory-max",
+        type=int,
+        default=4 * 1024**3,
+        metavar="BYTES",
+        help="bytes of records kept at most; more is refused (default: 4 GiB)",
     )
     # for a parent that starts it and may die without a word: its end of the pipe closes
     parser.add_argument("--stop-on-eof", action="store_true", help=argparse.SUPPRESS)
@@ -53,7 +75,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="start nothing; print the lines for the shell of the server that runs on --port",
     )
-    parser.add_argument("--region", default="us-east-1", help="region of the ARNs")
+    parser.add_argument(
+        "--region", default="us-east-1", metavar="NAME", help="region of the ARNs (default: us-east-1)"
+    )
     parser.add_argument(
         "--allow-host",
         action="append",

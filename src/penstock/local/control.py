@@ -16,6 +16,7 @@ from penstock.local.credentials import is_region
 from penstock.local.documents import read_json
 from penstock.local.faults import Fault
 from penstock.local.http import Request, Response
+from penstock.local.operation_names import check_operation
 from penstock.local.operations.call import Service
 from penstock.local.service_errors import RequestRefused
 from penstock.local.virtual_clock import VirtualClock
@@ -80,7 +81,9 @@ class Control:
         return self._clock_state()
 
     def _add_fault(self, document: dict[str, Any]) -> dict[str, Any]:
-        return {"number": self._service.faults.add(Fault.from_document(document))}
+        fault = Fault.from_document(document)
+        check_operation(fault.operation)
+        return {"number": self._service.faults.add(fault)}
 
     def _clear_faults(self, document: dict[str, Any]) -> dict[str, Any]:
         number = document.get("number")

@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Collection, Sized
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, TypeVar
 
 import botocore
 import msgspec
@@ -21,10 +21,11 @@ import msgspec
 from penstock.local.documents import Timestamp
 from penstock.local.service_errors import serialization, validation
 
-_MODEL_FILE = "kinesis/2013-12-02/service-2.json.gz"
+KINESIS: Final = "kinesis/2013-12-02"
 _SHOWN_CHARS_MAX = 1024
 _MOMENT_MAX_S = 253_402_300_799
 """The last second of the year 9999."""
+Document = TypeVar("Document")
 
 
 class ShapeName(msgspec.Struct, frozen=True):
@@ -60,10 +61,20 @@ class _Model(msgspec.Struct, frozen=True):
     shapes: dict[str, Shape]
 
 
+def read_model(service: str, kind: type[Document]) -> Document:
+    """Return what a service model of botocore says, as far as `kind` asks for it.
+
+    Args:
+        service: Its name and the version of its interface, as botocore's folders have them.
+        kind: A `msgspec.Struct` with some of the model's members.
+    """
+    file = Path(botocore.__file__).with_name("data") / service / "service-2.json.gz"
+    return msgspec.json.decode(gzip.decompress(file.read_bytes()), type=kind)
+
+
 @cache
 def _model() -> _Model:
-    packed = Path(botocore.__file__).with_name("data").joinpath(_MODEL_FILE).read_bytes()
-    return msgspec.json.decode(gzip.decompress(packed), type=_Model)
+    return read_model(KINESIS, _Model)
 
 
 def operations() -> Collection[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import secrets
@@ -167,7 +168,13 @@ class Server:
             )
         except OSError as error:
             await self.stop()
-            raise OptionError(f"cannot listen on {HOST}:{options.port}: {error}") from error
+            way_out = (
+                f"; `penstock local --export --port {options.port}` tells whether an embedded Kinesis has it, port 0 takes a free one"
+                if error.errno == errno.EADDRINUSE
+                else ""
+            )
+            reason = error if error.errno is None else os.strerror(error.errno)
+            raise OptionError(f"cannot listen on {HOST}:{options.port}: {reason}{way_out}") from error
         self.port = self._server.sockets[0].getsockname()[1]
         self._sweep()
 

@@ -6,7 +6,11 @@ Implementations must not raise: no measurement is worth a failure.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, runtime_checkable
+
+from penstock.errors import UsageError
+
+_METHODS: Final = ("count", "gauge", "observe")
 
 
 class Metrics(Protocol):
@@ -20,6 +24,22 @@ class Metrics(Protocol):
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one measurement to a distribution."""
+
+
+def check_measures(metrics: object) -> None:
+    """Refuse what takes no measurements; None measures nothing.
+
+    Raises:
+        UsageError: A method of `Metrics` is missing.
+    """
+    if metrics is None or isinstance(metrics, MetricsOfConsumers):
+        return
+    missing = [name for name in _METHODS if not callable(getattr(metrics, name, None))]
+    if missing:
+        raise UsageError(
+            f"metrics={metrics!r} has no {', '.join(missing)}: give an object of `penstock.ports.metrics.Metrics`, for instance "
+            "PrometheusMetrics(port=9464) of penstock.consumer.metrics_prometheus"
+        )
 
 
 class ClosableMetrics(Metrics, Protocol):

@@ -19,15 +19,15 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NoReturn, Self
 
-from penstock.core.keyword_options import merge_connection, merge_options
+from penstock.core.keyword_options import check_types, merge_connection, merge_options
 from penstock.core.writing.batcher import Batcher
 from penstock.core.writing.packing import check_record, plain_record
 from penstock.errors import BufferFull, DeliveryFailed, UsageError
 from penstock.ports.clock import Chance, Clock
 from penstock.ports.kinesis import Kinesis
-from penstock.ports.metrics import Metrics, NoMetrics
+from penstock.ports.metrics import Metrics, NoMetrics, check_measures
 from penstock.producer.engine import Engine
 from penstock.producer.placement import Placement, fetch_placement
 from penstock.producer.receipts import RECEIPT_BYTES, Acknowledgement
@@ -85,6 +85,7 @@ class ProducerOptions:
     map_age_max_s: float = 300.0
 
     def __post_init__(self) -> None:
+        check_types(self)
         check_common(self)
         check_range("linger_s", self.linger_s, 0, 60)
         check_range("put_timeout_s", self.put_timeout_s, 0, 86_400)
@@ -131,8 +132,9 @@ class Producer:
         chance: Chance | None = None,
         **single_options: Any,
     ) -> None:
-        if not stream:
-            raise UsageError("stream must be named")
+        if not stream or not isinstance(stream, str):
+            raise UsageError(f"stream={stream!r}: expected a name or ARN")
+        check_measures(metrics)
         self.stream = stream
         self.options = merge_options(options or ProducerOptions(), single_options)
         fields = merge_connection(connection, region=region, endpoint_url=endpoint_url)
@@ -149,6 +151,17 @@ class Producer:
         self._process_id = os.getpid()
         self._fork_count = _forks.count
         self._at_exit = _close_at_exit(self)
+
+    def __reduce__(self) -> NoReturn:
+        """Refuse to be sent to another process: threads and records that wait would stay behind.
+
+        Raises:
+            TypeError: Always.
+        """
+        raise TypeError(
+            f"stream {self.stream}: a Producer works in the process that made it and cannot be pickled; make one where records are "
+            "put, in a Spark job inside the function that runs in the task"
+        )
 
     def __repr__(self) -> str:
         state = "closed" if self._is_closed else f"waiting_count={self.waiting_count}"
@@ -346,9 +359,14 @@ class AsyncProducer:
 
     Args:
         producer: Does the work; it is closed with this.
+
+    Raises:
+        UsageError: It is something else, for instance the name of a stream.
     """
 
     def __init__(self, producer: Producer) -> None:
+        if not isinstance(producer, Producer):
+            raise UsageError(f"{producer!r} is no Producer: give one, AsyncProducer(Producer(stream=...))")
         self._producer = producer
 
     async def submit(

@@ -61,7 +61,7 @@ def test_put_without_a_service_fails_before_it_reads(capsys, monkeypatch):
 
 def test_an_interrupted_put_says_what_is_acknowledged(stream, capsys, monkeypatch):
     def payloads(_args):
-        yield from [b"a"] * 600
+        yield from [(b"a", "line 1")] * 600
         raise KeyboardInterrupt
 
     monkeypatch.setattr("penstock.cli.put_command._payloads", payloads)
@@ -116,6 +116,23 @@ def test_tail_until_the_end_prints_everything_that_was_there_after_a_split_too(k
     status, out, err = penstock(capsys, "tail", stream, "--until-end", "--format", r"%s\n")
     assert (status, err) == (0, "")
     assert sorted(out.split()) == sorted(f"{prefix}{n}" for prefix in "rn" for n in range(20))
+
+
+@pytest.mark.parametrize("is_read_by_shard", [False, True])
+def test_tail_until_the_end_fails_when_a_shard_could_not_be_read_to_it(
+    kinesis, stream, capsys, is_read_by_shard
+):
+    put(kinesis, stream, 20)
+    shard = "shardId-000000000002"
+    arguments = ["--shard", shard] if is_read_by_shard else []
+    status, out, err = penstock(
+        capsys, "tail", "-e", stream, "--from", f'{{"{shard}": "12", "*": "TRIM_HORIZON"}}', *arguments
+    )
+    assert status == 1
+    assert (out == "") == is_read_by_shard
+    last = err.splitlines()[-1]
+    assert last.startswith(f"penstock tail: stream {stream}: not everything was read. Stopped: {shard}. ")
+    assert "the service refuses position 12.0" in last
 
 
 def test_tail_until_the_end_of_an_empty_stream_ends(stream, capsys):
@@ -253,6 +270,12 @@ def test_tail_ends_quietly_when_nobody_reads(kinesis, stream, reader):
     answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert answer.stdout.count("\n") == 1
     assert answer.stderr == ""
+
+
+def test_a_closed_output_is_no_error(stream):
+    command = f"{sys.executable} -m penstock tail -e {stream} >&-"
+    answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (answer.returncode, answer.stderr) == (0, "")
 
 
 def test_tail_has_succeeded_when_all_that_was_asked_for_was_read(kinesis, stream):

@@ -1,6 +1,7 @@
 """`penstock consume` in processes of its own, seen and reset from outside."""
 
 import json
+import logging
 import subprocess
 import sys
 
@@ -21,7 +22,30 @@ def test_consume_gives_its_leases_back_when_nobody_reads(kinesis, stream, reader
     )
     answer = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert answer.stdout.count("\n") == 1
+    assert "ERROR" not in answer.stderr
+    assert "Traceback" not in answer.stderr
     assert {row.get("leaseOwner") for row in lease_rows(kinesis, stream).values()} == {None}
+
+
+def test_no_log_tells_of_a_reader_that_is_gone_whichever_handler_met_it(capsys, monkeypatch, caplog):
+    """Two handlers print at once: the first one's failure stops the worker, the second fails while its shard is leaving."""
+    log = logging.getLogger("penstock.consumer")
+    told = ["the batch failed: BrokenPipeError()", "the batch failed while the shard was leaving"]
+
+    class Broken:
+        def __init__(self, *_, **__):
+            """Take what a consumer is given."""
+
+        def run(self):
+            for message in told:
+                log.error(message, exc_info=BrokenPipeError())
+            log.error("something else", exc_info=ValueError("a defect"))
+
+        request_stop = run
+
+    monkeypatch.setattr("penstock.consumer.Consumer", Broken)
+    assert penstock(capsys, "consume", "orders", "--application", "billing")[0] == 0
+    assert [record.getMessage() for record in caplog.records if record.name == log.name] == ["something else"]
 
 
 def test_consume_has_its_records_pushed(kinesis, stream, consume):

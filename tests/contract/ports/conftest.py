@@ -15,7 +15,7 @@ def dynamo():
         options = AwsOptions(
             **server.connection(),
             retry_base_s=0.01,
-            deadline_s=10,
+            deadline_s=60,
         )
         table = DynamoLeaseTable("contract", options)
         assert table.ensure_exists() is True

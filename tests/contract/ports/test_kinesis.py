@@ -28,7 +28,7 @@ def kinesis(server):
             retry_base_s=0.01,
             retry_cap_s=0.02,
             attempts_max=3,
-            deadline_s=10,
+            deadline_s=60,
         )
     )
 

@@ -225,6 +225,8 @@ def test_a_server_that_ignores_conditions_is_refused(bucket, monkeypatch):
         ("s3:///prefix", "expected s3://bucket/prefix"),
         ("file://folder", "must be absolute"),
         ("redis://host", "expected the name of a DynamoDB table"),
+        ("a b", "choose another application, or name the table"),
+        ("ab", "3 to 255 letters"),
     ],
 )
 def test_a_name_that_cannot_be_a_lease_table_is_refused(name, said):

@@ -535,8 +535,9 @@ class ShardDelivery(Generic[R]):
             )
             if piece.kind is CallKind.DEAD_LETTER:
                 what = f"the dead letter of {what}"
+        times = "once" if piece.attempt == 1 else f"{piece.attempt} times"
         return (
-            f"shard {self.shard_id}: user code failed {piece.attempt} times on {what}: {type(error).__name__}: {error}; "
+            f"shard {self.shard_id}: user code failed {times} on {what}: {type(error).__name__}: {error}; "
             f"nothing after {self.low_water} is acknowledged"
         )
 

@@ -497,7 +497,8 @@ class ShardReader:
     def _stream_changed(self, error: PenstockError) -> StreamChanged:
         return StreamChanged(
             f"stream {self.stream}, shard {self.shard_id}: the service refuses position {self.position} ({error}): it is of "
-            f"another shard or stream. If the stream was deleted and created again: {self.options.way_out.of_new_stream}"
+            "another shard or stream. Correct it where it comes from the starting position. If the stream was deleted and "
+            f"created again: {self.options.way_out.of_new_stream}"
         )
 
     def _unreadable(self) -> PenstockError:
