@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from penstock.core.aggregation import deaggregate
 from penstock.local import LocalKinesis
+from waiting import wait_until
 
 
 @pytest.fixture(scope="module")
@@ -71,6 +73,24 @@ def test_lines_are_written_when_they_have_come_and_not_when_many_have(server):
     assert process.returncode == 0
     assert out.startswith(b"acknowledged: 3 records")
     assert [record["Data"] for record in records(server, "slow")] == [b"line", b"begun line", b"begun "]
+
+
+def test_a_terminated_put_says_what_is_acknowledged(server):
+    server.create_stream("ended", shards=1)
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "put", "ended"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **server.environ()},
+    ) as process:
+        process.stdin.write(b"line\nbegun ")
+        process.stdin.flush()
+        wait_until(lambda: records(server, "ended"), "the first record")
+        process.terminate()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert said.startswith(b"penstock put: interrupted. ")
+    assert b"Traceback" not in said
 
 
 def test_a_key_may_be_constant_or_a_field(server):

@@ -8,12 +8,14 @@ import json
 import os
 import random
 import select
+import signal
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
+from penstock.cli.exit_on_signals import exit_on_signals
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_kinesis_to_put
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
 OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
+_EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 _PROGRESS_S = 0.2
 _IDLE_S: Final = 0.2
 _READ_BYTES: Final = 65_536
@@ -60,6 +63,7 @@ def run(args: argparse.Namespace) -> int:
         Unavailable, NotFound: There is no service, or no such stream.
         DeliveryFailed: Not everything is acknowledged; the message says how much is.
         RecordError: A record can never be written; those before it are acknowledged, nothing behind it was sent.
+        SystemExit: SIGTERM, with 143, after it is said how much is acknowledged.
     """
     from penstock.producer.task_writer import TaskWriter, TaskWriterOptions
 
@@ -74,7 +78,7 @@ def run(args: argparse.Namespace) -> int:
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:
-        with _progress() as show:
+        with exit_on_signals({signal.SIGTERM: _EXIT_TERMINATED}), _progress() as show:
             number = 0
             for payload in _payloads(args):
                 if payload is None:
@@ -89,7 +93,7 @@ def run(args: argparse.Namespace) -> int:
     except OSError as error:  # of a file: the service's are Penstock's own
         writer.finish()
         raise PenstockError(f"{error}; {_acknowledged(writer)} acknowledged before") from error
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         warn(
             f"penstock put: interrupted. {writer.report.user_record_count} records are acknowledged; "
             f"{writer.waiting_count} more were read and are not acknowledged"
