@@ -233,6 +233,16 @@ def forgets_what_it_gives_back(self, key):
     return event
 
 
+STATE_AFTER = query_shards.state_after
+
+
+def believes_the_lease(begin, row, now_ms):
+    """A driver that knows from a lease when nothing was left, although its task has found so since."""
+    state = STATE_AFTER(begin, row, now_ms)
+    tip_ms = None if row is None else row.tip_ms_at(state.position)
+    return state if tip_ms is None else replace(state, tip_seen_ms=tip_ms)
+
+
 def finds_its_batch_empty(lease, execution):
     """A task that finds the claim of another driver takes its batch for one that holds nothing."""
     plan = plan_read(lease, execution)
@@ -492,6 +502,15 @@ QUERY_MUTANTS = (
         QueryShards,
         "unclaimed",
         leaves_no_end_to_fix,
+    ),
+    Mutant(
+        "an older moment on the lease counts",
+        "this query: empty batches without end",
+        362,
+        query_shards,
+        "state_after",
+        believes_the_lease,
+        needs=lambda scenario: scenario.retention_s is not None,
     ),
     Mutant(
         "that there is nothing is not claimed",

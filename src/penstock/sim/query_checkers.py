@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import Counter
 from typing import Any, Final
 
 from penstock.core.leases.coordinator_options import CoordinatorOptions
@@ -21,6 +22,7 @@ NAMESAKE: Final = "z/namesake"
 """A query that names no application."""
 _REFUSED: Final = frozenset({STRANGER, NAMESAKE, *TWINS})
 _BATCHES_OF_TWINS_MAX: Final = 4
+_EMPTY_IN_A_ROW_MAX: Final = 10
 _SERVICE_CLOCK_MS: Final = 2000  # a driver knows the service's clock by answers of whole seconds
 
 _Place = tuple[str, str, int, str]
@@ -538,6 +540,31 @@ class PassesWhatIsDone(Checker):
                     del passed[place]
 
 
+class ReadsWhatItPlans(Checker):
+    """Q9: a query plans no batches without end of a shard in which nothing is to read.
+
+    A few in a row are no fault: an answer was empty, records have left the stream since the shard was probed, or no action read a
+    batch.
+    """
+
+    invariant = "Q9"
+
+    def __init__(self, history: History, options: CoordinatorOptions) -> None:
+        super().__init__(history, options)
+        self._empty: Counter[tuple[str, str]] = Counter()
+
+    def on_committed(self, name: str, batch: int, results: Results) -> None:
+        """Count the batches in a row in which a shard had nothing."""
+        for key, rows in results:
+            self._empty[name, key] += 1
+            if rows:
+                del self._empty[name, key]
+            elif self._empty[name, key] > _EMPTY_IN_A_ROW_MAX:
+                raise Broken(
+                    f"batch {batch} of {name} is the {self._empty[name, key]}th in a row without records of {key}"
+                )
+
+
 QUERIES: Final = (
     SameReplays,
     OnceEach,
@@ -547,4 +574,5 @@ QUERIES: Final = (
     ReadersClaim,
     OneReader,
     PassesWhatIsDone,
+    ReadsWhatItPlans,
 )

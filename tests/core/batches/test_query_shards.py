@@ -349,6 +349,12 @@ def test_a_state_with_a_note_knows_what_its_task_told():
     assert (behind.has_news, behind.tip_seen_ms, behind.millis_behind_latest) == (True, None, 70)
 
 
+@pytest.mark.parametrize(("told_ms", "on_lease_ms"), [(90, 70), (70, 90), (None, 90), (90, None)])
+def test_a_state_knows_when_nothing_was_left_last_whoever_says_so(told_ms, on_lease_ms):
+    begin = BatchStart(AT5, StartReason.CLAIMED, ClaimNote(tip_ms=told_ms))
+    assert state_after(begin, lease(mark=TipMark(AT5, on_lease_ms)), 5).tip_seen_ms == 90
+
+
 # --- shards that a batch does not read -------------------------------------------------------------------------
 
 

@@ -181,6 +181,31 @@ def test_a_running_query_goes_on_with_the_children_of_a_shard_that_left(server, 
     assert running.numbers() == [*range(10), *range(20, 40)]
 
 
+def test_a_shard_whose_unread_records_have_all_left_gets_one_empty_batch(server, query, caplog):
+    """Nothing comes behind them: there is no record that could become the place to go on from."""
+    caplog.set_level(logging.WARNING, "penstock.spark")
+    running = query(failOnDataLoss="false")
+    put(running.client, running.stream, numbered(0, 10))
+    running.drain()
+
+    def is_told():
+        running.plan()
+        row = running.table.fetch(FIRST)
+        return row.mark is not None and row.mark.tip_ms is not None and row.mark.position == row.checkpoint
+
+    wait_until(is_told, "a lease that says when nothing was left")
+    running.reader.stop()
+    running.reader = running.fresh()
+    put(running.client, running.stream, numbered(10, 20))
+    server.clock.advance(30 * HOUR_S)
+    running.drain(batches_max=3)
+    put(running.client, running.stream, numbered(20, 30))
+    read_until(running, 20)
+    assert running.numbers() == [*range(10), *range(20, 30)]
+    warnings = [record for record in caplog.records if "has left the stream" in record.message]
+    assert len(warnings) == 1
+
+
 def test_a_running_query_says_that_its_stream_is_gone(query):
     running = query()
     put(running.client, running.stream, numbered(0, 10))

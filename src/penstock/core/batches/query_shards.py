@@ -97,7 +97,8 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
         now_ms: The time of day, which a LATEST that nobody has pinned yet means.
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
-    tip_ms = None if row is None else row.tip_ms_at(position)
+    tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
+    tip_ms = max((each for each in tips if each is not None), default=None)  # both are true
     if note is None:
         is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
         return ShardState(
@@ -110,7 +111,7 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
         is_finished=position.is_shard_end,
         children=note.children,
         millis_behind_latest=note.millis_behind_latest,
-        tip_seen_ms=note.tip_ms if tip_ms is None else tip_ms,
+        tip_seen_ms=tip_ms,
         bytes_count=note.bytes_count,
     )
 
