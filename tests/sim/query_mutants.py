@@ -410,7 +410,7 @@ QUERY_MUTANTS = (
     Mutant(
         "what was claimed before a restore is another driver's",
         SPARK,
-        2590,
+        334,
         planner,
         "rewind_leases",
         knows_no_last_number,
