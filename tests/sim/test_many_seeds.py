@@ -17,12 +17,12 @@ from penstock.sim.seed_kinds import SeedKind
 from penstock.sim.situations import never_met
 
 BLOCK = 5
-WORKERS = range(60, 350, BLOCK)
+WORKERS = range(50, 350, BLOCK)
 PUSHED = range(10, 50, BLOCK)
 KCL3 = range(8, 38, BLOCK)
-PRODUCERS = range(24, 64, BLOCK)
-SINKS = range(16, 171, BLOCK)
-STREAMS = range(40, 130, BLOCK)
+PRODUCERS = range(14, 64, BLOCK)
+SINKS = range(11, 171, BLOCK)
+STREAMS = range(8, 130, BLOCK)
 QUERIES = range(10, 240, BLOCK)
 RARE_WITH_STREAMS = {
     "fault: table_drops_per_min",
