@@ -157,6 +157,13 @@ def test_a_shard_that_comes_after_its_batch_goes_on_behind_its_claim_although_it
     assert shards.seen_claim("a") == ((1, "r1") if expected == AT9 else None)
 
 
+def test_a_shard_whose_lease_was_another_workers_and_was_made_again_since_starts_by_its_new_row():
+    shards = holding("b")
+    settle(shards, done(shards=("a", "b")), claimed("b"), replace(lease("a", counter=25), owner=OTHER))
+    shards.start(StartReader("a", 9, AT5, lease(counter=1), 0.0), 1000)
+    assert positions(shards) == {"a": AT5, "b": AT9}
+
+
 def test_a_shard_that_was_given_back_without_a_claim_comes_again_without_one():
     shards = holding("a", position=AT7)
     settle(shards, done(shards=()), lease(checkpoint=AT7))

@@ -180,7 +180,7 @@ class QueryShards:
         self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
         self._seen: dict[str, tuple[int, str]] = {}
         self._not_held: dict[str, Lease] = {}
-        """Rows of the batch that was settled last whose shards had not come yet."""
+        """Rows of the batch that was settled last which are this query's, and whose shards had not come yet."""
         self.doubtful: set[str] = set()
         self._last_batch = last_batch
 
@@ -308,7 +308,9 @@ class QueryShards:
         # The claims of shards that nobody looks at now still stand: only this query could replace them.
         self._promotions = {} if asked is None else _without(self._promotions, asked)
         self._given_back = {}
-        self._not_held = {key: row for key, row in rows.items() if key not in self._held}
+        self._not_held = {
+            key: row for key, row in rows.items() if key not in self._held and row.reader == self.worker
+        }
         surprises: list[tuple[str, Surprise]] = []
         progress: list[ReaderProgress] = []
         elapsed_s = None if self._settled_s is None else now_s - self._settled_s
