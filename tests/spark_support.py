@@ -139,7 +139,7 @@ class Job:
         self.running.append(query)
         return query
 
-    def start(self, *, available_now=False, **options):
+    def start(self, *, available_now=False, once=False, **options):
 
         def collect(frame, batch_id):
             rows = frame.collect()
@@ -152,9 +152,10 @@ class Job:
             .writeStream.foreachBatch(collect)
             .option("checkpointLocation", str(self.checkpoint))
         )
-        writer = (
-            writer.trigger(availableNow=True) if available_now else writer.trigger(processingTime="0 seconds")
-        )
+        trigger = {"processingTime": "0 seconds"}
+        if once or available_now:
+            trigger = {"once": True} if once else {"availableNow": True}
+        writer = writer.trigger(**trigger)
         query = writer.start()
         self.running.append(query)
         return Run(query, self.batches)

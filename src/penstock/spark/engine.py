@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 SPARK_MIN: Final = (4, 0)
+_ROW_COUNT_MAX: Final = 2**63 - 1
 TELLS_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether `latestOffset` is called with the start of the batch and a limit, and a source can take part in AvailableNow."""
 PUSHES_FILTERS: Final = hasattr(datasource.DataSourceReader, "pushFilters")
@@ -64,7 +65,7 @@ __all__ = [
     "StreamWriter",
     "SupportsTriggerAvailableNow",
     "check_version",
-    "has_limit",
+    "is_only_batch",
     "limit_of",
     "repartition_by_id",
 ]
@@ -88,17 +89,20 @@ def check_version(version: str = pyspark.__version__) -> None:
 
 
 def limit_of(record_count_max: int | None, bytes_max: int | None) -> ReadLimit:
-    """Return the limit of one batch for a Spark that asks for it; of two it takes the records."""
+    """Return the limit of one batch for a Spark that asks for it; of two it takes the records.
+
+    Without one it is a count that no batch reaches: `ReadAllAvailable` is what Spark itself says of a query with one batch.
+    """
     if record_count_max is not None:
         return ReadMaxRows(record_count_max)
     if bytes_max is not None:
         return ReadMaxBytes(bytes_max)
-    return ReadAllAvailable()
+    return ReadMaxRows(_ROW_COUNT_MAX)
 
 
-def has_limit(limit: ReadLimit | None) -> bool:
-    """Whether the options' limits count for a batch; for a Spark that does not tell, None, they always do."""
-    return limit is None or not isinstance(limit, ReadAllAvailable)
+def is_only_batch(limit: ReadLimit | None) -> bool:
+    """Whether Spark says that a batch is the query's only one (`trigger(once=True)`): it reads everything, whatever the options' limits."""
+    return limit is not None and isinstance(limit, ReadAllAvailable)
 
 
 # --- where a batch starts -------------------------------------------------------------------------------------

@@ -158,8 +158,8 @@ class Planner:
         Args:
             start: The offset of the batch before, which is done.
             with_limits: Whether the options' limits count for this batch.
-            may_be_only: Whether the query may end after this batch (AvailableNow of a Spark that does not tell): it then
-                waits for all of its leases and for every shard's answer, or warns after a time.
+            may_be_only: Whether the query ends after this batch (`trigger(once=True)`) or may end (AvailableNow of a Spark that
+                does not tell): it then waits for all of its leases and for every shard's answer, or warns after a time.
 
         Raises:
             Unavailable: With AvailableNow: it could not be made sure in time that everything is read.

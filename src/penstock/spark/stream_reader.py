@@ -23,7 +23,7 @@ from penstock.core.batches.offsets import INITIAL_OFFSET, parse_offset
 from penstock.spark.engine import (
     BatchStarts,
     SupportsTriggerAvailableNow,
-    has_limit,
+    is_only_batch,
     limit_of,
 )
 from penstock.spark.progress import with_report
@@ -96,7 +96,8 @@ class KinesisStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             limit: How much Spark wants to read; None as above.
         """
         if start is not None:
-            return self._latest(start, with_limits=has_limit(limit))
+            is_only = is_only_batch(limit)
+            return self._latest(start, with_limits=not is_only, may_be_only=is_only)
         start = self._starts.following
         end = self._latest(start, may_be_only=self._starts.is_first)
         report = self.reportLatestOffset()

@@ -91,6 +91,20 @@ def test_one_run_of_available_now_reads_every_shard(job, kinesis, client):
         assert run.numbers() == list(range(start + 200))
 
 
+@pytest.mark.filterwarnings("ignore:Trigger.Once:FutureWarning")
+def test_a_query_of_one_batch_waits_for_a_shard_that_is_throttled_at_first(job, kinesis, client):
+    job.stream = f"s-{uuid.uuid4().hex[:10]}"
+    kinesis.create_stream(job.stream, shards=4)
+    for start in (0, 200):
+        put(client, job.stream, numbered(start, start + 200))
+        kinesis.faults.throttle("GetRecords", count=4, stream=job.stream, shard="shardId-000000000002")
+        run = job.start(once=True)
+        assert run.query.awaitTermination(DEADLINE_S)
+        assert run.query.exception() is None
+        assert run.numbers() == list(range(start + 200))
+    assert len(run.batches) == 2
+
+
 @pytest.mark.skipif(
     TELLS_START, reason="this Spark has no use for the setting: the source takes part in AvailableNow"
 )
