@@ -112,7 +112,11 @@ def test_a_sentence_of_the_service_is_followed_by_the_way_out_as_one_sentence():
     error = sdk.ClientError(
         {"Error": {"Code": "ResourceNotFoundException", "Message": "Stream s not found."}}, "ListShards"
     )
-    assert "not found; check the name" in str(translate(error, "ListShards", "stream s", is_write=False))
+    assert "not found; check the name, the region and" in str(
+        translate(error, "ListShards", "stream s", is_write=False)
+    )
+    asked = translate(error, "ListShards", "stream s", is_write=False, region="eu-west-1")
+    assert "not found; check the name, the region (eu-west-1) and" in str(asked)
 
 
 @pytest.mark.parametrize(

@@ -121,6 +121,14 @@ def client_for(service: str, options: AwsOptions) -> Any:
         return client
 
 
+def region_of(options: AwsOptions) -> str | None:
+    """Return the region that the process's clients of these options ask, or None where there are none yet."""
+    regions = (
+        client.meta.region_name for (_, made_of, _), client in list(_clients.items()) if made_of == options
+    )
+    return next(regions, None)
+
+
 def _environment_of(service: str) -> int:
     get = os.environ.get
     return hash((get(f"AWS_ENDPOINT_URL_{service.upper()}"), *map(get, _VARIABLES)))

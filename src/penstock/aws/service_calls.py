@@ -26,7 +26,7 @@ from penstock.aws.connecting import (
     is_untrusted,
     reason_of,
 )
-from penstock.aws.connection import note_credentials, renew_credentials
+from penstock.aws.connection import note_credentials, region_of, renew_credentials
 from penstock.aws.credential_errors import is_of_credentials, sdk_error
 from penstock.core.backoff import GiveUp
 from penstock.core.service_codes import STALE_CREDENTIALS, kind_of
@@ -43,10 +43,7 @@ from penstock.errors import (
 _log: Final = logging.getLogger("penstock.aws")
 _Answer = TypeVar("_Answer")
 
-_WAYS_OUT: Final = {
-    AccessDenied: "check the credentials, the role and its policy",
-    NotFound: "check the name, the region and the account (what was just created is there when it is ACTIVE)",
-}
+_DENIED: Final = "check the credentials, the role and its policy"
 _NO_CREDENTIALS: Final = (
     "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or a profile, or run where a role is attached; those of an embedded Kinesis: "
     'eval "$(penstock local --export)"'
@@ -101,7 +98,9 @@ def pages_of(send: Callable[..., Any], token: str, passed_as: str, **arguments: 
         following = {passed_as: page[token]}
 
 
-def translate(error: Exception, operation: str, resource: str, *, is_write: bool) -> ServiceError:
+def translate(
+    error: Exception, operation: str, resource: str, *, is_write: bool, region: str | None = None
+) -> ServiceError:
     """Return Penstock's error for one of the SDK's.
 
     Args:
@@ -109,10 +108,11 @@ def translate(error: Exception, operation: str, resource: str, *, is_write: bool
         operation: The service's name of the call.
         resource: Stream, shard or table.
         is_write: Whether a request that was sent may have changed something.
+        region: Where it was asked, to be told where nothing was found; None where that is not known.
     """
     where = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
-        return _translate_answer(error, where, operation, resource, is_write=is_write)
+        return _translate_answer(error, where, operation, resource, is_write=is_write, region=region)
     if isinstance(error, _CREDENTIALS):
         message = str(error).removesuffix(".")
         return AccessDenied(
@@ -133,7 +133,7 @@ def translate(error: Exception, operation: str, resource: str, *, is_write: bool
 def _way_out_of_credentials(error: Exception) -> str:
     if isinstance(error, sdk.NoCredentialsError):
         return _NO_CREDENTIALS
-    return _NO_PROFILE if isinstance(error, sdk.ProfileNotFound) else _WAYS_OUT[AccessDenied]
+    return _NO_PROFILE if isinstance(error, sdk.ProfileNotFound) else _DENIED
 
 
 def _translate_connecting(error: Exception, where: str, operation: str, resource: str) -> ServiceError:
@@ -145,7 +145,7 @@ def _translate_connecting(error: Exception, where: str, operation: str, resource
 
 
 def _translate_answer(
-    error: sdk.ClientError, where: str, operation: str, resource: str, *, is_write: bool
+    error: sdk.ClientError, where: str, operation: str, resource: str, *, is_write: bool, region: str | None
 ) -> ServiceError:
     answer: dict[str, Any] = dict(error.response)
     code = str(answer.get("Error", {}).get("Code", "")).rpartition("#")[2]
@@ -155,7 +155,12 @@ def _translate_answer(
     if kind is Unavailable and is_write:
         # A server that failed may have failed after the write.
         kind = UnknownOutcome
-    way_out = f"; {_WAYS_OUT[kind]}" if kind in _WAYS_OUT else ""
+    way_out = f"; {_DENIED}" if kind is AccessDenied else ""
+    if kind is NotFound:
+        asked = "the region" if region is None else f"the region ({region})"
+        way_out = (
+            f"; check the name, {asked} and the account (what was just created is there when it is ACTIVE)"
+        )
     if code in _CLOCK_CODES or any(words in str(message) for words in _CLOCK_WORDS):
         way_out = "; check this machine's clock: requests are signed with its time"
     if status == _STATUS_OF_PROXY:
@@ -201,7 +206,7 @@ def call(
             if error is None:
                 raise
             may_be_applied = is_write and not is_of_credentials(raised)
-            ours = translate(error, operation, resource, is_write=may_be_applied)
+            ours = translate(error, operation, resource, is_write=may_be_applied, region=region_of(options))
             if ours.code in STALE_CREDENTIALS and not is_renewed:
                 is_renewed = True
                 if renew_credentials(options, seen):

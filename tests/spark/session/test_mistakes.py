@@ -62,7 +62,7 @@ def check(text, *parts):
         ({"streamName": "no-such"}, ("NotFound:", "stream no-such", "check the name, the region")),
         (
             {"streamARN": "arn:aws:kinesis:eu-west-1:123456789012:stream/orders", "region": "eu-west-1"},
-            ("NotFound:", "eu-west-1", "check the name, the region and the account"),
+            ("NotFound:", "check the name, the region (eu-west-1) and the account"),
         ),
         (
             {"streamName": "x", "endpointUrl": "http://127.0.0.1:9", **QUICK},
@@ -115,7 +115,12 @@ def test_a_wrong_column_for_the_sink_is_told_near_the_top(spark, stream, columns
 def test_a_batch_read_of_a_missing_stream_is_told_near_the_top(spark):
     with pytest.raises(PySparkException) as caught:
         spark.read.format("kinesis").option("streamName", "no-such").load().count()
-    check(str(caught.value), "NotFound:", "stream no-such", "check the name, the region and the account")
+    check(
+        str(caught.value),
+        "NotFound:",
+        "stream no-such",
+        "check the name, the region (us-east-1) and the account",
+    )
 
 
 def test_another_schema_is_told_near_the_top(spark, stream, tmp_path):
