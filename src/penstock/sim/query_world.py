@@ -169,7 +169,7 @@ class QueryWorld(World):
         if not robbers or not rows:
             return
         robber, row = self.chance.choice(robbers), self.chance.choice(rows)
-        if row.key not in robber.read_keys():
+        if row.key not in robber.read_keys() | robber.coordinator.held().keys():
             if self.chance.random() < 0.5:  # it gives back what it took while the batch still runs
                 robber.later(self.chance.uniform(1.0, 6.0), robber.request_stop)
             self.met["fault: robberies_per_min"] += 1
