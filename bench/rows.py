@@ -115,12 +115,12 @@ def _backlog(
         is_quick=is_quick,
         text=(
             "What a query costs before its first record and per batch is the same at any size, so small backlogs cost more per GB. The "
-            "rows of 100 and of 400 MB differ by what 300 MB cost alone: the second time in a session 3.6 s and 3.5 CPU s, 11 per GB, where "
-            "awslabs' connector takes 35 s and 9.2 CPU s, 30 per GB, and boto3 in tasks 7 s and 40 CPU s per GB. So the reading meets the aims "
+            "rows of 100 and of 400 MB differ by what 300 MB cost alone: the second time in a session 1.5 s and 2.3 CPU s, 8 per GB, where "
+            "awslabs' connector takes 34 s and 5.1 CPU s, 17 per GB, and boto3 in tasks 4 s and 23 CPU s per GB. So the reading meets the aims "
             "twice over, and what misses them is the start of a query, which the row of a query's start has alone: the second time in a session "
-            "Penstock's takes about 4 CPU s, 3 of them with a source in Python that has one row in memory. The first time it takes 14, 7 of "
+            "Penstock's takes 2.1 CPU s, 1.3 of them with a source in Python that has one row in memory. The first time it takes 6.3, 3.7 of "
             "them with that source: the JVM loads and compiles what streams need, and Spark starts four Python programs one after the other, each of which "
-            "imports pyspark in about a second, and a daemon for the tasks. A program that registers the source spares 4 of them. The programs and "
+            "imports pyspark, and a daemon for the tasks. A program that registers the source spares nearly one of them. The programs and "
             "workers stay, with 650 MB between them beside the JVM (94 the planner, "
             "94 what plans the tasks, 146 what Spark looks the source up and creates it with, 320 the workers, those of the warm session "
             "among them), so memory is above that of a connector in the JVM before a record is read. Per record it is decoding, the copy from the Python worker to the JVM through a socket, and Spark's copy from "
@@ -150,9 +150,10 @@ def _quotas(key: str, record_thousands: int) -> Row:
         text="The bound is the quota itself, 2 MiB/s for each shard. The query's own start counts, in which nothing may be read yet: the first "
         "time in a session Spark starts four Python programs and a daemon (the row of a query's start has them with an empty source). So the same reading is "
         "shown without it, from the start of the first batch to the end of the last one; and twice the backlog halves the start's share, "
-        "since it costs the same at any size. Of 80 MB, which the quota allows in 9.8 s, the first start alone takes the row below its aim. The second "
-        "time in a session both rows are above it. "
-        "The JVM has run a stream before, as in a program that has run for a moment: the first stream of a JVM starts some five seconds "
+        "since it costs the same at any size. The first start takes a third of the 9.8 s that "
+        "the quota allows for 80 MB: on a machine half as fast it was 58 % of the quota, and 76 with 160 MB. The second time in a session both rows "
+        "are above the aim on either. "
+        "The JVM has run a stream before, as in a program that has run for a moment: the first stream of a JVM starts some seconds "
         "later, while Spark loads and compiles its classes. Two task slots read four shards at the same time, and the call after a page of 10 MB goes "
         "out as soon as its bytes are paid for (4.9 s). A shard gives up to 10 MB in a call and then refuses reads until the quota "
         "allows for them, so a short run may be above 100 %. Fetching the next batch's pages while Spark commits would win nothing here: a "
@@ -206,7 +207,7 @@ def _latency(key: str, title: str, load: tuple[float, float, int], aims: tuple[A
         "shard share five reads a second, and a batch takes one of them. So up to a second of waiting is built in for a shard that has been "
         "quiet for more than one; a shorter `probeInterval` makes it shorter. These rows follow the speed of the machine more than others: a batch "
         "is work of the JVM, the planner and a worker one after the other, on cores that the server and the writer use as well. With the same code "
-        "the medians have been 0.35 and 0.31 s, and the slowest 1.05 and 0.91, on a day on which the machine was a quarter faster.",
+        "the medians have been 0.47 and 0.35 s, and the slowest 1.1 and 0.94, on a day on which the machine was half as fast.",
     )
 
 
@@ -384,15 +385,15 @@ PYTHON = (
         streams=Streams(4, is_fresh=True),
         budget_s=110,
         text="Spark makes the rows and hands them to Python, which the last contender does alone. *An empty sink* is a sink in Python "
-        "that drops its rows: what Spark costs for any. The first time in a session that takes as much CPU time as `foreachPartition` with "
-        "boto3's calls among it (6.7 s and 5.9), so a sink in Python reaches the aim only if it does nothing. Before the first write of a session Spark starts a "
+        "that drops its rows: what Spark costs for any. The first time in a session that takes more CPU time than `foreachPartition` with "
+        "boto3's calls among it (3.6 s and 3.2), so a sink in Python reaches the aim only if it does nothing. Before the first write of a session Spark starts a "
         "program that looks for sources (1.2 s of CPU time), one that creates the writer (1.4), and one that commits (1.1), one after the other and "
         "each with a daemon of its own; `foreachPartition` does without all three. Beyond the empty sink, Penstock has its tasks, which take "
         "0.8 s each where those of the empty sink take 0.4 and boto3's 1.3: signing, PutRecords, and the shard of each record. And it has a "
         "second daemon of workers, 1.5 s with Penstock's modules: Spark does not reuse the warm one, since it "
         "gives workers of a source that it has found by itself another environment; boto3's tasks have a second one, too (0.9 s). A program that "
-        "registers the source spares that daemon. What a session's first write starts is there for the next one, which meets the aims: it takes four fifths "
-        "of the time and of the CPU time of boto3's.",
+        "registers the source spares that daemon. What a session's first write starts is there for the next one, which meets the aims: it takes three quarters "
+        "of the time and two thirds of the CPU time of boto3's.",
     ),
     Row(
         key="start-consumer",
@@ -435,12 +436,12 @@ PYTHON = (
         streams=Streams(4, 4_000, 200),
         budget_s=45,
         text="An empty query is a source in Python with one row in memory: what Spark costs by itself, which is four Python programs one "
-        "after the other (the source is looked up, created, planned, and its tasks are planned), each of which imports pyspark in about a "
-        "second, and a daemon for the tasks. Beyond it, Penstock's planner imports its modules and botocore, creates the lease "
+        "after the other (the source is looked up, created, planned, and its tasks are planned), each of which imports pyspark, "
+        "and a daemon for the tasks. Beyond it, Penstock's planner imports its modules and botocore, creates the lease "
         "table, looks at it twice with a short random wait between, so that drivers that start together do not all make the "
         "leases, and takes its leases in thirty calls; the daemon of the tasks imports Penstock's modules. A query "
         "that goes on from its checkpoint finds the leases at the first look and does not wait. A source that Spark finds by itself has a "
-        "second daemon, and a program that looks for sources: a program that registers it starts 3 s earlier the first time "
+        "second daemon, and a program that looks for sources: a program that registers it starts earlier the first time, by half a second here and 3 s on a machine half as fast "
         "(`spark.dataSource.register`). The second time in a session the programs that look the source up and the daemons are there, for either.",
     ),
 )
@@ -470,8 +471,8 @@ SERVERS = (
         budget_s=50,
         takes_turn=False,
         text="GetRecords sends text that was made when the record came, so a page costs a join and a write to the socket: the "
-        "client and the loopback take as much. PutRecords decodes base64 once, hashes the key and keeps both forms; beside moto it is at its aim, "
-        "between 8 and 11 times as much from run to run.",
+        "client and the loopback take as much. PutRecords decodes base64 once, hashes the key and keeps both forms; beside moto that is "
+        "between 8 and 15 times as much from run to run.",
     ),
 )
 
