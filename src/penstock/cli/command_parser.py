@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
+
+from penstock.core.keyword_options import did_you_mean
 
 _ENDS_OPTIONS: Final = "--"
 
@@ -68,7 +69,7 @@ class CommandParser(argparse.ArgumentParser):
             name = word.partition("=")[0]
             if name.startswith("--") and name not in known:
                 self.error(
-                    f"unknown option {name}: {_nearest(name, known)}`{self.prog} --help` lists the options"
+                    f"unknown option {name}: {did_you_mean(name, known)}`{self.prog} --help` lists the options"
                 )
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:
@@ -76,10 +77,5 @@ class CommandParser(argparse.ArgumentParser):
             return
         known = [str(each) for each in action.choices]
         what = "command" if isinstance(action, argparse._SubParsersAction) else "value"  # noqa: SLF001
-        message = f"unknown {what} {value}: {_nearest(str(value), known)}known are {', '.join(known)}"
+        message = f"unknown {what} {value}: {did_you_mean(str(value), known)}known are {', '.join(known)}"
         raise argparse.ArgumentError(None if what == "command" else action, message)
-
-
-def _nearest(word: str, known: Iterable[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), 1)
-    return f"did you mean {near[0]}? " if near else ""

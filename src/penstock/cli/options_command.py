@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
 from typing import Any
 
 from penstock.cli.terminal import Output, warn
+from penstock.core.keyword_options import did_you_mean
 
 DESCRIPTION = "List the options of the Spark source and sink."
 
@@ -28,10 +28,9 @@ def run(args: argparse.Namespace) -> int:
 
     rows = [row for row in option_rows() if _matches(row, args.words)]
     if args.words and not rows:
-        names = {name.lower(): name for row in option_rows() for name in (row["name"], *row["aliases"])}
-        near = difflib.get_close_matches(args.words[0].lower(), names, 1) if len(args.words) == 1 else []
-        hint = f"; did you mean {names[near[0]]}?" if near else ";"
-        warn(f"no option holds {' and '.join(args.words)}{hint} `penstock options` lists them all")
+        names = (name for row in option_rows() for name in (row["name"], *row["aliases"]))
+        hint = did_you_mean(args.words[0], names) if len(args.words) == 1 else ""
+        warn(f"no option holds {' and '.join(args.words)}; {hint}`penstock options` lists them all")
         return 1
     if args.json:
         print(json.dumps(rows, indent=2))

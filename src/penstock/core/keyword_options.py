@@ -23,6 +23,18 @@ def field_names(kind: type) -> frozenset[str]:
     return frozenset(field.name for field in dataclasses.fields(kind))
 
 
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return a question that names the nearest of the known names, and a space behind it; empty where none is near.
+
+    Args:
+        name: As the user wrote it, in whatever case.
+        known: Names that there are.
+    """
+    by_lower = {each.lower(): each for each in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, 1)
+    return f"did you mean {by_lower[near[0]]}? " if near else ""
+
+
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
     """Refuse a name that nobody knows.
 
@@ -36,9 +48,9 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
     """
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, 1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            raise OptionError(f"unknown {what} {name}: {hint}known are {', '.join(sorted(known))}")
+            raise OptionError(
+                f"unknown {what} {name}: {did_you_mean(name, known)}known are {', '.join(sorted(known))}"
+            )
 
 
 def check_types(options: Any) -> None:
