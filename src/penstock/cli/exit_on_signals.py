@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from types import FrameType
 
 
+def shell_statuses(*signals: signal.Signals) -> dict[signal.Signals, int]:
+    """Return the exit status of each signal by the convention of shells: 128 and its number."""
+    return {each: 128 + each for each in signals}
+
+
 @contextlib.contextmanager
 def exit_on_signals(statuses: Mapping[signal.Signals, int]) -> Iterator[None]:
     """Raise SystemExit where the body is when a signal comes. Does nothing on any thread but the main one.

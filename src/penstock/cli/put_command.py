@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
-from penstock.cli.exit_on_signals import exit_on_signals
+from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.service_options import add_connection_arguments, open_kinesis, open_kinesis_to_put
 from penstock.cli.terminal import warn
 from penstock.errors import AccessDenied, DeliveryFailed, PenstockError, RecordError, Throttled, UsageError
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 
 OPTION_FLAGS: Final = {"rate_limit_percent": "--rate-limit"}
 DESCRIPTION = "Write lines, JSON lines or whole files as records; ends when every one is acknowledged."
-_EXIT_TERMINATED: Final = 128 + signal.SIGTERM
 _PROGRESS_S = 0.2
 _IDLE_S: Final = 0.2
 _READ_BYTES: Final = 65_536
@@ -78,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
     writer = TaskWriter(kinesis, args.stream, options)
     began_s = time.monotonic()
     try:
-        with exit_on_signals({signal.SIGTERM: _EXIT_TERMINATED}), _progress() as show:
+        with exit_on_signals(shell_statuses(signal.SIGTERM)), _progress() as show:
             number = 0
             for payload in _payloads(args):
                 if payload is None:

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.cli.exit_on_signals import exit_on_signals
+from penstock.cli.exit_on_signals import exit_on_signals, shell_statuses
 from penstock.cli.overview.cells import (
     APPLICATION_COLUMNS,
     RIGHT,
@@ -57,7 +57,6 @@ _DRAW_EVERY_S: Final = 0.5  # a new look, or a terminal of another size
 _FRAME_LINES: Final = 5  # heading, empty line, names of columns, empty line, keys
 _EVENTS_SHOWN: Final = 6
 _WORKERS_SHOWN: Final = 5
-_EXIT_STATUSES: Final = {each: 128 + each for each in (signal.SIGTERM, signal.SIGHUP)}
 _KEYS: Final = "↑↓ or jk: select   enter: open   s: an application's stream   esc: back   q: quit"
 _STYLES: Final = {
     Trouble.STOPPED: "bold red",
@@ -87,7 +86,7 @@ def run_live(looks: LookThread, place: Place, look_at_stream: LookAtStream) -> N
     """
     console = Console(highlight=False, markup=False, emoji=False)
     with (
-        exit_on_signals(_EXIT_STATUSES),
+        exit_on_signals(shell_statuses(signal.SIGTERM, signal.SIGHUP)),
         _keys_of(sys.stdin.fileno()) as read_keys,
         Live(console=console, screen=True, auto_refresh=False) as live,
     ):
