@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -33,6 +33,24 @@ def put(server, *arguments, given=b""):
     )
 
 
+@contextlib.contextmanager
+def putting(server, stream):
+    """`penstock put` with a pipe as its input."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "penstock", "put", stream],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **server.environ()},
+    ) as process:
+        yield process
+
+
+def give(process, data):
+    process.stdin.write(data)
+    process.stdin.flush()
+
+
 def records(server, stream):
     client = server.client("kinesis")
     found = []
@@ -56,19 +74,10 @@ def test_each_line_is_a_record(server):
 
 def test_lines_are_written_when_they_have_come_and_not_when_many_have(server):
     server.create_stream("slow", shards=1)
-    with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "put", "slow"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, **server.environ()},
-    ) as process:
+    with putting(server, "slow") as process:
         for count in (1, 2):
-            process.stdin.write(b"line\nbegun ")
-            process.stdin.flush()
-            deadline_s = time.monotonic() + 60
-            while len(records(server, "slow")) < count:
-                assert time.monotonic() < deadline_s
-                time.sleep(0.05)
+            give(process, b"line\nbegun ")
+            wait_until(lambda: len(records(server, "slow")) >= count, "the line", 60)  # noqa: B023 - called at once
         out, _ = process.communicate(timeout=60)
     assert process.returncode == 0
     assert out.startswith(b"acknowledged: 3 records")
@@ -77,14 +86,8 @@ def test_lines_are_written_when_they_have_come_and_not_when_many_have(server):
 
 def test_a_terminated_put_says_what_is_acknowledged(server):
     server.create_stream("ended", shards=1)
-    with subprocess.Popen(
-        [sys.executable, "-m", "penstock", "put", "ended"],
-        stdin=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, **server.environ()},
-    ) as process:
-        process.stdin.write(b"line\nbegun ")
-        process.stdin.flush()
+    with putting(server, "ended") as process:
+        give(process, b"line\nbegun ")
         wait_until(lambda: records(server, "ended"), "the first record")
         process.terminate()
         _, said = process.communicate(timeout=60)
