@@ -25,7 +25,7 @@ from penstock.sim.seed_kinds import DRAW
 from penstock.sim.shrinking import as_test, shrink
 
 KINDS = {kind.value: draw for kind, draw in DRAW.items()}
-BEGIN = {"consumers": 350, "queries": 240, "kcl3": 100, "producers": 100, "sinks": 171, "streams": 130}
+BEGIN = {"consumers": 350, "queries": 240, "kcl3": 38, "producers": 64, "sinks": 171, "streams": 130}
 """The seeds before are run by the tests."""
 CHUNK = 20
 STORY_LINES = 60

@@ -131,7 +131,7 @@ def check_named_shards(kinesis: Kinesis, options: SourceOptions) -> None:
 
 
 def refuse_moment_to_come(kinesis: Kinesis, options: SourceOptions, clock: Clock) -> None:
-    """Make sure that no shard starts at a moment to come, by the service's clock where this machine's says so.
+    """Make sure that no shard starts at a moment to come. Where this machine's clock says that one does, the service's decides.
 
     Raises:
         PositionError: One does.

@@ -98,7 +98,7 @@ def state_after(begin: BatchStart, row: Lease | None, now_ms: int) -> ShardState
     """
     position, note = pin_latest(begin.position, now_ms), begin.note
     tips = (None if note is None else note.tip_ms, None if row is None else row.tip_ms_at(position))
-    tip_ms = max((each for each in tips if each is not None), default=None)  # both are true
+    tip_ms = max((each for each in tips if each is not None), default=None)  # the later one says more
     if note is None:
         is_foreign = row is not None and row.checkpoint == position and row.has_foreign_checkpoint
         return ShardState(
@@ -180,7 +180,7 @@ class QueryShards:
         self._given_back: dict[str, tuple[ShardState, Promote | None]] = {}
         self._seen: dict[str, tuple[int, str]] = {}
         self._not_held: dict[str, Lease] = {}
-        """Rows of the batch that was settled last which are this query's, and whose shards had not come yet."""
+        """This query's rows of the batch that was settled last whose shards the coordinator had not given to it yet."""
         self.doubtful: set[str] = set()
         self._last_batch = last_batch
 

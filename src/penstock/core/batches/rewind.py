@@ -83,7 +83,7 @@ def plan_rewind(
 
 
 def _between(known: StreamOffset, later: Iterable[str], parents_of: Mapping[str, Iterable[str]]) -> list[str]:
-    """Return the shards that come after one that an offset knows, and before one of these: all of their records come again.
+    """Return the shards after those that an offset knows and before some later ones: all of their records come again.
 
     Without their leases, which may have been cleared away, the later ones would be read before them.
     """
