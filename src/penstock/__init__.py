@@ -10,12 +10,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock._version import __version__ as __version__
+
 if TYPE_CHECKING:
     from penstock.consumer import AsyncConsumer, Batch, Consumer, ConsumerOptions, Record
     from penstock.errors import PenstockError
     from penstock.producer import AsyncProducer, Producer, ProducerOptions
-
-__version__ = "0.1.0"
 
 _HOMES: Final = {
     "AsyncConsumer": "penstock.consumer",

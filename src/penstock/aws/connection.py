@@ -19,7 +19,7 @@ import botocore.credentials
 import botocore.exceptions as sdk
 import botocore.session
 
-import penstock
+from penstock._version import __version__
 from penstock.aws.aws_options import AwsOptions, drop_user
 from penstock.aws.connecting import proxy_for
 from penstock.aws.credential_errors import credentials_error
@@ -191,7 +191,7 @@ def _make_client(service: str, options: AwsOptions) -> Any:
         read_timeout=options.read_timeout_s,
         max_pool_connections=options.connection_count_max,
         retries={"total_max_attempts": 1, "mode": "standard"},
-        user_agent_extra=f"penstock/{penstock.__version__}",
+        user_agent_extra=f"penstock/{__version__}",
     )
     # The endpoint of the options is the stream's: a bucket is elsewhere, beside an embedded Kinesis too.
     endpoint_url = None if service == "s3" else options.endpoint_url

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
-import penstock
+from penstock._version import __version__
 from penstock.cli.command_parser import CommandParser
 from penstock.cli.terminal import SafeFormatter, escape_text, warn
 from penstock.errors import PenstockError, UsageError
@@ -59,7 +59,7 @@ def build_parser() -> tuple[CommandParser, dict[str, ModuleType]]:
         prog="penstock",
         description="Amazon Kinesis Data Streams for Python and PySpark, without a JVM connector.",
     )
-    parser.add_argument("--version", action="version", version=f"penstock {penstock.__version__}")
+    parser.add_argument("--version", action="version", version=f"penstock {__version__}")
     parser.add_argument(
         "-v", "--verbose", action="store_true", help="log more, and show the traceback of an error"
     )

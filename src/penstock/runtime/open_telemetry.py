@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from weakref import WeakKeyDictionary
 
+from penstock._version import __version__
 from penstock.errors import UsageError
 from penstock.runtime.metrics_tally import (
     LabelledMetrics,
@@ -80,8 +81,6 @@ class _Instruments(MetricsTally):
     def __init__(self, provider: MeterProvider, prefix: str) -> None:
         super().__init__()
         from opentelemetry import metrics
-
-        from penstock import __version__
 
         self._observation: type[Observation] = metrics.Observation
         self._meter = metrics.get_meter(_SCOPE, __version__, meter_provider=provider)
@@ -163,7 +162,6 @@ class BatchTraces:
     """
 
     def __init__(self, provider: TracerProvider, application: str, worker_id: str) -> None:
-        from penstock import __version__
 
         with _asking_for_the_extra():
             from opentelemetry import trace
