@@ -1,4 +1,4 @@
-"""What a user of a running server needs to know, as lines that a shell takes."""
+"""The settings that a client of a running server needs, as lines that a shell takes."""
 
 from __future__ import annotations
 
@@ -61,12 +61,12 @@ def exported(lines: Iterable[str]) -> dict[str, str]:
 
 
 def ask_about(port: int) -> About:
-    """Return what the server on a port of this machine says of itself.
+    """Return the self-description of the server on a port of this machine.
 
     Raises:
         Unavailable: None runs there.
     """
-    # its certificate is what the answer names: until then nothing can check it
+    # the answer names the certificate: until then nothing can check it
     unchecked = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     unchecked.check_hostname = False
     unchecked.verify_mode = ssl.CERT_NONE

@@ -2,7 +2,7 @@
 
 A browser sends requests to loopback for any page that asks it to. Such a request shows itself by the
 `Origin` of the page, or, where the site's own name was pointed to loopback, by the `Host`. Signatures are
-not checked: whoever reaches the port under a name of this machine may do everything.
+not checked: any client that reaches the port under a name of this machine may do everything.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ class KinesisApplication:
         self._control = Control(service, clock, calls, about)
 
     def __call__(self, request: Request) -> Response | Awaitable[Response]:
-        """Answer a request, at once where that is possible."""
+        """Answer a request, at once if that is possible."""
         refused = self._access.refusal(request.headers)
         if refused is not None:
             return self._dated(error_answer(request, "AccessDeniedException", refused, 403))
@@ -116,7 +116,7 @@ class KinesisApplication:
             outcome = "drop_before"
             response = Response(drop=True)
         except Exception:
-            # a fault of this server or its disk: the service would say this, and the log says what it was
+            # a fault of this server or its disk: the client gets the service's error, the log has the cause
             log.exception("Kinesis %s failed", operation)
             outcome = "InternalFailure"
             response = kinesis_error(

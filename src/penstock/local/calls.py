@@ -45,7 +45,7 @@ class CallLog:
             operation: The service's name of the call; those after the first 1,000 are counted as `(others)`.
             resource: The stream or table, or an empty text.
             shards: The shards it touched.
-            outcome: `ok`, an error code, or what a fault did to it (`drop_after`, ...).
+            outcome: `ok`, an error code, or the kind of the fault that hit the call (`drop_after`, ...).
             caller: The access key id of the request; those after the first 1,000 are counted as one, `(others)`.
         """
         name = f"{service}.{operation[:_TEXT_CHARS_MAX]}"

@@ -3,7 +3,7 @@
 The SDK for Java speaks CBOR to Kinesis by default. It writes a timestamp as tag 1 over an integer of
 *milliseconds*, where RFC 8949 has seconds, so a general decoder cannot be used. botocore's codec has seconds
 too, bounds neither depth nor number of values, and writes requests only. Maps and arrays may have indefinite
-lengths (the SDK streams them), and strings may come in chunks.
+lengths (the SDK streams them), and strings may be sent in chunks.
 """
 
 from __future__ import annotations

@@ -89,7 +89,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Run the server in the foreground until SIGINT or SIGTERM; returns the exit status."""
-    # loaded here: the parser must work where the `local` extra is not installed
+    # loaded here: the parser must work without the `local` extra
     from penstock.local import LocalOptions
     from penstock.local.about import ask_about
 

@@ -11,7 +11,7 @@ _GZIP = 16 + zlib.MAX_WBITS
 
 
 def unpack(request: Request) -> None:
-    """Replace a compressed body by what it holds.
+    """Decompress a body.
 
     Raises:
         RequestRefused: It is packed otherwise than by gzip, is damaged, or holds more than a request may.

@@ -28,7 +28,7 @@ def error_answer(request: Request, code: str, message: str, status: int) -> Resp
 
     Args:
         request: The request to answer.
-        code: The service's error code; what stands before a `#` goes into the document only.
+        code: The service's error code; a prefix before a `#` goes into the document only.
         message: Its text.
         status: HTTP status.
     """

@@ -1,4 +1,4 @@
-"""Frames of `application/vnd.amazon.eventstream`, in which answers come that have no end yet.
+"""Frames of `application/vnd.amazon.eventstream`, the encoding of streamed answers.
 
 A frame is its length and that of its headers (4 bytes each), the CRC-32 of these, the headers, the payload, and the
 CRC-32 of all before. Source: the Smithy specification, Amazon Event Stream.

@@ -1,4 +1,4 @@
-"""Takes a client's GOAWAY frames out of what it sends.
+"""Removes a client's GOAWAY frames from its bytes.
 
 A client that says goodbye may still wait for answers (RFC 9113, 6.8), and node's says it after every request. h2 takes
 the frame for the end of the connection, and refuses everything behind it.
@@ -25,7 +25,7 @@ class Farewells:
         self._is_farewell = False
 
     def without(self, data: bytes) -> bytes:
-        """Return what is left of the next bytes; the head of a frame is held back until it is whole."""
+        """Return the next bytes without GOAWAY frames; the head of a frame is held back until it is complete."""
         if not self._is_farewell and len(data) <= self._left_bytes:
             self._left_bytes -= len(data)
             return data

@@ -57,13 +57,13 @@ class Fault:
         stream: Only calls to this stream.
         shard: Only calls that touch this shard.
         table: Only DynamoDB calls that touch this table.
-        code: Error code, where the kind has one; its default depends on the kind.
+        code: Error code, if the kind has one; its default depends on the kind.
         status: HTTP status of `error`.
         message: Text of the error.
         delay_s: Real seconds of `delay`.
         fraction: Share of entries that `partial` fails, over 0 and up to 1.
         applied: Whether `partial` stores the entries that it reports as failed.
-        after_events: How many events of a subscription come before the fault.
+        after_events: How many events of a subscription precede the fault.
     """
 
     kind: str
@@ -123,7 +123,7 @@ class Fault:
 
 
 class _Active:
-    """A fault with what is left of it."""
+    """A fault and how often it will still occur."""
 
     __slots__ = ("chance", "fault", "hits", "number", "seen")
 

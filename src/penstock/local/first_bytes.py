@@ -1,4 +1,4 @@
-"""Begins a connection: the handshake where the server speaks TLS, then the client's choice of HTTP's version.
+"""Begins a connection: the TLS handshake if the server has TLS, then the client's choice of the HTTP version.
 
 A client of HTTP/2 begins with a preface that is no request of HTTP/1.1. Under TLS it has agreed on the version
 before (ALPN), and its first bytes show on which.
@@ -22,7 +22,7 @@ _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 
 
 class FirstBytes(asyncio.Protocol):
-    """A connection whose client has not shown yet what it speaks.
+    """A connection whose protocol is not known yet.
 
     Args:
         application: Answers requests.
@@ -51,7 +51,7 @@ class FirstBytes(asyncio.Protocol):
         self.since_s = loop.time()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport; shake hands where that comes first."""
+        """Keep the transport; begin the TLS handshake if there is one."""
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._connections.add(self)
@@ -86,7 +86,7 @@ class FirstBytes(asyncio.Protocol):
         self._transport = None
 
     def data_received(self, data: bytes) -> None:
-        """Keep the bytes until they show what the client speaks."""
+        """Keep the bytes until they show the client's protocol."""
         self._first += data
         if self._handshake is None:
             self._decide()

@@ -4,13 +4,13 @@ A frame is appended, and has reached the operating system, before its change is 
 the death of this process. It is not forced to the disk, except when the file is rewritten.
 
 A crash can leave a last frame that is cut short. It was never acknowledged, and is dropped with a warning.
-Everything else that cannot be read is damage, and the file is refused as it is. To tell them apart, the head of a
-frame has a checksum of its own, so that a damaged length is noticed. That checksum continues the one of the
+Everything else that cannot be read is damage, and the file is refused as it is. To distinguish them, the head of a
+frame has its own checksum, so that a damaged length is noticed. That checksum continues the one of the
 frame before, so that a frame missing in the middle is noticed too.
 
 sqlite3 (WAL, `synchronous=OFF`, which promises as much) was measured in its place, by the CPU time that the server
 spends on a call with a state folder (medians of 8 runs in turn): batches of 500 records of 1 KiB reach 0.77 of the
-rate with frames, single records 0.63. `bench/contenders/server.py` shows what the state folder costs.
+rate with frames, single records 0.63. `bench/contenders/server.py` measures the cost of the state folder.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class FrameFile:
     def frames(self) -> Iterator[tuple[int, bytes, bytes]]:
         """Open the file and read it: position, kind and payload of each frame.
 
-        When it has been read to its end, what a crash left behind is cut off, and frames can be appended.
+        When it has been read to its end, an incomplete last frame is cut off, and frames can be appended.
 
         Raises:
             OptionError: The file is damaged, or cannot be opened. Nothing was written.
@@ -92,7 +92,7 @@ class FrameFile:
             self._tail_is_loose = True
 
     def damaged(self, at: int, why: str) -> OptionError:
-        """Return the error that names where the file is damaged and what can be done about it."""
+        """Return the error that names the damaged place in the file and the way out."""
         size = os.fstat(self._fd).st_size
         ways = ["Put a copy of the file back if there is one"]
         if at:
@@ -134,11 +134,11 @@ class FrameFile:
 
         Args:
             fresh: All frames of the new file.
-            is_same: Reads the frames that were read back; returns whether they stand for the same state.
+            is_same: Reads the frames that were read back; returns whether they hold the same state.
 
         Raises:
             OSError: It cannot be written. The old file stays.
-            OptionError: What was read back is not what was written. The old file stays.
+            OptionError: The file read back differs from the one written. The old file stays.
         """
         aside = f"{self._name}.new"
         fd = self._folder.create(aside)

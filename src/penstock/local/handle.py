@@ -1,4 +1,4 @@
-"""What a test holds: clients for a running server, its clock, its faults, its call log.
+"""A test's handle on a running server: its clients, its clock, its faults, its call log.
 
 Everything goes over the control paths, so it is the same whether the server runs in this process, in
 another one, or was started by hand.
@@ -205,11 +205,11 @@ class Faults:
         return self.add(Fault("empty", "GetRecords", **options))
 
     def in_subscription(self, kind: str, *, after_events: int = 0, **options: Any) -> int:
-        """Let something happen in the event stream of a SubscribeToShard call.
+        """Inject a fault into the event stream of a SubscribeToShard call.
 
         Args:
             kind: `end`, `exception`, `silence`, `reset`, `goaway`, `corrupt`, `cut` or `repeat`.
-            after_events: How many events come before it.
+            after_events: How many events precede it.
             options: Further attributes of the fault, for instance `code` of an exception.
         """
         return self.add(Fault(kind, "SubscribeToShard", after_events=after_events, **options))
@@ -237,7 +237,7 @@ class Handle:
     Args:
         endpoint_url: Its base URL, for instance `http://127.0.0.1:4567`.
         region: The region of its ARNs.
-        ca_bundle: PEM file that its certificate is checked by, where it speaks TLS.
+        ca_bundle: PEM file that its certificate is checked by; with TLS only.
     """
 
     def __init__(self, endpoint_url: str, region: str = "us-east-1", ca_bundle: str | None = None) -> None:
@@ -255,7 +255,7 @@ class Handle:
         Handle.__init__(self, other.endpoint_url, other.region, other.ca_bundle)
 
     def __getattr__(self, name: str) -> Any:
-        # reached only for what is not there: the subclasses set everything when they start
+        # reached only for a missing attribute: the subclasses set all of them when they start
         raise AttributeError(
             f"{type(self).__name__} has no {name!r}; a server has its endpoint_url, clock and faults once it was "
             "started, with start() or as a context manager"

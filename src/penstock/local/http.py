@@ -84,12 +84,12 @@ class Response:
 
     @property
     def sent_body(self) -> memoryview:
-        """Return what follows the head at once."""
+        """Return the bytes that follow the head at once."""
         return memoryview(b"" if self.is_head else self.body)[: self.cut_at]
 
     @property
     def sent_stream(self) -> AsyncGenerator[bytes, None] | None:
-        """Return what follows `sent_body` as it comes."""
+        """Yield the bytes that follow `sent_body`, as they are produced."""
         return None if self.is_head or self.cut_at is not None else self.stream
 
 
@@ -127,7 +127,7 @@ class Connection(Protocol):
 
     Attributes:
         is_new: Whether no request has begun on it yet.
-        since_s: When it last stirred, by the loop's clock: it came, began a request, or was answered.
+        since_s: Time of its last activity, by the loop's clock: it was opened, began a request, or was answered.
     """
 
     is_new: bool
@@ -141,7 +141,7 @@ class Connection(Protocol):
         """Close the connection when its client has had its time."""
 
     def close(self) -> None:
-        """End the connection; where the protocol has a farewell, it is sent."""
+        """End the connection; send the protocol's farewell, if it has one."""
 
     def abort(self) -> None:
         """End the connection now."""
@@ -152,7 +152,7 @@ class Connections:
 
     Attributes:
         open: The connections.
-        body_bytes: Bytes of request bodies that have come in part.
+        body_bytes: Bytes of request bodies that are not complete yet.
     """
 
     def __init__(self) -> None:

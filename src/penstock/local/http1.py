@@ -35,7 +35,7 @@ class Http1Protocol(asyncio.Protocol):
 
     Attributes:
         is_new: Whether no request has begun on it yet.
-        since_s: When it came, began its request, or was last answered, by the loop's clock.
+        since_s: When it was opened, began its request, or was last answered, by the loop's clock.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class Http1Protocol(asyncio.Protocol):
             self._task.cancel()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; refuse what is not HTTP or too large."""
+        """Feed the parser; refuse requests that are not HTTP or too large."""
         if self._is_refused:
             return
         if self._is_streaming and self._transport is not None:
@@ -95,7 +95,7 @@ class Http1Protocol(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserUpgrade:
-            # the request itself was answered as HTTP/1.1; what follows in the other protocol is not read
+            # the request itself was answered as HTTP/1.1; bytes of the other protocol are not read
             if self._transport is not None:
                 self._transport.close()
             return
@@ -235,7 +235,7 @@ class Http1Protocol(asyncio.Protocol):
         try:
             await self._send(response if isinstance(response, Response) else await response, keep_alive)
         except asyncio.CancelledError:
-            # the connection is gone: nobody waits for the answer
+            # the connection is gone: no client waits for the answer
             return
         except TimeoutError:
             log.info("%s %s: the client did not read its answer", request.method, request.target)
@@ -312,7 +312,7 @@ class Http1Protocol(asyncio.Protocol):
     async def _write(self, transport: asyncio.Transport, body: memoryview) -> None:
         for begin in range(0, len(body), http.SEND_PIECE_BYTES):
             await self._until_writable()
-            # a connection that was lost meanwhile ignores what is written
+            # a connection that was lost in between ignores writes
             transport.write(body[begin : begin + http.SEND_PIECE_BYTES])
 
     async def _until_writable(self) -> None:
@@ -322,7 +322,7 @@ class Http1Protocol(asyncio.Protocol):
     def _refuse(self, status: HTTPStatus) -> None:
         """Answer a request that cannot be read, and close.
 
-        What the client still sends is read and thrown away for a moment: closing at once would reset the
+        The client's further bytes are read and dropped for a moment: closing at once would reset the
         connection, and the client might lose the answer.
         """
         if self._is_refused or self._transport is None or self._transport.is_closing():

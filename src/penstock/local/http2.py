@@ -2,7 +2,7 @@
 
 Requests of one connection are answered beside each other. Windows are given back when data is received, since bodies
 are bounded otherwise; an answer is sent as the client's windows and the transport take it, a piece of each answer
-in turn. What a client does wrong on its connection ends that connection, with a GOAWAY that says why.
+in turn. A client's protocol error ends its connection, with a GOAWAY that names the reason.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Stream:
         is_received: Whether the whole request is there.
         refusal: Why it is refused.
         answer_bytes: Bytes of the answer's body that count for the connection.
-        rest: What is to be sent and was not.
+        rest: The bytes that are not sent yet.
         is_last: Whether the answer ends behind `rest`.
         is_cut: Whether it ends there without its end.
         is_blocked: Whether `rest` waits for the client to open the stream's window.
@@ -156,7 +156,7 @@ class Http2Protocol(asyncio.Protocol):
         self._forget_all()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the protocol's state; begin and go on with what its events allow."""
+        """Feed the protocol's state, and act on the events that it returns."""
         if self._transport is None or self._transport.is_closing():
             return
         self.since_s = self._loop.time()
@@ -296,7 +296,7 @@ class Http2Protocol(asyncio.Protocol):
                 self._received.append(stream)
 
     def _refuse(self, stream: _Stream, status: HTTPStatus) -> None:
-        """Let a request be refused when all frames that came with it are read: one of them may have reset it."""
+        """Refuse a request once all frames received with it are read: one of them may have reset it."""
         stream.refusal = status
         self._drop_body(stream)
         self._refused.append(stream)

@@ -1,8 +1,8 @@
 """The state folder's file of streams and records: an append-only journal, replayed at the next start.
 
 Every change is written (to the operating system, not forced to the disk) before the caller is answered,
-so what was acknowledged survives the death of this process. A change that cannot be written is not
-acknowledged, and the stream is put back to what the journal has of it. `frames` describes the
+so an acknowledged change survives the death of this process. A change that cannot be written is not
+acknowledged, and the stream is restored from the journal. `frames` describes the
 file and what counts as damage.
 """
 
@@ -155,15 +155,15 @@ class FileJournal:
         if stream.uid in self._written:
             stream.put_back(self._written[stream.uid])
 
-    # -- the file written anew ------------------------------------------------------------------------------
+    # -- rewriting the file ---------------------------------------------------------------------------------
 
     def compact_if_large(self, store: Store) -> None:
-        """Write the journal anew when most of it is about records that are gone."""
+        """Rewrite the journal when most of it is about records that are gone."""
         if self._file.size > max(_COMPACT_BYTES_MIN, 3 * max(store.stored_bytes, self._live_bytes)):
             self.compact(store)
 
     def compact(self, store: Store) -> None:
-        """Write the journal anew from the store; when that fails, the old one serves on."""
+        """Rewrite the journal from the store; if that fails, the old one stays in use."""
         if self._file.compact(self._frames(store), lambda frames: _is_same(frames, self, store)):
             self._live_bytes = self._file.size
 
@@ -234,7 +234,7 @@ class _Replay:
 
 
 def _is_same(frames: Iterator[Frame], journal: FileJournal, store: Store) -> bool:
-    """Return whether frames that were read back stand for what the store holds."""
+    """Return whether frames that were read back hold the same state as the store."""
     documents = {stream.uid: _stream_document(stream) for stream in store.streams.values()}
     found: dict[int, Any] = {}
     accounts: dict[str, AccountSettings] = {}
@@ -288,7 +288,7 @@ class _RecordsReadBack:
         return True
 
     def are_complete(self) -> bool:
-        """Return whether all records of the store have come."""
+        """Return whether all records of the store have been read back."""
         expected = {
             (stream.uid, shard.index): len(shard)
             for stream in self._store.streams.values()
@@ -416,7 +416,7 @@ def _stream_from(document: dict[str, Any], known: Stream | None, store: Store) -
         before = None if known is None else known.shards.get(shard.id)
         if before is not None:
             shard = before
-            # those that were trimmed since must not come back under a longer retention
+            # records trimmed since must not reappear under a longer retention
             shard.forget_before(each["first"])
         shard.closed_ms = each["closed_ms"]
         shard.children = tuple(each["children"])

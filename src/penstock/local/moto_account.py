@@ -1,7 +1,7 @@
 """moto, entered at the point where its own botocore hook would enter it; nothing is sent anywhere.
 
 moto keeps its tables per process and account, and has no locks. So all servers of a process take turns,
-and each of them has an account of its own, emptied when the server stops.
+and each of them has its own account, emptied when the server stops.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class MotoAccount:
 
         Args:
             host: The service's public host name, by which moto chooses the service and the region.
-            request: The request as it came.
+            request: The request as received.
 
         Returns:
             Status, headers and body of the answer.

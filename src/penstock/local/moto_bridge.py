@@ -1,6 +1,6 @@
 """DynamoDB, CloudWatch and STS on the same endpoint: requests are handed to moto, in this process.
 
-A thread of their own carries them out, one at a time, so that Kinesis stays prompt meanwhile.
+A separate thread carries them out, one at a time, so that Kinesis stays prompt.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class MotoBridge:
         try:
             status, headers, raw = self._account.dispatch(_HOSTS[service].format(region), request)
         except Exception as error:
-            # moto lets exceptions of its parsers through, where the service refuses the request
+            # moto lets exceptions of its parsers through; the service refuses the request
             refused = moto_repairs.refusal_for(request.body, error) if service == "dynamodb" else None
             if refused is not None:
                 return Response(

@@ -1,4 +1,4 @@
-"""Repairs of what is known to differ between moto's DynamoDB and the service.
+"""Repairs of known differences between moto's DynamoDB and the service.
 
 * A legacy `Expected` on DeleteItem is ignored by moto: it is rewritten as a condition expression.
 * A malformed expression makes moto raise: the service answers a ValidationException.
@@ -70,7 +70,7 @@ def _term(i: int, name: str, test: dict[str, Any], names: dict[str, str], values
 
 
 def refusal_for(body: bytes, error: Exception) -> tuple[int, dict[str, str]] | None:
-    """Return status and document of the refusal that an exception of moto stands for; None when of none."""
+    """Return status and document of the refusal that an exception of moto means; None if it means none."""
     try:
         document = msgspec.json.decode(body)
     except msgspec.DecodeError:

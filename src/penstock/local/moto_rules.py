@@ -1,6 +1,6 @@
-"""Checks before moto sees a request: what the service refuses, and moto would accept or fail on.
+"""Checks before moto sees a request: requests that the service refuses, and moto would accept or fail on.
 
-The types and required members of every request come from the service's model, as botocore has it.
+The types and required members of every request are those of the service's model, as botocore has it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _TABLE_NAME = request_model.Shape("string", 3, 255, "[a-zA-Z0-9_.-]+")
 
 
 def dynamodb_document(service: str, operation: str, body: bytes) -> dict[str, Any]:
-    """Return the document of a DynamoDB request after checking what the service checks first.
+    """Return the document of a DynamoDB request after the checks that the service makes first.
 
     Args:
         service: `dynamodb` or `dynamodbstreams`.

@@ -1,8 +1,8 @@
 """Writes the attribute values of moto's DynamoDB answers in one step.
 
 moto looks for each of the ten members that an attribute value may have under several names, one value at a time: most of
-the time of a scan. A value of text, numbers or flags already stands as the wire wants it, so it is passed on, also inside
-maps and lists; bytes become Base64. Sets of bytes, and what has another form than expected, stay moto's.
+the time of a scan. A value of text, numbers or flags already has its form on the wire, so it is passed on, also inside
+maps and lists; bytes become Base64. Sets of bytes, and values of an unexpected form, stay moto's.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def install_serializer() -> bool:
     """Install the serializer for DynamoDB in this process's moto; a second call changes nothing.
 
     Returns:
-        False where this moto has no place for it: then its own serializer does the work, more slowly.
+        False if this moto has no place for it: then its own serializer does the work, more slowly.
     """
     try:
         from moto.core.serialize import SERVICE_SPECIFIC_SERIALIZERS, JSONSerializer
@@ -40,7 +40,7 @@ def install_serializer() -> bool:
 
 
 def _wire_form(value: Any, base64_of: Callable[[Any], str]) -> Any:
-    """Return an attribute value as the wire wants it; None where that is left to moto."""
+    """Return an attribute value in its form on the wire; None to leave it to moto."""
     if type(value) is not dict or len(value) != 1:
         return None
     ((kind, content),) = value.items()

@@ -1,7 +1,7 @@
 """A DynamoDB table of moto as a document and back, whatever requests made it.
 
 The requests that would make a table again are not kept: moto accepts table shapes by UpdateTable that it
-refuses in CreateTable, and it gives a new table a new creation time and a new stream. What its objects hold
+refuses in CreateTable, and it gives a new table a new creation time and a new stream. The state of its objects
 is kept instead. moto is imported late: a server that is asked for Kinesis only never pays for it.
 """
 
@@ -23,7 +23,7 @@ Table = Any
 
 _MOMENT = "$moment"
 _INDEXES = ("indexes", "global_indexes")
-# made anew with the table, or told of elsewhere
+# made again with the table, or kept elsewhere
 _NOT_KEPT = {"items", "stream_shard", "lambda_event_source_mappings", "account_id", *_INDEXES}
 
 
@@ -68,7 +68,7 @@ def renew_table(table: Table, state: bytes) -> None:
         setattr(table, attribute, [_index(kind, fields) for fields in document[attribute]])
     if table.stream_specification["StreamEnabled"] and table.stream_shard is None:
         table.stream_shard = models.StreamShard(table.account_id, table)
-        # its records are not kept; what comes must not have the numbers of what was
+        # its records are not kept; new ones must not reuse their numbers
         table.stream_shard.starting_sequence_number += time.time_ns() // 1000
 
 
@@ -134,7 +134,7 @@ def attributes_of(item: Any) -> bytes:
 
 
 def extras_of(backend: Backend, known: dict[str, bytes]) -> dict[str, bytes]:
-    """Return backups and policies by a name of their own; a backup never changes, so a known one is not written."""
+    """Return backups and policies by their own names; a backup never changes, so a known one is not written."""
     found = {}
     for arn, backup in backend.backups.items():
         name = f"backup {arn}"

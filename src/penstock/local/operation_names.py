@@ -1,4 +1,4 @@
-"""The names of all operations that the server may be asked for, so that a fault with a misspelt one is told.
+"""The names of all operations that the server may be asked for, so that a fault with a misspelt one is refused.
 
 Source: the service models that botocore ships.
 """
@@ -33,7 +33,7 @@ def _names_of(service: str) -> frozenset[str]:
 
 
 def check_operation(operation: str) -> None:
-    """Make sure that calls of a fault's operation can come.
+    """Make sure that a fault's operation exists.
 
     Args:
         operation: A name, alone or behind its service (`dynamodb.UpdateItem`), or `*`.

@@ -68,7 +68,7 @@ class Bucket:
     """A token bucket that holds one second's worth and may go into debt for one large request.
 
     Args:
-        per_s: Tokens that flow in per virtual second; also what it holds at most.
+        per_s: Tokens that flow in per virtual second; also its capacity.
     """
 
     __slots__ = ("_level", "_per_ms", "_stamp_ms", "capacity")
@@ -168,7 +168,7 @@ class Quotas:
         Args:
             operation: Its name.
             now_ms: Virtual time in milliseconds.
-            of: What it is limited by: the region, for those of `STREAM_CALLS_PER_S` the stream's uid.
+            of: The owner of the limit: the region, for those of `STREAM_CALLS_PER_S` the stream's uid.
         """
         if not self.enforced:
             return True

@@ -62,7 +62,7 @@ class _Model(msgspec.Struct, frozen=True):
 
 
 def read_model(service: str, kind: type[Document]) -> Document:
-    """Return what a service model of botocore says, as far as `kind` asks for it.
+    """Return the part of botocore's service model that `kind` needs.
 
     Args:
         service: Its name and the version of its interface, as botocore's folders have them.
@@ -124,7 +124,7 @@ def check(expected: Shape | str, value: Any, path: str, problems: list[str]) -> 
 
     Args:
         expected: A shape, or the name of one of the model.
-        value: What the request has; not null.
+        value: The request's value; not null.
         path: Its place in the request.
         problems: Receives the sentences.
 
@@ -225,7 +225,7 @@ def _timestamp(expected: Shape, value: Any, path: str, problems: list[str]) -> i
 
 
 def _blob(expected: Shape, value: Any, path: str, problems: list[str]) -> str | bytes:  # noqa: ARG001
-    """Return base64 text or bytes as they are; their length is checked where records are read."""
+    """Return base64 text or bytes as they are; their length is checked when records are read."""
     if not isinstance(value, str | bytes):
         raise _wrong_type(path, "a blob", value)
     return value

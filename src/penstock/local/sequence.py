@@ -13,7 +13,7 @@ A number packs, from its highest bits down::
     4 bits   2
 
 The layout has the properties that the service documents (increasing within a shard, unique within a
-stream, larger in a child than in its parents), and tells the numbers of one stream from those of another,
+stream, larger in a child than in its parents), and distinguishes the numbers of one stream from those of another,
 which the service does too. Nothing outside this module may rely on the layout itself.
 """
 

@@ -1,4 +1,4 @@
-"""Starting and stopping the embedded Kinesis: in a thread of this process, or in a process of its own."""
+"""Starting and stopping the embedded Kinesis: in a thread of this process, or in a separate process."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Server:
         loop = asyncio.get_running_loop()
         options = self.options
         # Once glibc has seen a large block freed it keeps blocks up to that size. Otherwise the memory of each large body
-        # may go back to the system and be fetched anew, which costs more than reading the body.
+        # may go back to the system and be fetched again, which costs more than reading the body.
         bytearray(_FREED_BLOCK_BYTES)
         try:
             if options.speaks_tls:
@@ -185,7 +185,7 @@ class Server:
         return Handle(f"{scheme}://{HOST}:{self.port}", self.options.region, ca_bundle)
 
     def about(self) -> About:
-        """Return what a user of this server needs to know."""
+        """Return the settings that a client of this server needs."""
         state_dir = None if self.options.state_dir is None else str(Path(self.options.state_dir).resolve())
         streams = {
             stream.name: len(stream.open_shards)
@@ -195,7 +195,7 @@ class Server:
         return About(self.handle().environ(), streams, state_dir, os.getpid())
 
     async def _load(self) -> None:
-        """Load what the state folder keeps."""
+        """Load the state folder."""
         if self._journal is not None:
             self._journal.load(self._store)
             self.clock.catch_up(self._journal.clock_ms)
@@ -236,7 +236,7 @@ class Server:
                     raise OptionError(f"stream {name!r} cannot be created: {refusal.message}") from refusal
 
     def _sweep(self) -> None:
-        """Free what is past its retention, also in streams that nobody calls; runs once a second."""
+        """Free records past their retention, also in streams that are not called; runs once a second."""
         loop = asyncio.get_running_loop()
         try:
             self._connections.end_overdue(loop.time())
@@ -247,7 +247,7 @@ class Server:
                     self._journal.save_clock(now_ms)
                 self._journal.compact_if_large(self._store)
         finally:
-            # the loop logs what failed, and the next sweep comes all the same
+            # the loop logs the failure, and the next sweep runs all the same
             self._sweeper = loop.call_later(_SWEEP_S, self._sweep)
 
 
@@ -358,7 +358,7 @@ class LocalKinesis(Handle):
 
     @staticmethod
     def process(**options: object) -> LocalKinesisProcess:
-        """Return the same server for a process of its own; takes the arguments of `LocalKinesis`."""
+        """Return the same server for a separate process; takes the arguments of `LocalKinesis`."""
         return LocalKinesisProcess(**options)
 
     def _run(self, started: threading.Event) -> None:
@@ -384,7 +384,7 @@ class LocalKinesis(Handle):
 
 
 class LocalKinesisProcess(Handle):
-    """The embedded Kinesis in a process of its own; a context manager with the arguments of `LocalKinesis`.
+    """The embedded Kinesis in a separate process; a context manager with the arguments of `LocalKinesis`.
 
     It ends with the process that started it, however that one ends.
     """
@@ -408,12 +408,12 @@ class LocalKinesisProcess(Handle):
         """Start the process; it answers on return.
 
         Raises:
-            Unavailable: It ended instead; the message has what it said.
+            Unavailable: It ended instead; the message has its output.
         """
         if self._process is not None:
             raise OptionError("this LocalKinesisProcess runs already")
         command = [sys.executable, "-m", "penstock.local", *arguments(self.options), "--stop-on-eof"]
-        # what it says goes to a file: a pipe that nobody reads would stop it when full
+        # its output goes to a file: a pipe without a reader would block it when full
         with tempfile.TemporaryFile("w+") as said:
             process = subprocess.Popen(  # noqa: S603 - our own module, our own arguments
                 command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=said, text=True

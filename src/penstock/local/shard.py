@@ -31,7 +31,7 @@ class Shard:
         hash_start: First hash key of the range.
         hash_end: Last hash key of the range, inclusive.
         created_s: Second that goes into its sequence numbers; always later than the parents'.
-        stream_tag: What tells its sequence numbers from those of other streams.
+        stream_tag: Distinguishes its sequence numbers from those of other streams.
         opened_ms: When it began to take records.
         closed_ms: When it stopped, or None while open.
         first: Ordinal of the oldest record that is kept.
@@ -165,7 +165,7 @@ class Shard:
     def behind_ms(self, ordinal: int, now_ms: int) -> int:
         """Return how old the first record at or after a position is; 0 when there is none yet, and only then."""
         oldest_ms = self.arrival_ms(ordinal)
-        # an unread record may have come in this very millisecond
+        # an unread record may have arrived in this very millisecond
         return 0 if oldest_ms is None else max(1, now_ms - oldest_ms)
 
     def ordinal_at_time(self, at_ms: int) -> int:

@@ -1,6 +1,6 @@
 """The folder that a server keeps its state in: private, used by one server at a time, links not followed.
 
-Everything in it is opened relative to the folder itself, so that what a path means cannot change between
+Everything in it is opened relative to the folder itself, so that the meaning of a path cannot change between
 two calls.
 """
 

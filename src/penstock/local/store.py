@@ -1,6 +1,6 @@
 """The state of the embedded Kinesis: streams by name, their records, and what changes them.
 
-Pure given a clock reading: no sockets, no waiting. The journal is told of every change before the
+Pure given a clock reading: no sockets, no waiting. The journal receives every change before the
 caller is answered.
 """
 
@@ -51,7 +51,7 @@ class Journal(Protocol):
     """Is called for every change; implemented by `journal.FileJournal` and by `NullJournal`.
 
     Each method raises `RequestRefused` when the change cannot be kept. A stream that had been kept before is then
-    put back to what was kept.
+    restored to its kept state.
     """
 
     def stream_changed(self, stream: Stream) -> None:
@@ -61,7 +61,7 @@ class Journal(Protocol):
         """Record that this stream is gone."""
 
     def records_added(self, stream: Stream, batches: Sequence[Batch], arrival_ms: int) -> None:
-        """Record what is about to be appended to shards, all with one arrival."""
+        """Record the records that are about to be appended to shards, all with one arrival."""
 
     def account_changed(self, region: str, settings: AccountSettings) -> None:
         """Record the settings that the account is about to have in a region."""
@@ -112,7 +112,7 @@ class Store:
     Attributes:
         streams: By region and name.
         accounts: The account's settings, by region.
-        on_change: Is told what has changed.
+        on_change: Called with each change.
     """
 
     def __init__(self, options: StoreOptions | None = None, journal: Journal | None = None) -> None:
@@ -129,7 +129,7 @@ class Store:
     # -- finding --------------------------------------------------------------------------------------------
 
     def find(self, name: str | None, arn: str | None, now_ms: int, region: str = "") -> Stream:
-        """Return a stream by name or ARN after applying what is due; in the store's own region if none is named.
+        """Return a stream by name or ARN after applying its due changes; in the store's own region if none is named.
 
         Raises:
             RequestRefused: Neither is given, both disagree, or there is no such stream.
@@ -158,22 +158,22 @@ class Store:
         return stream
 
     def get(self, region: str, name: str, now_ms: int) -> Stream | None:
-        """Return a stream of a region by name after applying what is due; None when there is none."""
+        """Return a stream of a region by name after applying its due changes; None if there is none."""
         stream = self.streams.get((region, name))
         if stream is not None:
             self.settle(stream, now_ms)
         return self.streams.get((region, name))
 
     def settled(self, region: str, now_ms: int) -> list[Stream]:
-        """Return the streams of a region after applying what is due in them."""
+        """Return the streams of a region after applying their due changes."""
         for stream in list(self.streams.values()):
             self.settle(stream, now_ms)
         return [stream for stream in self.streams.values() if stream.region == region]
 
     def settle(self, stream: Stream, now_ms: int) -> None:
-        """Apply what is due in a stream; a deleted one is forgotten.
+        """Apply a stream's due changes; a deleted stream is forgotten.
 
-        Nobody waits for this change: when the journal cannot take it, it stays due, and what only reads goes on.
+        No caller waits for this change: if the journal cannot take it, it stays due, and reads go on.
         """
         if not stream.settle(now_ms):
             return
@@ -188,7 +188,7 @@ class Store:
             self.on_change(stream, ())
 
     def settle_all(self, now_ms: int) -> None:
-        """Apply what is due everywhere, and trim all records (the server calls this now and then)."""
+        """Apply the due changes of all streams, and trim all records (the server calls this now and then)."""
         for stream in list(self.streams.values()):
             self.settle(stream, now_ms)
             if stream.status != "DELETED":
@@ -256,7 +256,7 @@ class Store:
             shard_count: Shards that it begins with.
             now_ms: Reading of the clock.
             mode: `PROVISIONED` or `ON_DEMAND`.
-            region: Where it is; the store's own region where none is named.
+            region: Its region; the store's own if none is named.
             attributes: More attributes of the stream that do not have their default.
 
         Raises:

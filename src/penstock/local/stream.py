@@ -1,7 +1,7 @@
 """One stream: its shards and their lineage, its states, and every change of its topology.
 
 Changes take effect when they are due (`settle`), at the moment they were due, so that the order of
-events does not depend on when somebody looked.
+events does not depend on when a caller looked.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class StreamSettings:
         decrypted_ms: When encryption was stopped, on the last day.
         shard_metrics: Metrics of enhanced monitoring.
         policy: Its resource policy, as JSON.
-        warm_mibps: Warm throughput that it is to have; None where it was never asked for.
+        warm_mibps: Requested warm throughput; None if none was ever requested.
         warm_before_mibps: Warm throughput that it had before.
     """
 
@@ -88,7 +88,7 @@ class Stream:
     """A stream and all its shards; not thread-safe, owned by the server's loop.
 
     Attributes:
-        region: Where it is; a name stands for another stream in every region.
+        region: Its region; the same name is another stream in every region.
         uid: Distinguishes streams that have the same name one after the other.
         stamp_s: Second that the first shards' sequence numbers carry.
         tag: Number that all its sequence numbers carry; 0 in one that was made before there were tags.
@@ -151,7 +151,7 @@ class Stream:
         """Carry out the changes that are due.
 
         Returns:
-            Whether anything changed. A stream whose `status` is then `DELETED` is to be forgotten.
+            Whether anything changed. The caller forgets a stream whose `status` is then `DELETED`.
         """
         any_consumer = self._settle_consumers(now_ms)
         change = self.change
@@ -183,7 +183,7 @@ class Stream:
         if not due:
             return False
         following = dict(self.consumers)
-        # a name that comes back later has another second anyway
+        # a name that is used again later has another second anyway
         gone = {name: at_s for name, at_s in self.consumers_gone.items() if at_s >= now_ms // 1000}
         for consumer in due:
             if consumer.status == CREATING:
@@ -390,7 +390,7 @@ class Stream:
         ]
 
     def earlier_view(self) -> list[dict[str, Any]]:
-        """Describe the shards as they stood before the last change of topology (for a stale answer)."""
+        """Describe the shards as they were before the last change of topology (for a stale answer)."""
         count, open_then = self._earlier
         return [
             self.describe_shard(shard, as_open=shard.index in open_then)

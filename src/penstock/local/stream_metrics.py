@@ -1,4 +1,4 @@
-"""What the service publishes of its streams to CloudWatch, in the namespace AWS/Kinesis: counted here by the minute.
+"""The metrics of streams in CloudWatch's namespace AWS/Kinesis, counted by the minute.
 
 Source:
     The developer guide's page on monitoring with CloudWatch: metrics of a stream are always there, those of a shard
@@ -64,12 +64,12 @@ class Distribution:
 
 
 class StreamMetrics:
-    """Counts by the minute of virtual time, and keeps the last `MINUTES_KEPT`, or fewer where these are too many. Thread-safe.
+    """Counts by the minute of virtual time, and keeps the last `MINUTES_KEPT`, or fewer if these are too many. Thread-safe.
 
-    Streams are known by their names, as CloudWatch knows them: one that is made anew goes on with the series of the old.
+    Streams are known by their names, as in CloudWatch: one that is created again continues the series of the old.
 
     Args:
-        points_max: How many figures are kept, one for each series and minute. The oldest minutes make room; where the
+        points_max: How many figures are kept, one for each series and minute. The oldest minutes make room; if the
             running one fills it alone, a further series is not counted in it.
     """
 
@@ -79,7 +79,7 @@ class StreamMetrics:
         self._minutes: dict[int, dict[Series, Distribution]] = {}
 
     def add_writes(self, stream: Stream, batches: Sequence[Batch], now_ms: int) -> None:
-        """Count what one call has stored."""
+        """Count the records that one call has stored."""
         written = {
             shard.id: {"IncomingBytes": sum(sizes), "IncomingRecords": len(sizes)}
             for shard, _, sizes in batches
@@ -104,11 +104,11 @@ class StreamMetrics:
     def add_event(
         self, stream: Stream, shard_id: str, record_count: int, size_bytes: int, now_ms: int
     ) -> None:
-        """Count an event of SubscribeToShard: a shard's metrics of what it sends are of fan-out, too."""
+        """Count an event of SubscribeToShard: a shard's outgoing metrics include fan-out."""
         self._add(stream, {}, {shard_id: _sent(record_count, size_bytes)}, now_ms)
 
     def add_refused(self, stream: Stream, metric: str, shard_ids: Sequence[str], now_ms: int) -> None:
-        """Count what the rates of shards did not let in, each by its shard."""
+        """Count the records that the rates of shards refused, each by its shard."""
         if shard_ids:
             by_shard = {shard: {metric: shard_ids.count(shard)} for shard in set(shard_ids)}
             self._add(stream, {metric: len(shard_ids)}, by_shard, now_ms)
@@ -133,7 +133,7 @@ class StreamMetrics:
                     now.setdefault(series, Distribution()).add(value)
 
     def _make_room(self, now: Mapping[Series, Distribution]) -> bool:
-        """Forget the oldest minutes until one more point may come; return whether it may."""
+        """Forget the oldest minutes until there is room for one more point; return whether there is."""
         while sum(map(len, self._minutes.values())) >= self._points_max:
             oldest = min(self._minutes)
             if self._minutes[oldest] is now:
@@ -154,7 +154,7 @@ class StreamMetrics:
     def answer(
         self, region: str, document: Mapping[str, Any]
     ) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-        """Carry out what a GetMetricData asks of the namespace AWS/Kinesis.
+        """Answer the queries of a GetMetricData for the namespace AWS/Kinesis.
 
         Args:
             region: Where the streams are.

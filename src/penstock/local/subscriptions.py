@@ -1,4 +1,4 @@
-"""Subscriptions to shards (enhanced fan-out): who may begin one, what it sends when, and how it ends.
+"""Subscriptions to shards (enhanced fan-out): who may begin one, when it sends which event, and how it ends.
 
 A subscription is asked for its next step with a reading of the virtual clock (`Subscription.next_step`). `events` carries
 the steps out: it sends, and waits for records, for changes of the stream and for the clock. The next event is made when the
@@ -32,10 +32,10 @@ _SLEEP_MIN_S = 0.001
 
 
 class Step(NamedTuple):
-    """What a subscription does next: it sends a frame, ends, or waits.
+    """A subscription's next step: it sends a frame, ends, or waits.
 
     Attributes:
-        frame: What it sends.
+        frame: The frame to send.
         is_last: Whether it ends then.
         due_ms: Until when it waits if it sends nothing and nothing happens.
     """
@@ -47,7 +47,7 @@ class Step(NamedTuple):
 
 @dataclass(slots=True)
 class Seat:
-    """What one consumer has on one shard, whichever subscription it has there.
+    """One consumer's place on one shard, across its successive subscriptions.
 
     Attributes:
         stream: The stream.
@@ -77,7 +77,7 @@ class Subscriptions:
     """All subscriptions of one server; owned by its loop.
 
     Args:
-        store: Where the records are; this object becomes the one that it tells of changes.
+        store: Holds the records; this object becomes its listener for changes.
         clock: The server's clock.
         metrics: Count what is sent.
         limits: Whether rates are enforced, and the pause before a take-over.
@@ -93,7 +93,7 @@ class Subscriptions:
         store.on_change = self._changed
 
     def seat(self, stream: Stream, consumer: Consumer, shard: Shard) -> Seat:
-        """Return what a consumer has on a shard."""
+        """Return a consumer's place on a shard."""
         key = (stream.uid, consumer.arn(stream.arn), shard.id)
         found = self._seats.get(key)
         if found is None:
@@ -101,7 +101,7 @@ class Subscriptions:
         return found
 
     def may_call(self, seat: Seat, now_ms: int) -> bool:
-        """Count a call for a seat against its rate; False when it comes too early."""
+        """Count a call for a seat against its rate; False if it is too early."""
         if self.limits:
             if not seat.calls.may_take(1, now_ms):
                 return False
@@ -109,7 +109,7 @@ class Subscriptions:
         return True
 
     def require_free(self, seat: Seat, now_ms: int) -> None:
-        """Refuse a call that comes within five seconds of the last one that succeeded.
+        """Refuse a call within five seconds of the last one that succeeded.
 
         Raises:
             RequestRefused: `ResourceInUseException`.
@@ -133,7 +133,7 @@ class Subscriptions:
         )
 
     def wake_all(self) -> None:
-        """Let all subscriptions look at the clock: it was moved."""
+        """Wake all subscriptions: the clock was moved."""
         for shards in self._by_stream.values():
             for subscriptions in shards.values():
                 for each in subscriptions:
@@ -162,7 +162,7 @@ class Subscriptions:
             self._forget_seats(stream)
 
     def _forget_seats(self, stream: Stream) -> None:
-        """Forget what consumers had that are gone, and what was had on shards that are gone."""
+        """Forget the places of consumers and shards that are gone."""
         consumers = {each.arn(stream.arn) for each in stream.consumers.values()}
         is_gone = stream.uid not in self.store.by_uid
         for key in [key for key in self._seats if key[0] == stream.uid]:
@@ -175,7 +175,7 @@ class Subscription:
 
     Args:
         registry: The server's subscriptions.
-        seat: What its consumer has on its shard.
+        seat: Its consumer's place on its shard.
         ordinal: First record to send.
         wire: Encoding of the events.
         now_ms: When it begins.
@@ -205,7 +205,7 @@ class Subscription:
         return event_stream.event("initial-response", self._wire.content_type, self._wire.encode({}))
 
     def wake(self) -> None:
-        """Let `events` look for its next step now."""
+        """Wake `events`, so that it takes its next step now."""
         self._woken.set()
 
     def fail(self, failure: RequestRefused) -> None:
@@ -214,7 +214,7 @@ class Subscription:
         self.wake()
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Send its frames as they come due, until it ends."""
+        """Send its frames when they are due, until it ends."""
         self._registry.add(self)
         try:
             while True:
@@ -238,7 +238,7 @@ class Subscription:
                 await self._woken.wait()
 
     def next_step(self, now_ms: int) -> Step:
-        """Return what it does at this moment; a frame that is returned counts as sent."""
+        """Return its step at this moment; a returned frame counts as sent."""
         stream = self._readable_stream(now_ms)
         if self._failure is not None or stream is None:
             name = self._seat.consumer.name
@@ -263,14 +263,14 @@ class Subscription:
         if now_ms >= self._quiet_until_ms:
             return Step(self._event(max(self._ordinal, self.shard.first), (), now_ms))
         due_ms = min(due_ms, self._quiet_until_ms, self._ends_ms)
-        # a split that comes due closes the shard
+        # a split that is due now closes the shard
         change = stream.change
         return Step(
             due_ms=due_ms if change is None or change.due_ms <= now_ms else min(due_ms, change.due_ms)
         )
 
     def _readable_stream(self, now_ms: int) -> Stream | None:
-        """Return the stream after applying what is due; None when it or the consumer is gone."""
+        """Return the stream after applying its due changes; None if it or the consumer is gone."""
         store = self._registry.store
         stream = store.by_uid.get(self.stream_uid)
         if stream is not None:
@@ -285,7 +285,7 @@ class Subscription:
     def _event(self, following: int, texts: Sequence[bytes], now_ms: int) -> bytes:
         self._ordinal = following
         behind_ms = self.shard.behind_ms(following, now_ms)
-        # the last record's own number, where there is one, as the service has it
+        # the last record's own number, if there is one, as on the service
         number = self.shard.number_before(following, now_ms)
         rest = {
             "ContinuationSequenceNumber": number_of(texts[-1]) if texts else str(number),

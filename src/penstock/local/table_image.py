@@ -1,6 +1,6 @@
 """The state folder's image of DynamoDB: tables, items, backups and policies as documents, and changes of them.
 
-Pure: it knows neither moto nor files. The image is what was acknowledged; moto has to agree with it after
+Pure: it knows neither moto nor files. The image holds the acknowledged state; moto has to agree with it after
 every request.
 """
 
@@ -21,7 +21,7 @@ Identity = tuple[tuple[str, Any], ...]
 
 
 class Delta(msgspec.Struct, omit_defaults=True):
-    """What one request changed in one region.
+    """The changes of one request in one region.
 
     Attributes:
         region: The region.
@@ -84,7 +84,7 @@ class Image:
     """All tables, by region.
 
     Attributes:
-        live_bytes: About what it takes to write it all.
+        live_bytes: Estimated size of the whole image when written.
     """
 
     regions: dict[str, RegionImage] = field(default_factory=dict)

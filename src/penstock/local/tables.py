@@ -1,7 +1,7 @@
 """The state folder's file of DynamoDB tables: what each request changed, replayed at the next start.
 
-A request is carried out by moto, and what it changed is appended before it is answered. When moto refuses
-it, or when the change cannot be written, moto's tables are put back: what they hold is always what was
+A request is carried out by moto, and its changes are appended before it is answered. If moto refuses
+it, or if the change cannot be written, moto's tables are restored: their state is always the one that was
 acknowledged. CloudWatch and STS keep nothing.
 """
 
@@ -96,7 +96,7 @@ class TableJournal:
     def carry_out(
         self, region_name: str, operation: str, body: bytes, request: Callable[[], Response]
     ) -> Response:
-        """Carry a request out and keep what it changed.
+        """Carry a request out and keep its changes.
 
         Args:
             region_name: The region it is for.
@@ -108,7 +108,7 @@ class TableJournal:
             moto's answer.
 
         Raises:
-            RequestRefused: What it changed cannot be kept; moto's tables are as they were.
+            RequestRefused: Its changes cannot be kept; moto's tables are as they were.
         """
         backend = None if operation.startswith(_READING) else self._backend_of(region_name)
         if backend is None:
@@ -126,7 +126,7 @@ class TableJournal:
             _put_back(backend, region, delta, before)
             raise
         except Exception as error:
-            # whatever moto holds that cannot be kept: what was acknowledged stands, and nothing else
+            # state of moto that cannot be kept is dropped: only the acknowledged state remains
             log.exception("what %s changed cannot be kept", operation)
             _restore_region(backend, region)
             raise RequestRefused(
@@ -161,7 +161,7 @@ def _apply(image: Image, kind: bytes, payload: bytes) -> None:
     image.apply(msgspec.json.decode(payload, type=Delta))
 
 
-# -- what a request changes ---------------------------------------------------------------------------------
+# -- the changes of a request -------------------------------------------------------------------------------
 
 
 def _keys(operation: str, body: bytes) -> list[tuple[str, dict[str, Any]]] | None:
@@ -195,7 +195,7 @@ def _difference(
     operation: str,
     keys: list[tuple[str, dict[str, Any]]] | None,
 ) -> Delta:
-    """Return where moto's tables differ from the image, after a request that could change these keys."""
+    """Return the differences between moto's tables and the image, after a request that could change these keys."""
     places = None if keys is None else _places(backend, keys)
     if places is not None:
         delta = Delta(region_name)
@@ -274,7 +274,7 @@ def _compare_items(delta: Delta, region: RegionImage, name: str, table: moto_tab
             delta.add_item(name, place, None)
 
 
-# -- what is put back ---------------------------------------------------------------------------------------
+# -- restoring ----------------------------------------------------------------------------------------------
 
 
 def _put_back(
@@ -283,7 +283,7 @@ def _put_back(
     delta: Delta,
     before: dict[str, tuple[moto_tables.Table, int | None]],
 ) -> None:
-    """Make moto's tables agree with the image again where they differ from it.
+    """Restore moto's tables from the image, where they differ from it.
 
     Args:
         backend: moto's tables.
@@ -297,7 +297,7 @@ def _put_back(
             del backend.tables[name]
             continue
         if name not in backend.tables:
-            # the table itself, because its stream is told of nowhere else
+            # the table itself, because its stream is kept nowhere else
             backend.tables[name] = before[name][0]
             _compare_items(delta, region, name, backend.tables[name])
         moto_tables.renew_table(backend.tables[name], known.state)
@@ -340,7 +340,7 @@ def _stream_length(table: moto_tables.Table) -> int | None:
 
 
 def _forget_stream_records(table: moto_tables.Table, length: int | None) -> None:
-    """Remove what a refused request added to the table's stream."""
+    """Remove the records that a refused request added to the table's stream."""
     if table.stream_shard is None:
         return
     if length is None:

@@ -24,7 +24,7 @@ _TIME_END = _TIME_AT + len("1700000000.123")
 _DATA_AT = _TIME_END + len(',"Data":"')
 _KEY_GAP = len('","PartitionKey":')
 
-# no partition key ends like this: a quote within a key stands behind a backslash
+# no partition key ends like this: a quote within a key follows a backslash
 _ENCRYPTED = b',"EncryptionType":"KMS"}'
 _TIMESTAMP_HEAD = b"\xc1"
 _QUOTE = ord('"')
@@ -279,7 +279,7 @@ def _json_timestamp(value: Any) -> Any:
 
 
 def _json_data(raw: msgspec.Raw) -> tuple[bytes | None, int]:
-    """Return the data of an entry as it is in the body, a JSON string of base64, and how many bytes it stands for.
+    """Return the data of an entry as it is in the body, a JSON string of base64, and how many bytes it encodes.
 
     The usual case is checked with one pass over the bytes and no decoding: nothing outside the alphabet
     but the quotes and the padding at the end.

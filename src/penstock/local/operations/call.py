@@ -56,7 +56,7 @@ class ServiceCall:
     """One call of an operation.
 
     Attributes:
-        region: Region that the call is signed for; the store's own where it is not signed.
+        region: Region that the call is signed for; the store's own if it is not signed.
         resource: Stream that the call turned out to be about, for the log.
         shards: Shards that it touched, for the log.
         sending: Faults that change how the answer is sent.
@@ -85,7 +85,7 @@ class ServiceCall:
         return found
 
     def stream_created_at(self, request: dict[str, Any]) -> Stream:
-        """Return the stream that the request names if it was created at the request's moment, where that has one."""
+        """Return the stream that the request names, if it was created at the moment that the request names, if any."""
         found = self.stream(request)
         created_ms = request.get("StreamCreationTimestamp")
         # clients may send whole seconds

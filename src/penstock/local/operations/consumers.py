@@ -23,7 +23,7 @@ _LIST_PAGE_MAX = 100
 
 
 class EventStream(NamedTuple):
-    """An answer that goes on: its first bytes, and those that follow as they come."""
+    """A streamed answer: its first bytes, and those that follow."""
 
     head: bytes
     events: AsyncGenerator[bytes, None]
@@ -118,7 +118,7 @@ def DeregisterStreamConsumer(call: ServiceCall, request: Document) -> Document:
 
 
 def SubscribeToShard(call: ServiceCall, request: Document) -> EventStream:
-    """Begin to push what a shard has from a position on."""
+    """Begin to push a shard's records from a position on."""
     stream, consumer = call.consumer(request)
     shard = stream.shard(request["ShardId"])
     ordinal = position_of(call, stream, shard, request["StartingPosition"], SUBSCRIPTION_NAMES)

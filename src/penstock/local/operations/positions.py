@@ -78,7 +78,7 @@ def position_of(
     # the number at which a closed shard ends has the ordinal of no record
     ordinal = min(parts.ordinal, shard.next_ordinal)
     arrival_ms = shard.arrival_ms(ordinal)
-    # what a subscription that has seen nothing new gives to go on from comes after the record of its ordinal
+    # the continuation of a subscription without new records is behind the record of its ordinal
     is_behind = arrival_ms is not None and parts.arrival_s > arrival_ms // 1000
     return ordinal + 1 if kind == "AFTER_SEQUENCE_NUMBER" or is_behind else ordinal
 

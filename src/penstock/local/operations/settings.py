@@ -1,7 +1,7 @@
-"""Operations that set what a stream shows: encryption, monitoring, policy, mode, warm throughput, record size.
+"""Operations on a stream's settings: encryption, monitoring, policy, mode, warm throughput, record size.
 
-What they set is kept and shown as the service does, with its states and quotas. Data is not encrypted, no
-metrics are published, and policies keep nobody out.
+Settings are kept and shown as on the service, with its states and quotas. Data is not encrypted, no
+metrics are published, and policies are not enforced.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ def PutResourcePolicy(call: ServiceCall, request: Document) -> Document:
 
 
 def GetResourcePolicy(call: ServiceCall, request: Document) -> Document:
-    """Return a stream's policy; an empty one where none was put."""
+    """Return a stream's policy; an empty one if none was put."""
     stream = call.stream({"StreamARN": request["ResourceARN"]})
     call.admit(stream)
     return {"Policy": stream.settings.policy or "{}"}
@@ -188,7 +188,7 @@ def UpdateStreamMode(call: ServiceCall, request: Document) -> Document:
 
 
 def require_on_demand_room(call: ServiceCall) -> None:
-    """Refuse one more on-demand stream where there are as many as an account may have."""
+    """Refuse one more on-demand stream if there are as many as an account may have."""
     present = sum(s.mode == "ON_DEMAND" for s in call.service.store.settled(call.region, call.now_ms))
     if call.service.quotas.enforced and present >= quotas.ON_DEMAND_STREAMS_MAX:
         raise limit_exceeded(
@@ -198,7 +198,7 @@ def require_on_demand_room(call: ServiceCall) -> None:
 
 
 def UpdateStreamWarmThroughput(call: ServiceCall, request: Document) -> Document:
-    """Begin to scale an on-demand stream for a write throughput to come."""
+    """Begin to scale an on-demand stream for an announced write throughput."""
     stream = call.active_stream(request)
     call.admit(stream)
     check_warm_throughput(call, stream.mode, request["WarmThroughputMiBps"])
@@ -241,7 +241,7 @@ def _current_mibps(stream: Stream) -> int:
 
 
 def warm_throughput(stream: Stream) -> Document:
-    """Return a stream's warm throughput, as the summary shows it; nothing where none was asked for."""
+    """Return a stream's warm throughput, as the summary shows it; nothing if none was asked for."""
     if stream.settings.warm_mibps is None:
         return {}
     return {

@@ -165,7 +165,7 @@ def IncreaseStreamRetentionPeriod(call: ServiceCall, request: Document) -> Docum
             f"Requested retention period ({hours} hours) for stream {stream.name} can not be shorter than existing "
             f"retention period ({stream.retention_h} hours). Use DecreaseRetentionPeriod API."
         )
-    # what is past the old period is gone for good
+    # records past the old period are gone for ever
     _trim_all(call, stream)
     stream.retention_h = hours
     call.service.store.journal.stream_changed(stream)
@@ -183,7 +183,7 @@ def DecreaseStreamRetentionPeriod(call: ServiceCall, request: Document) -> Docum
             f"retention period ({stream.retention_h} hours). Use IncreaseRetentionPeriod API."
         )
     stream.retention_h = hours
-    # first, because it may be refused, and what was trimmed does not come back
+    # first, because it may be refused, and trimmed records do not return
     call.service.store.journal.stream_changed(stream)
     _trim_all(call, stream)
     return {}
