@@ -46,7 +46,7 @@ class Ended(Struct, frozen=True):
 
 
 class Broken(Struct, frozen=True):
-    """The subscription was refused, or its connection failed; what was received and not asked for is dropped."""
+    """The subscription was refused, or its connection failed; events received and not asked for are dropped."""
 
     error: ServiceError
 
@@ -58,10 +58,10 @@ class EventStream(Protocol):
     """One connection of a subscription. Safe to use from several threads; nothing waits."""
 
     def ask(self) -> None:
-        """Have the next event told, once. Of what nobody asks for, a window's worth is received and no more."""
+        """Request the next event, once. Without a request, a window's worth is received and no more."""
 
     def close(self) -> None:
-        """End it; nothing is told any more."""
+        """End it; nothing is reported any more."""
 
 
 class FanOut(Protocol):
@@ -82,7 +82,7 @@ class FanOut(Protocol):
         """Call RegisterStreamConsumer once, without retries.
 
         Raises:
-            UnknownOutcome: It was sent and no answer came.
+            UnknownOutcome: It was sent and not answered.
             Throttled: Also when the stream has as many consumers as it may have.
         """
 
@@ -92,10 +92,10 @@ class FanOut(Protocol):
     def subscribe(
         self, consumer_arn: str, shard_id: str, start: IteratorStart, tell: Callable[[StreamNews], None]
     ) -> EventStream:
-        """Begin to call SubscribeToShard; `tell` gets what comes of it, from a thread of the port's own.
+        """Begin to call SubscribeToShard; `tell` gets its outcomes, on a thread of the port.
 
         May fetch credentials, and wait for them.
 
         Raises:
-            ServiceError: The request could not be made. Nothing was sent, and nothing will be told.
+            ServiceError: The request could not be made. Nothing was sent, and nothing will be reported.
         """

@@ -1,4 +1,4 @@
-"""What Penstock needs to stand in a fleet of KCL 3 workers."""
+"""The port of a member of a KCL 3 fleet: the rows that KCL 3 keeps beside the leases."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Kcl3Tables(Protocol):
     """
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Read what there is, strongly consistent; nothing where no KCL 3 worker ever stood.
+        """Read the rows, strongly consistent; nothing if there never was a KCL 3 worker.
 
         Args:
             workers: Whose metrics are wanted beside the leader's; None for all, which reads the whole table.
         """
 
     def report(self, stats: WorkerStats) -> None:
-        """Write a worker's metrics, where KCL 3 workers of this application look for them."""
+        """Write a worker's metrics to the row that KCL 3 workers of this application read."""
 
     def withdraw(self, worker: str) -> None:
         """Delete a worker's metrics, so that no lease is assigned to it any more."""

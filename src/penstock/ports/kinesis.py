@@ -15,7 +15,7 @@ from penstock.core.put_entry import EntryAnswer, PutAnswer, PutEntry
 from penstock.core.reading.resume import IteratorStart, IteratorType
 from penstock.core.shard import ChildShard, Shard, StreamSummary
 
-# The core decides where an iterator begins and what is put; adapters find these names beside the calls.
+# The core decides where an iterator begins and which entries are put; adapters find these names beside the calls.
 __all__ = [
     "EntryAnswer",
     "IteratorStart",
@@ -95,7 +95,7 @@ class Kinesis(Protocol):
 
     Raises (every method):
         Throttled, Unavailable: After the last retry; nothing happened.
-        UnknownOutcome: Only `put_records`: it was sent, and no answer came.
+        UnknownOutcome: Only `put_records`: it was sent and not answered.
         NotFound, AccessDenied, Rejected, ResourceBusy: At once.
     """
 

@@ -59,7 +59,7 @@ class LeaseTable(Protocol):
     def scan(self, part: TablePart | None = None) -> LeaseScan:
         """Read every row of all pages, strongly consistent; or the rows of a part, eventually consistent.
 
-        What KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) is left out.
+        The rows that KCL 3 keeps beside the leases (`penstock.ports.kcl3_tables`) are left out.
 
         Every row is in one part of as many as `part.count` says, always in the same.
         """
@@ -85,5 +85,5 @@ class LeaseTable(Protocol):
             `Applied`; if not, the write is tried again within the bound.
 
         Raises:
-            UnknownOutcome: No answer came, and reading back could not tell whether the write was applied.
+            UnknownOutcome: There was no answer, and reading back could not show whether the write was applied.
         """

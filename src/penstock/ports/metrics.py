@@ -20,7 +20,7 @@ class Metrics(Protocol):
         """Add to a counter."""
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge to what a value is now."""
+        """Set a gauge to its present value."""
 
     def observe(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
         """Add one measurement to a distribution."""
@@ -43,10 +43,10 @@ def check_measures(metrics: object) -> None:
 
 
 class ClosableMetrics(Metrics, Protocol):
-    """Metrics with threads of their own."""
+    """Metrics that run threads."""
 
     def close(self) -> None:
-        """Report what is left, and end."""
+        """Report the rest, and end."""
 
 
 @runtime_checkable
@@ -54,7 +54,7 @@ class ForgettingMetrics(Protocol):
     """Metrics that show a gauge's last value until it is forgotten."""
 
     def forget_gauge(self, name: str, labels: Mapping[str, str] | None = None) -> None:
-        """Stop showing a gauge: what it measured is gone, or another worker measures it now."""
+        """Stop showing a gauge: its subject is gone, or another worker measures it now."""
 
 
 @runtime_checkable
@@ -64,7 +64,7 @@ class MetricsOfConsumers(Protocol):
     def of_consumer(
         self, stream: str, application: str, worker_id: str, health: Callable[[], Any], /
     ) -> Metrics:
-        """Return where one consumer's figures go, told apart from the others'.
+        """Return the metrics of one consumer, apart from the others'.
 
         Args:
             stream: Name or ARN.

@@ -59,12 +59,12 @@ class ObjectStore(Protocol):
             The new tag, or None when the condition does not hold.
 
         Raises:
-            UnknownOutcome: Sent, and no answer came.
+            UnknownOutcome: Sent and not answered.
         """
 
     def delete(self, name: str, tag: str) -> bool:
         """Delete an object if its tag is still this one; False when the condition does not hold.
 
         Raises:
-            UnknownOutcome: Sent, and no answer came.
+            UnknownOutcome: Sent and not answered.
         """

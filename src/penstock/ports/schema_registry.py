@@ -1,4 +1,4 @@
-"""A registry of schemas: each schema has versions, which never change and have ids of their own.
+"""A registry of schemas: each schema has versions, which never change and have their own ids.
 
 Implemented by `penstock.aws.glue_schema_registry` and `penstock.schemas.memory_registry`.
 """
@@ -29,7 +29,7 @@ class VersionStatus(Enum):
 
 
 class Compatibility(Enum):
-    """What the registry asks of a new version of a schema."""
+    """The registry's rule for a new version of a schema."""
 
     NONE = "NONE"
     DISABLED = "DISABLED"
@@ -62,12 +62,12 @@ class SchemaVersion:
 
 @dataclass(frozen=True, slots=True)
 class RegisteredVersion:
-    """What the registry says of a definition that it has.
+    """The registry's answer about a definition that it has.
 
     Args:
         version_id: Of the version with this definition.
         status: How far the registry is with it.
-        data_format: The language of the schema's definitions; None where the call does not tell it.
+        data_format: The language of the schema's definitions; None if the call does not return it.
     """
 
     version_id: UUID

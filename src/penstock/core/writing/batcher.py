@@ -1,10 +1,10 @@
-"""What is sent next, and what an answer means: the state machine behind the producer and the Spark sink.
+"""Plan requests and handle their answers: the state machine behind the producer and the Spark sink.
 
 A batcher serves one stream. It is fed records, listings of the shards and answers, and plans the next step: send this
 request, list the shards, wait. It does nothing itself; time and chance are arguments.
 
 Records wait in one queue per predicted shard. With `ordering="key"` a queue has at most one request in flight, and a
-request holds of each queue only what the service may accept in any order: one aggregate, or one record of each key.
+request holds of each queue only records that the service may accept in any order: one aggregate, or one record of each key.
 Refused entries return to the front, so later records of their keys stay behind them. With `ordering="none"` neither
 rule holds.
 
@@ -61,10 +61,10 @@ class Batcher:
 
     Args:
         settings: How to work.
-        predicts: Whether shards can be predicted; False where the service places records itself.
+        predicts: Whether shards can be predicted; False if the service places records itself.
         record_bytes_max: The stream's limit on data and partition key.
-        shard_count: Open shards, as far as they are known; used where nothing can be predicted.
-        ticket_bytes: Memory of a ticket, or of what its owner adds to a record; it counts with the record.
+        shard_count: Open shards, as far as they are known; used if shards cannot be predicted.
+        ticket_bytes: Memory of a ticket, or of its owner's additions to a record; it counts with the record.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class Batcher:
             data: The payload.
             partition_key: Its key.
             explicit_hash_key: Decimal text, or None.
-            now_s: When it came.
+            now_s: When it was put.
             ticket: Returned with its acknowledgement.
         """
         return self.add_record(PendingRecord(data, partition_key, explicit_hash_key, ticket=ticket), now_s)
@@ -142,13 +142,13 @@ class Batcher:
         kept, _ = self._sift(lambda each: each is record)
         entries = [entry for request in requests if not request.is_settled for entry in request.entries]
         entries += [each.entry for each in self._astray]
-        # Whether it is counted is not known, so all are counted anew.
+        # Whether it is counted is not known, so all are counted again.
         self.waiting_count = self.waiting_bytes = 0
         self._count([*kept, *(each for entry in entries for each in entry.records)])
         self._check()
 
     def _place(self, record: PendingRecord, now_s: float) -> bool:
-        # Most streams have few keys beside their records: finding the shard would be half of what a record costs.
+        # Most streams have few keys beside their records: finding the shard would be half of a record's cost.
         if record.explicit_hash_key is None:
             key, routes = record.partition_key, self._routes
         else:
@@ -198,7 +198,7 @@ class Batcher:
 
     @property
     def last_number(self) -> int:
-        """The number of the record that came last."""
+        """The number of the latest record."""
         return self._number
 
     @property
@@ -259,7 +259,7 @@ class Batcher:
             return WaitUntil(until_s, "every shard is in flight, paused or lingering")
         assert len(entries) <= settings.request_record_count_max
         assert size_bytes <= settings.request_bytes_max
-        # Queues that were served go to the end: none starves where a request cannot take all.
+        # Queues that were served go to the end: none starves if a request cannot take all.
         for queue in used:
             del self._active[queue.shard_id]
             if queue:
@@ -284,12 +284,12 @@ class Batcher:
     def on_answers(
         self, request: PutRequest, answers: Sequence[EntryAnswer], now_s: float, u: float
     ) -> PutResult:
-        """Learn the service's answer to each entry.
+        """Handle the service's answer to each entry.
 
         Args:
             request: As `plan_step` planned it.
             answers: One for each entry, in order.
-            now_s: When the answer came.
+            now_s: When the answer was received.
             u: Drawn evenly from [0, 1), for the pauses.
         """
         assert len(answers) == len(request.entries), "each entry has an answer"
@@ -314,7 +314,7 @@ class Batcher:
     def on_failed_call(
         self, request: PutRequest, failure: Failure, why: str, now_s: float, u: float
     ) -> PutResult:
-        """Learn that no entry of a request was answered; all of it is sent again."""
+        """Handle a request without an answer; all of it is sent again."""
         self._end_request(request)
         result = PutResult(retried={failure.name.lower(): len(request.entries)})
         self.last_error = why
@@ -330,7 +330,7 @@ class Batcher:
         return result
 
     def drop_request(self, request: PutRequest) -> list[PendingRecord]:
-        """Learn that a request was refused for good; return its records, or none when its answers are known."""
+        """Handle a request that was refused finally; return its records, or none if its answers are known."""
         if request.is_settled:
             # Its answers were learned first, and its owner failed afterwards: the batcher has its records no more, or
             # they wait again.
@@ -344,7 +344,7 @@ class Batcher:
         return records
 
     def drop_all(self) -> list[PendingRecord]:
-        """Give up all that waits (not what is in flight); return it in the order of arrival."""
+        """Give up all waiting records (none in flight); return them in the order of arrival."""
         records = self._drain() + [record for each in self._astray for record in each.entry.records]
         self._astray.clear()
         self._forget(records)
@@ -352,7 +352,7 @@ class Batcher:
         return records
 
     def drop_expired(self, came_before_s: float) -> list[PendingRecord]:
-        """Give up what has waited since before a moment (not what is in flight); return it in the order of arrival.
+        """Give up records that have waited since before a moment (none in flight); return them in the order of arrival.
 
         Every pending record is looked at, so this is not for every step.
         """
@@ -405,7 +405,7 @@ class Batcher:
     def _sort_answers(
         self, request: PutRequest, answers: Sequence[EntryAnswer], result: PutResult
     ) -> dict[str, _QueueResult]:
-        """Forget what was accepted or refused for good, and return what came of the rest by shard."""
+        """Forget records that were accepted or finally refused; return the outcomes of the rest by shard."""
         by_shard: dict[str, _QueueResult] = {}
         delivered, predicts = result.delivered, self._map.predicts
         new = tuple.__new__  # a third of what DeliveredEntry(...) costs, and this is done for every entry
@@ -430,13 +430,13 @@ class Batcher:
         return by_shard
 
     def _is_astray(self, accepted: DeliveredEntry) -> bool:
-        """Learn that another shard than the predicted one has an entry; return whether it stays pending."""
+        """Handle an entry that another shard than the predicted one accepted; return whether it stays pending."""
         entry, shard_id, _ = accepted
         if entry.is_aggregate or shard_id not in self._map.ranges:
             self._map.note_stray(shard_id, entry.shard_id)
         if entry.is_aggregate:
             # The shard was split while the aggregate was on its way, and a child accepted it. Where the child does
-            # not own all of its records, readers drop it: they stay pending until a listing tells.
+            # not own all of its records, readers drop it: they stay pending until the next listing.
             self._astray.append(accepted)
         return entry.is_aggregate
 
@@ -447,7 +447,7 @@ class Batcher:
         return queue
 
     def _put_back(self, queue: ShardQueue, entries: list[PackedEntry]) -> None:
-        # A record was refused, and a later one of its key was added meanwhile: the refused one goes to the front.
+        # A record was refused, and a later one of its key was added in between: the refused one goes to the front.
         if entries:
             queue.put_back(entries)
             self._active[queue.shard_id] = queue
@@ -464,7 +464,7 @@ class Batcher:
         )
 
     def _check(self) -> None:
-        """Assert what holds after every event, and count anew what waits in full queues."""
+        """Assert the invariants after every event, and recount the waiting records of full queues."""
         assert self._in_flight >= 0
         assert self.waiting_count >= 0
         assert (self.waiting_count == 0) == (self.waiting_bytes == 0)
@@ -480,10 +480,10 @@ class Batcher:
         Args:
             shards: As listed; closed ones may be among them.
             now_s: Now.
-            aggregates: False switches aggregation off for good, for a stream that has begun to place records itself.
+            aggregates: False switches aggregation off finally, for a stream that has begun to place records itself.
 
         Returns:
-            Aggregates that landed elsewhere are delivered where their readers see them whole. The others wait again,
+            Aggregates that landed elsewhere count as delivered if their readers see them whole. The others wait again,
             all of their records, and count as possible duplicates.
         """
         assert not self._in_flight, "the shard map changed under a request"
@@ -494,13 +494,13 @@ class Batcher:
         return self._distribute(now_s)
 
     def forgo_map(self, now_s: float) -> PutResult:
-        """Go on without a shard map, where listing is not permitted: no aggregates, one queue for all shards."""
+        """Go on without a shard map, since listing is not permitted: no aggregates, one queue for all shards."""
         self._aggregates = False
         self._map.forgo()
         return self._distribute(now_s)
 
     def note_map_failure(self, why: str, now_s: float, u: float) -> None:
-        """Learn that the shards could not be listed; they are listed again after a pause."""
+        """Handle a failed listing of the shards; they are listed again after a pause."""
         self.last_error = why
         self._map.note_failure(why, now_s, u)
 
@@ -560,7 +560,7 @@ class Batcher:
 
 
 class _QueueResult(Struct):
-    """What one request did to one queue."""
+    """The effect of one request on one queue."""
 
     accepted_cost: float = 0.0
     is_throttled: bool = False

@@ -12,7 +12,7 @@ from penstock.core.writing.packing import PackedEntry
 
 
 class BatcherSettings(Struct, frozen=True):
-    """How a batcher works. The options that the values come from have checked them.
+    """How a batcher works. The values were checked as options.
 
     Args:
         aggregates: Pack user records into KPL aggregates.
@@ -62,7 +62,7 @@ class FetchShards(Struct, frozen=True):
 
 
 class WaitUntil(Struct, frozen=True):
-    """Do nothing before this moment; None: before an answer, a listing or a new record comes."""
+    """Do nothing before this moment; None: before an answer, a listing or a new record."""
 
     until_s: float | None
     why: str
@@ -89,7 +89,7 @@ class Failure(Enum):
 
 
 class DeliveredEntry(NamedTuple):
-    """An entry that the service acknowledged, and where it is."""
+    """An entry that the service acknowledged, and its place."""
 
     entry: PackedEntry
     shard_id: str
@@ -97,7 +97,7 @@ class DeliveredEntry(NamedTuple):
 
 
 class RefusedEntry(NamedTuple):
-    """An entry that the service refused for good."""
+    """An entry that the service refused finally."""
 
     entry: PackedEntry
     why: str
@@ -108,7 +108,7 @@ class PutResult(Struct):
 
     Args:
         delivered: Acknowledged; readers see all of their records.
-        refused: Refused for good; not sent again.
+        refused: Refused finally; not sent again.
         retried: How many entries are sent again, by reason.
         pauses: The pause of each shard that refused, seconds.
         possible_duplicate_count: User records that may be in the stream twice.

@@ -64,7 +64,7 @@ class ShardFlow:
 
     Args:
         rate_max: Share of the shard that this writer may use; None for no limit before the service refuses.
-        shard_count: How many shards it stands for: 1, or all of a stream where the shard cannot be predicted.
+        shard_count: How many shards it covers: 1, or all of a stream if the shard cannot be predicted.
         rate: The present share; None is no limit.
         ready_s: Nothing may be sent before this moment.
         refused_streak: Refusals since something was accepted.
@@ -98,7 +98,7 @@ class ShardFlow:
             self.ready_s = max(self.ready_s, now_s) + cost / max(self.rate, slowest)
 
     def note_accepted(self, cost: float, now_s: float) -> None:
-        """Learn that records were accepted: the rate grows along the curve."""
+        """Count accepted records: the rate grows along the curve."""
         self.refused_streak = 0
         self._measure(cost, now_s)
         if self.rate is None or self._decreased_s == float("-inf"):
@@ -110,10 +110,10 @@ class ShardFlow:
             self.rate = None if rate >= FREE_RATE * self.shard_count else rate
 
     def note_refused(self, now_s: float, u: float) -> float:
-        """Learn that records were refused for the rate; return the pause in seconds.
+        """Handle records that were refused for the rate; return the pause in seconds.
 
         Args:
-            now_s: When the answer came.
+            now_s: When the answer was received.
             u: Drawn evenly from [0, 1).
         """
         if now_s - self._decreased_s >= DECREASE_AGAIN_S:
@@ -121,15 +121,15 @@ class ShardFlow:
         return self._pause(now_s, u)
 
     def note_failed(self, now_s: float, u: float) -> float:
-        """Learn that a request failed for another reason than the rate; return the pause in seconds."""
+        """Handle a request that failed for another reason than the rate; return the pause in seconds."""
         return self._pause(now_s, u)
 
     def _decrease(self, now_s: float) -> None:
         present = self.rate
         if present is None:
-            # Without a limit there is no rate yet: what was just accepted is the best guess, and at most the whole shard.
+            # Without a limit there is no rate yet: the rate just accepted is the best guess, and at most the whole shard.
             present = min(self.shard_count, max(self._recent_rate(now_s), RATE_MIN))
-        # Refused before it was back where it had been: other writers have come, and this one makes room for them.
+        # Refused before it was back at its former rate: there are new writers, and this one makes room for them.
         self._plateau = present * (1 + DECREASE) / 2 if present < self._plateau else present
         self.rate = max(RATE_MIN, present * DECREASE)
         self._decreased_s = now_s

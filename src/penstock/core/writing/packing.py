@@ -35,7 +35,7 @@ class PendingRecord:
         partition_key: The user's key.
         explicit_hash_key: Decimal text, or None.
         number: Its place in the order of arrival.
-        came_s: When it came.
+        came_s: When it was put.
         ticket: Whatever the caller wants back with the acknowledgement.
     """
 
@@ -136,7 +136,7 @@ class PackedEntry(PutEntry):
 
 
 def plain_record(stream: str, data: object, partition_key: object) -> bytes:
-    """Return the data of a record as bytes that nobody changes while they wait.
+    """Return the data of a record as bytes that cannot change while they wait.
 
     Raises:
         RecordError: Data or key are of another type. Once put, they would fail the records that are sent with them.

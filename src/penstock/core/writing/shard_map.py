@@ -1,4 +1,4 @@
-"""What a writer knows about its stream's shards, and when they are listed again. Pure; part of `batcher`."""
+"""A writer's view of its stream's shards, and when they are listed again. Pure; part of `batcher`."""
 
 from __future__ import annotations
 
@@ -61,21 +61,21 @@ class ShardMap:
         if self._is_asked:
             return WaitUntil(None, "the shards are being listed")
         is_needed = is_needed or self.router is None
-        # Not up to now: whoever stood still meanwhile tries once more before giving up.
+        # Not up to now: a process that was paused tries once again before it gives up.
         failing_s = 0.0 if self._failing_since_s is None else self._failed_s - self._failing_since_s
         if is_needed and failing_s > self._deadline_s:
             return Stuck(f"the shards could not be listed for {failing_s:.0f} s; last: {self._last_error}")
         if now_s < self._ready_s:
             return WaitUntil(self._ready_s, "the shards are listed again later") if is_needed else None
-        # A request was packed by the old map. If it came back after a new one, its records would have to be put before
-        # later records of their keys, which may have left for another shard: so it comes back first.
+        # A request was packed by the old map. If it were answered after a new listing, its records would have to be put before
+        # later records of their keys, which may have left for another shard: so its answer is awaited first.
         if in_flight_count:
             return WaitUntil(None, "the shard map changes when nothing is in flight")
         self._is_asked = True
         return self._due
 
     def note_stray(self, shard_id: str, predicted_id: str | None) -> None:
-        """Learn that a shard accepted what was meant for another: the shards are listed again."""
+        """Handle a record that another shard than the predicted one accepted: the shards are listed again."""
         if self._due is None:
             self._due = FetchShards(
                 f"shard {shard_id} answered for {predicted_id or 'an unknown one'}", is_whole=True
@@ -116,7 +116,7 @@ class ShardMap:
         return True
 
     def note_failure(self, why: str, now_s: float, u: float) -> None:
-        """Learn that the shards could not be listed; they are listed again after a pause."""
+        """Handle a failed listing of the shards; they are listed again after a pause."""
         self._is_asked = False
         self._failure_count += 1
         self._failing_since_s = now_s if self._failing_since_s is None else self._failing_since_s

@@ -18,7 +18,7 @@ class ShardQueue:
     take more memory than most keys' records.)
 
     Args:
-        shard_id: The predicted shard; empty where there is no prediction.
+        shard_id: The predicted shard; empty if there is no prediction.
         flow: How fast it may be written.
         aggregates: Whether records are packed into aggregates.
         keeps_key_order: Whether a request takes only what may be accepted in any order.
@@ -81,7 +81,7 @@ class ShardQueue:
     @property
     def failing_s(self) -> float:
         """Seconds from the first try to the last one, since the last acknowledgement."""
-        # Not up to now: records may wait for others before they are sent, and whoever stood still knows nothing of the shard
+        # Not up to now: records may wait for others before they are sent, and a process that was paused knows nothing of the shard
         # until it has tried again.
         return 0.0 if self.tried_s is None else self.failed_s - self.tried_s
 
@@ -106,7 +106,7 @@ class ShardQueue:
 
     @property
     def waits_since_s(self) -> float:
-        """When the oldest of the records came that may be in the next request."""
+        """When the oldest of the records that may be in the next request was put."""
         if self._waits_since_s is None:
             if self._queue:
                 self._waits_since_s = self._queue[0].came_s
@@ -121,15 +121,15 @@ class ShardQueue:
         self._waits_since_s = moment_s
 
     def note_taken(self, now_s: float) -> None:
-        """Count a request that holds records of this shard; what it left behind waits on."""
+        """Count a request that holds records of this shard; the records that it left behind wait on."""
         self.in_flight += 1
         if self.tried_s is None:
             self.tried_s = now_s
         self._wait_on()
 
     def _wait_on(self) -> None:
-        """Let what a request left behind go on waiting: since it came, not since the request was planned."""
-        # Many records of one key wait, and each request takes one: if every one of them lingered anew, the last would wait
+        """Keep the records that a request left behind waiting since they were put, not since the request was planned."""
+        # Many records of one key wait, and each request takes one: if every one of them lingered again, the last would wait
         # for all of these times together.
         self._waits_since_s = None
 
@@ -193,10 +193,10 @@ class ShardQueue:
         return taken
 
     def _entries(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
-        """Yield what one request may hold, refused entries first; each is taken before the next one is asked for.
+        """Yield the entries of one request, refused ones first; each is taken before the next one is asked for.
 
         Args:
-            taken_keys: Empty; becomes the keys of what was refused, and of aggregates.
+            taken_keys: Empty; becomes the keys of refused entries, and of aggregates.
         """
         if self._returned:
             yield from self._returned_entries(taken_keys)
@@ -222,7 +222,7 @@ class ShardQueue:
             yield entry
 
     def _aggregates(self, taken_keys: set[str]) -> Iterator[PackedEntry]:
-        """Yield one aggregate, and more of them while what is left fills one."""
+        """Yield one aggregate, and more of them while the rest fills one."""
         bytes_max, count_max = self._aggregate_bytes_max, self._aggregate_count_max
         while self._queue:
             entry = take_aggregate(self._queue, self.shard_id, bytes_max, count_max, taken_keys)
