@@ -1,6 +1,6 @@
 """The ports as a simulated process sees them from blocking code: every call takes virtual time, and can go wrong on its way.
 
-The server acts also for a caller that has ended meanwhile, because the request is on the way. A write whose answer was lost is
+The server also acts for a caller that has ended since, because the request is on the way. A write whose answer was lost is
 settled by the code that settles it over DynamoDB (`penstock.runtime.settled_writes`).
 """
 
@@ -51,7 +51,7 @@ class SimClock:
         return self._process.world.wall_ms()
 
     def sleep(self, duration_s: float) -> None:
-        """Let virtual time pass."""
+        """Wait in virtual time."""
         fiber = self._process.world.fibers.current
         assert fiber is not None
         end_s = self._process.world_s_in(duration_s)
@@ -162,7 +162,7 @@ class SimLeaseTable:
 
     @property
     def row_count(self) -> int:
-        """Nobody has counted."""
+        """Return nothing: there is no count."""
         return 0
 
     def scan(self, part: TablePart | None = None) -> LeaseScan:
@@ -170,7 +170,7 @@ class SimLeaseTable:
         return self.scan_as("scan", part)
 
     def scan_as(self, name: str, part: TablePart | None) -> LeaseScan:
-        """Scan under a name of its own in the history."""
+        """Scan under a separate name in the history."""
         cuts = ["", "\uffff"]
         if self._world.table.rows and self._world.luck("stale_scan"):
             cuts.insert(1, self._world.chance.choice(sorted(self._world.table.rows)))
@@ -191,7 +191,7 @@ class SimLeaseTable:
         return LeaseScan(tuple(self.caller.call("fetch many", lambda: self._world.serve_rows_of(keys))))
 
     def write(self, write: LeaseWrite) -> Outcome:
-        """Make one conditional write, and settle it where its answer is lost."""
+        """Make one conditional write, and read back if its answer is lost."""
         return write_settled(
             write,
             fetch=self.fetch,
@@ -221,7 +221,7 @@ class SimKcl3Tables:
         self._rows = process.world.kcl3
 
     def fetch(self, workers: Collection[str] | None = ()) -> Kcl3Rows:
-        """Read what stands beside the leases."""
+        """Read the rows beside the leases."""
         rows: Kcl3Rows = self._caller.call("look at fleet", lambda: self._rows.serve_fetch(workers))
         return rows
 
@@ -245,8 +245,8 @@ class SimKinesis:
     Args:
         process: Whose calls they are.
         prefix: Names the calls of this port in the history.
-        stream: What is read.
-        identity: ARN and creation of what is read.
+        stream: The stream to read.
+        identity: ARN and creation of the stream.
     """
 
     def __init__(
@@ -338,5 +338,5 @@ class SimKinesis:
         return TRIM_HORIZON if start.type is IteratorType.TRIM_HORIZON else LATEST
 
     def put_records(self, stream: str, entries: Sequence[PutEntry]) -> Sequence[PutAnswer]:
-        """Refuse: nobody writes to the stream by this port."""
+        """Refuse: this port does not write to the stream."""
         raise NotImplementedError

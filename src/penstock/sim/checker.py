@@ -1,6 +1,6 @@
-"""What a checker is: it reads the history line by line, and raises at the line that breaks its invariant.
+"""The base of all checkers: a checker reads the history line by line, and raises at the line that breaks its invariant.
 
-S checkers judge every line as it comes; L checkers are asked at the end of the liveness phase. The numbers are
+S checkers judge every line at once; L checkers are asked at the end of the liveness phase. The numbers are
 those of the project's reliability scorecard.
 """
 
@@ -18,7 +18,7 @@ CLOCK_TOLERANCE: Final = 0.05
 
 
 class Violation(Struct, frozen=True):
-    """A broken invariant: which, when, and what was seen."""
+    """A broken invariant: its name, the moment, and the evidence."""
 
     invariant: str
     at_s: float

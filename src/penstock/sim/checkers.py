@@ -70,7 +70,7 @@ class NothingLost(Checker):
 class OneOwner(Checker):
     """S2: no accepted owner's write from anybody but the latest to take; no live lease is taken unasked.
 
-    Nobody need ask a worker that has let a whole hand-over time pass: it may be one that does not know hand-overs.
+    A worker that has let a whole hand-over time pass need not be asked: it may not know hand-overs.
     """
 
     invariant = "S2"
@@ -88,7 +88,7 @@ class OneOwner(Checker):
         self._stood_still[who] = self.history.now, until_s
 
     def on_second_driver(self, name: str) -> None:
-        """Two processes have one name: the counter alone tells their writes apart, and each may find the other's."""
+        """Two processes have one name: only the counter distinguishes their writes, and each may find the other's."""
         self._doubled.add(name)
 
     def on_copied(self, name: str, _copy: str) -> None:
@@ -125,7 +125,7 @@ class OneOwner(Checker):
                 self._holder[key] = who  # handed over to it, or picked up after a restart
 
     def _may_mistake_row(self, who: str, key: str) -> bool:
-        """Whether a row was deleted and made anew while a worker stood still: its counter may have come to what that one saw."""
+        """Whether a row was deleted and made again while a worker was paused: its counter may have reached the one it saw."""
         stood_s, until_s = self._stood_still.get(who, (0.0, 0.0))
         made_s = self._created_s.get(key, 0.0)
         return stood_s < made_s < until_s and self.history.now < until_s + self.options.lease_duration_s
@@ -135,7 +135,7 @@ class OneOwner(Checker):
         return asked_s >= self.options.handover_timeout_s * (1 - CLOCK_TOLERANCE)
 
     def _has_not_answered(self, reader: str) -> bool:
-        """Whether somebody has waited in vain for a worker, here or on another lease, where nothing need be written since."""
+        """Whether a worker was waited for in vain, here or on another lease that needed no write since."""
         return reader in self._unanswering or any(
             row.checkpoint_owner == reader and self._is_asked_for_long(key)
             for key, row in self.history.rows.items()
@@ -153,8 +153,8 @@ class OneOwner(Checker):
         mode, _ = self.history.fleet_modes.get(who, ("", 0.0))
         knows_none = self.history.is_migrating or mode == "own"
         if knows_none and {before.reader, name_of(who)} & self.history.noteless:
-            return  # in 2.x mode it takes as KCL 2.x does; and where it writes no throughput yet, it is taken for such a one
-        if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it can tell
+            return  # in 2.x mode it takes as KCL 2.x does; and before it writes a throughput, it is taken for such a one
+        if name_of(who) in self._doubled:  # the other one has asked, and this one for longer than it knows
             return
         unchanged_s = self.history.now_s_since(self.history.changed_s.get(key))
         is_live = unchanged_s < self.options.lease_duration_s * (1 - CLOCK_TOLERANCE)
@@ -172,7 +172,7 @@ class OneOwner(Checker):
 
 
 class ForwardOnly(Checker):
-    """S3: a checkpoint never moves back, whoever writes it."""
+    """S3: no worker moves a checkpoint back."""
 
     invariant = "S3"
 
@@ -189,7 +189,7 @@ class ForwardOnly(Checker):
 class ParentsFirst(Checker):
     """S4: a child's first record is delivered after every parent is finished.
 
-    Whoever sets a parent back leaves its children as they are; they owe no order until it is finished again.
+    A reset of a parent leaves its children as they are; they owe no order until it is finished again.
     """
 
     invariant = "S4"
@@ -199,7 +199,7 @@ class ParentsFirst(Checker):
         self._set_back: set[str] = set()
 
     def on_write(self, _who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
-        """Follow what is set back, and what is finished again."""
+        """Follow resets, and parents that are finished again."""
         if isinstance(write, Reset):
             self._set_back.add(write.key)
         elif after is None or after.is_ended:
@@ -222,7 +222,7 @@ class ParentsFirst(Checker):
 
 
 class EndIsTheEnd(Checker):
-    """S5: SHARD_END stands only after the last record was handled and the children's leases exist."""
+    """S5: SHARD_END is written only after the last record was handled and the children's leases exist."""
 
     invariant = "S5"
 
@@ -245,7 +245,7 @@ class EndIsTheEnd(Checker):
 
 
 class InOrder(Checker):
-    """S6: within one ownership records come in order and without gaps, from a place that leaves nothing out."""
+    """S6: within one ownership records are delivered in order and without gaps, from a place that leaves nothing out."""
 
     invariant = "S6"
 
@@ -259,7 +259,7 @@ class InOrder(Checker):
             raise Broken(f"{who} starts {key} at {position}, record {undone} before it is not handled")
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """Each delivery goes on where the one before ended."""
+        """Each delivery continues the one before."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is None:
             raise Broken(f"{who} delivers {key} without a reader")
@@ -274,7 +274,7 @@ class InOrder(Checker):
             raise Broken(f"{who} delivers {sequences} of {key}, expected {tuple(expected)}")
 
     def on_redeliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """What failed comes again where it failed."""
+        """A failed record is delivered again at its place."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is None:
             raise Broken(f"{who} delivers {key} again without a reader")
@@ -287,7 +287,7 @@ class InOrder(Checker):
 
 
 class FewDuplicates(Checker):
-    """S7: what is done at a checkpoint is not delivered again; a graceful change of hands repeats nothing."""
+    """S7: records up to a checkpoint are not delivered again; a graceful hand-over repeats nothing."""
 
     invariant = "S7"
 
@@ -299,7 +299,7 @@ class FewDuplicates(Checker):
         """Checkpoints that the last writes to a row left: whose, and when."""
 
     def on_deliver(self, who: str, key: str, epoch: int, sequences: tuple[int, ...]) -> None:
-        """Remember how far each worker came."""
+        """Remember how far each worker has delivered."""
         reader = self.history.readers.get((who, key, epoch))
         if reader is not None:
             self._last[who, key] = (epoch, bisect_right(self.history.shards[key].sequences, sequences[-1]))
@@ -314,9 +314,9 @@ class FewDuplicates(Checker):
             self._last[who, key] = (epoch, reader.done_index)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Remember where a release left the shard, and what an owner's write found."""
+        """Remember the position at a release, and the checkpoint that an owner's write found."""
         del before
-        # A query's claims move the checkpoint behind its coordinator's back, and it knows better where it stands.
+        # A query's claims move the checkpoint without its coordinator, and the query knows its position better.
         if after is None or isinstance(
             write, LateCheckpoint | RequestHandover | Create | Delete | Claim | Promote
         ):
@@ -334,7 +334,7 @@ class FewDuplicates(Checker):
             self._released[write.key] = (reached, who)
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A lease that was lost, or that a stop no longer waited for, was not given up gracefully."""
+        """A lease that was lost, or that a stop no longer waited for, was not released gracefully."""
         del reason
         if topic == "LOST" and key is not None:
             self._last.pop((who, key), None)
@@ -342,9 +342,9 @@ class FewDuplicates(Checker):
             self._last = {place: reached for place, reached in self._last.items() if place[0] != who}
 
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
-        """Compare a start with what is known to be done."""
+        """Compare a start with the position that is known to be done."""
         index = self.history.index_after(key, position)
-        self._last.pop((who, key), None)  # what its earlier reader came to without a checkpoint is not done
+        self._last.pop((who, key), None)  # records of its earlier reader without a checkpoint are not done
         reached, before = self._released.pop(key, (0, ""))
         if self.history.is_forgiven(key):
             return
@@ -357,7 +357,7 @@ class FewDuplicates(Checker):
             raise Broken(f"{who} starts {key} at {position}, before its checkpoint {checkpoint}")
 
     def _known_checkpoint(self, who: str, key: str) -> Position:
-        """Return the checkpoint that an owner's last answered write found; the horizon where there is none."""
+        """Return the checkpoint that an owner's last answered write found; the horizon if there is none."""
         for writer, written_s, checkpoint in reversed(self._found.get(key, ())):
             if writer != who:
                 break
@@ -395,7 +395,7 @@ class NothingSilent(Checker):
         self._patience_s = 4 * options.lease_duration_s
 
     def on_row_deleted(self, key: str, reader: str | None) -> None:
-        """Somebody who reads it owes a report."""
+        """Its reader owes a report."""
         for found in self.history.readers.values():
             renewed_s = self.history.now_s_since(self.history.owner_write_s.get((found.who, key)))
             still_holds = (
@@ -405,12 +405,12 @@ class NothingSilent(Checker):
                 self._owed.setdefault((found.who, key), self.history.now)
 
     def on_table_dropped(self) -> None:
-        """Somebody owes a report."""
+        """A worker owes a report."""
         if self._table_owed_s is None and self.history.readers:
             self._table_owed_s = self.history.now
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """Strike out what is reported."""
+        """Strike out the reported rows."""
         del reason
         if topic in ("ROW_GONE", "LOST", "ENDED", "RELEASED", "HANDED_OVER") and key is not None:
             self._owed.pop((who, key), None)
@@ -433,7 +433,7 @@ class NothingSilent(Checker):
         """A stopped worker owes nothing."""
         self._owed = {owed: since for owed, since in self._owed.items() if owed[0] != who}
         if not self.history.alive - {who}:
-            self._table_owed_s = None  # nobody is left who knew it
+            self._table_owed_s = None  # no worker is left that knew it
 
     def on_pause(self, who: str, until_s: float) -> None:
         """A paused worker owes it later."""
@@ -453,7 +453,7 @@ class NothingSilent(Checker):
 class WithinBudget(Checker):
     """L5: calls stay within their budgets, in bad times too: no retry storm, no herd, no loop that never rests.
 
-    A producer may list the shards once more for each reshard: only a listing tells whether the shard that took an aggregate
+    A producer may list the shards again for each reshard: only a listing shows whether the shard that took an aggregate
     owns all of it, and the records of the aggregate wait for that.
     """
 
@@ -496,7 +496,7 @@ class WithinBudget(Checker):
             raise Broken(f"{who} calls {name} {key} {len(calls)} times in {window_s:.0f} s")
 
     def on_restless(self, count: int) -> None:
-        """Somebody wakes up again and again for nothing."""
+        """A worker wakes up repeatedly for nothing."""
         raise Broken(f"time stands still: {count} events within a second")
 
 
@@ -523,14 +523,14 @@ class Suite:
         options: The fleet's, for durations and the policy.
         more: Checkers beside those of every fleet.
         retention_ms: How long the stream keeps a record; None is for ever.
-        limits: How many leases a worker holds at most, where it has a limit.
+        limits: How many leases a worker holds at most, if it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
         kcl3: Workers of a native KCL 3 fleet.
         producers: Workers that put records.
-        first: Checkers that judge each line before all others: these can take what they let pass for granted.
+        first: Checkers that judge each line before all others: the others can rely on them.
     """
 
-    def __init__(  # noqa: PLR0917 - what a scenario says of its fleet
+    def __init__(  # noqa: PLR0917 - the parts of a scenario's fleet
         self,
         options: CoordinatorOptions,
         more: Sequence[type[Checker]] = (),
@@ -562,7 +562,7 @@ class Suite:
         """Judge one line; the first violation stays."""
         self.history.now = entry[0]
         if self.violation is not None:
-            return  # what follows from it may be of shards that there are not
+            return  # its consequences may name shards that do not exist
         for checker, listen in self._listeners.get(entry[1], ()):
             try:
                 listen(*entry[2:])

@@ -1,4 +1,4 @@
-"""What a simulated process sees: time, chance, the stream, the lease table, and what goes wrong on the way to them.
+"""The surroundings of a simulated process: time, chance, the stream, the lease table, and the faults on the way to them.
 
 Everything that happens is noted in the history, in order; the checkers read nothing else.
 """
@@ -51,7 +51,7 @@ class Environment:
     """The services and the time of one run.
 
     Args:
-        scenario: What the seed decides.
+        scenario: Drawn from the seed.
         listener: Called with every history entry: (seconds, kind, ...).
     """
 
@@ -97,7 +97,7 @@ class Environment:
 
     @property
     def retention_hours(self) -> float:
-        """Return how long the stream keeps a record, as it tells it; a seed's hours are short."""
+        """Return the stream's retention, as the service reports it; a seed's hours are short."""
         retention_s = self.scenario.retention_s
         return 24 if retention_s is None else retention_s / 3600
 
@@ -112,7 +112,7 @@ class Environment:
         return self.now_ms() + self.wall_offset_ms
 
     def schedule(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Let something happen at a moment."""
+        """Schedule an event."""
         self._count += 1
         heapq.heappush(self._heap, (at_s, self._count, action, args))
 
@@ -123,7 +123,7 @@ class Environment:
         self._listener(entry)
 
     def run_until(self, until_s: float) -> None:
-        """Let time pass, unless so much happens at once that it stands still."""
+        """Advance time, unless so many events are due at once that it cannot move."""
         heap = self._heap
         counted_from_s, count = self.now, 0
 
@@ -238,7 +238,7 @@ class Environment:
         if self.luck("unknown_applied"):
             return UNKNOWN
         if isinstance(outcome, Applied) and self.luck("answer_replaced"):
-            return self.table.write(who, write)  # the SDK's own retry meets what its first try did
+            return self.table.write(who, write)  # the SDK's own retry finds the effect of its first try
         return outcome
 
     def _write_late(self, who: str, write: LeaseWrite) -> None:
@@ -331,7 +331,7 @@ class Environment:
         return None
 
     def _is_mistaken(self, fault: str, key: str) -> bool:
-        """Whether an answer about a shard is wrong; never twice in a short time, or nobody could tell."""
+        """Whether an answer about a shard is wrong; never twice in a short time, or it could not be detected."""
         if self._was_mistaken(key, _MISTAKES_APART_S) or not self.luck(fault):
             return False
         self._mistaken_s[key] = self.now

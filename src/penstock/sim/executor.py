@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class ShardRows(Struct, frozen=True):
-    """What an attempt gave out of one shard; `is_whole` where it read to the end of the batch."""
+    """The records that an attempt emitted of one shard; `is_whole` if it read to the end of the batch."""
 
     numbers: tuple[int, ...]
     is_whole: bool
@@ -45,12 +45,12 @@ class Attempt(Struct, eq=False):
     """One attempt of one task of a batch.
 
     Args:
-        driver: Who is told how it ended.
+        driver: Gets the outcome.
         query: Spark's id of the query.
         options: The source's.
         tasks: Its shards.
         row_count_max: The action takes no more rows, or None.
-        on_end: Called in the driver's process with what came of it.
+        on_end: Called in the driver's process with the outcome.
     """
 
     driver: SimProcess
@@ -61,7 +61,7 @@ class Attempt(Struct, eq=False):
     on_end: Callable[[dict[str, ShardRows] | TaskFailed], None]
 
     def lose(self) -> None:
-        """Learn, in the driver's process, that the executor has ended."""
+        """Handle the end of the executor, in the driver's process."""
         self.on_end(TaskFailed(None))
 
 
@@ -145,7 +145,7 @@ class SimExecutor(SimProcess):
         )
 
     def _numbers_of(self, key: str, page: pa.RecordBatch, options: SourceOptions) -> Iterator[int]:
-        """Return the number of each user record, also of those that lie in an aggregate which is given out whole."""
+        """Return the number of each user record, also of those in an aggregate that is emitted whole."""
         sequences = map(int, page.column("sequenceNumber").to_pylist())
         if options.deaggregate:
             return map(add, sequences, page.column("subSequenceNumber").to_pylist())
@@ -182,7 +182,7 @@ def read_task(
 
 
 class _TaskTable(SimLeaseTable):
-    """Counts what a task finds on its lease, judged by the rules that it judges by itself."""
+    """Counts the states in which a task finds its lease, by the task's own rules."""
 
     def __init__(self, process: SimProcess, execution: Execution) -> None:
         super().__init__(process, "task ")
@@ -191,7 +191,7 @@ class _TaskTable(SimLeaseTable):
         self._refused: Claim | None = None
 
     def fetch(self, key: str) -> Lease | None:
-        """Read one row, and count what it means."""
+        """Read one row, and count its meaning."""
         lease = super().fetch(key)
         if self._refused is not None:
             refused = self._refused

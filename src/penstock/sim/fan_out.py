@@ -1,7 +1,7 @@
 """Enhanced fan-out as a simulated process sees it: the service's rules, and what goes wrong with a subscription.
 
 Events hold one to five Kinesis records. A subscription may be refused, fall silent, break, end, be taken over, and bring an
-event twice; what is under way when its process ends is lost.
+event twice; events under way when its process ends are lost.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SimFanOut:
 
     Args:
         kinesis: What else the process sees of the service.
-        stream: What is read.
+        stream: The stream to read.
     """
 
     def __init__(self, kinesis: SimKinesis, stream: SimStream) -> None:
@@ -44,7 +44,7 @@ class SimFanOut:
         return StreamConsumer(name, f"{stream_arn}/consumer/{name}:1", "ACTIVE", 0)
 
     def fetch_consumers(self, stream_arn: str) -> Sequence[StreamConsumer]:
-        """Refuse: nobody asks for it."""
+        """Refuse: it is never asked for."""
         raise NotImplementedError
 
     def register_consumer(self, stream_arn: str, name: str) -> StreamConsumer:
@@ -52,7 +52,7 @@ class SimFanOut:
         raise NotImplementedError
 
     def deregister_consumer(self, stream_arn: str, name: str) -> None:
-        """Refuse: nobody may do it."""
+        """Refuse: no process may do it."""
         raise NotImplementedError
 
     def subscribe(
@@ -70,10 +70,10 @@ class SimSubscription:
 
     Args:
         kinesis: What else the subscriber sees of the service.
-        stream: What is read.
+        stream: The stream to read.
         key: The registered consumer and the shard: there is one subscription for each.
         start: Where it begins.
-        tell: Gets what comes of it, in the process.
+        tell: Gets the outcomes, in the process.
     """
 
     def __init__(
@@ -97,12 +97,12 @@ class SimSubscription:
         self._is_over = self._is_asked = self._is_silent = False
 
     def ask(self) -> None:
-        """Have the next event told, once."""
+        """Request the next event, once."""
         self._is_asked = True
         self._world.schedule(self._world.now + self._world.latency_s(), self._send)
 
     def close(self) -> None:
-        """End it; nothing is told any more."""
+        """End it; nothing is reported any more."""
         self._is_over = True
 
     # --- the service's side ---
@@ -123,7 +123,7 @@ class SimSubscription:
             before._end(Broken(_busy()))  # noqa: SLF001
         world.subscriptions[self._key] = self
         self._opened_s = world.now
-        self._sent_s = world.now - _HEARTBEAT_S  # the first event comes at once
+        self._sent_s = world.now - _HEARTBEAT_S  # the first event is sent at once
         self._index = self._stream.seek(self._shard, self._kinesis.position_of(self._key[1], self._start))
         world.met["fan-out: accepted"] += 1
         self._later(Opened())

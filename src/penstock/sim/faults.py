@@ -1,4 +1,4 @@
-"""What goes wrong in one seed: every kind of fault has a rate of its own, many are off (a swarm).
+"""The faults of one seed: every kind of fault has its own rate, many are off (a swarm).
 
 Source:
     The names F1 to F14 are those of the project's reliability scorecard: F1 crash, F2 pause, F3 clocks, F4
@@ -39,7 +39,7 @@ DELIVERY = DeliveryOptions(batch_records_max=5, checkpoint_interval_s=0.0, backo
 
 
 class FaultPlan(Struct, frozen=True):
-    """Rates: per call in [0, 1], or per minute where the name says so."""
+    """Rates: per call in [0, 1], or per minute if the name says so."""
 
     crashes_per_min: float = 0.0
     stops_per_min: float = 0.0
@@ -87,15 +87,15 @@ class Scenario(Struct, frozen=True):
         foreign: The workers that know only the KCL's attributes of a lease, and its rule of sharing. Unless it is the rule
             of all, they neither ask nor answer.
         limits: The workers that hold at most so many leases.
-        leavers: The workers that go for good, without a word and best of all while one of the foreign has not answered them.
-        delivery: How handlers of consumers are called, and what follows when they fail.
-        on_data_loss: What readers of consumers do where records are gone.
+        leavers: The workers that leave for ever, without a release and if possible while a foreign worker owes them an answer.
+        delivery: How handlers of consumers are called, and the consequences of their failures.
+        on_data_loss: The consumers' policy for records that are gone.
         retention_s: How long the stream keeps a record; None is for ever.
         kcl3: The KCL 3 workers of the fleet, or None.
-        producers: Which workers are producers, and what they put; None where there are none.
-        sinks: Which workers are queries that write, and what; None where there are none.
-        streams: The streams that share the lease table; None where the table has one.
-        settle_max_s: So long after the faults' end everything must be read and balanced; twice as long where records are still handled.
+        producers: Which workers are producers, and their records; None if there are none.
+        sinks: Which workers are queries that write, and their rows; None if there are none.
+        streams: The streams that share the lease table; None if the table has one.
+        settle_max_s: So long after the faults' end everything must be read and balanced; twice as long while records are handled.
     """
 
     seed: int
@@ -278,17 +278,17 @@ def draw_query_scenario(seed: int) -> Scenario:
 
 
 def _with_retention(drawn: Scenario, chance: random.Random) -> Scenario:
-    """Let some of the streams of queries hold aggregates, and some lose their oldest records."""
+    """Make some of the streams of queries hold aggregates, and some lose their oldest records."""
     retention_s = chance.choice((None, None, None, 25.0, 40.0, 60.0))
     fails = chance.choice(("true", "false"))
     takes_apart = "deaggregate" not in drawn.query_plan.options
     aggregate = chance.uniform(0.1, 0.6) if chance.random() < 0.5 else 0.0
     limits = {"maxRecordsPerTrigger", "maxRecordsPerShard"} & drawn.query_plan.options.keys()
-    if limits:  # a query that reads a few records at once must come to an end
+    if limits:  # a query that reads a few records at once must be able to finish
         aggregate *= 0.0 if drawn.query_plan.options.get("maxRecordsPerTrigger") == "2" else 0.2
     faults = replace(
         drawn.faults,
-        # A worker may leave off inside an aggregate, which a query that does not take it apart gives out whole again.
+        # A worker may stop inside an aggregate, which a query that does not take it apart emits whole again.
         aggregate=aggregate if takes_apart or len(drawn.workers) == len(drawn.queries) else 0.0,
         malformed_aggregate=chance.uniform(0.0, 0.1) if chance.random() < 0.2 else 0.0,
     )

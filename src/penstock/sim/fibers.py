@@ -4,7 +4,7 @@ A fiber is a thread of a simulated process. It runs until it waits for something
 the baton back to the world, and goes on when the world's heap says so. No two ever run at once, so the same seed gives the
 same history, and production code that was written for threads runs here unchanged.
 
-A process that ends takes its fibers with it: each one leaves by `ProcessEnded` where it waits.
+A process that ends takes its fibers with it: `ProcessEnded` is raised at the place where each one waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Carrier:
     """An OS thread that runs one fiber after the other.
 
     Args:
-        fibers: Tells what goes on when a fiber has ended.
+        fibers: Decides which fiber runs when one has ended.
     """
 
     def __init__(self, fibers: Fibers) -> None:
@@ -52,7 +52,7 @@ class _Carrier:
 class Fibers:
     """The fibers of one world, and the threads that carry them.
 
-    Whoever waits lets the world's events happen on its own thread until one of them resumes a fiber. So a fiber that is the
+    A waiting fiber runs the world's events on its own thread until one of them resumes a fiber. So a fiber that is the
     next one to go on costs no change of threads.
     """
 
@@ -67,13 +67,13 @@ class Fibers:
         self._failure: BaseException | None = None
 
     def run(self, step: Callable[[], bool]) -> None:
-        """Let events happen until none is due.
+        """Run events until none is due.
 
         Args:
             step: Lets one event happen; False when none is due.
 
         Raises:
-            BaseException: What an event raised, or a fiber did not catch.
+            BaseException: Raised by an event, or not caught by a fiber.
         """
         self._step = step
         fiber = self._let_happen()
@@ -85,13 +85,13 @@ class Fibers:
             raise failure
 
     def resume(self, fiber: Fiber) -> None:
-        """Let a fiber go on when the event under way is over."""
+        """Resume a fiber when the event under way is over."""
         assert self.current is None, "events resume fibers; fibers do not resume each other"
         assert self._next is None, "an event resumes one fiber"
         self._next = fiber
 
     def switch_from(self, fiber: Fiber) -> None:
-        """Let the world go on until this fiber is resumed; called in it."""
+        """Run the world until this fiber is resumed; called in it."""
         self.current = None
         following = self._let_happen()
         if following is not fiber:
@@ -101,7 +101,7 @@ class Fibers:
         self.current = fiber
 
     def goes_on_after_end(self, carrier: _Carrier) -> bool:
-        """Let the world go on after a fiber has ended; True when the next one begins on the same thread."""
+        """Run the world after a fiber has ended; True when the next one begins on the same thread."""
         ended, carrier.fiber = carrier.fiber, None
         assert ended is not None
         self.current = ended.carrier = None
@@ -117,7 +117,7 @@ class Fibers:
         return False
 
     def _let_happen(self) -> Fiber | None:
-        """Let events happen until one resumes a fiber, and return it; None when the world's own thread is to go on."""
+        """Run events until one resumes a fiber, and return it; None to resume the world's own thread."""
         try:
             while self._next is None:
                 if self._failure is not None or not self._step():
@@ -143,7 +143,7 @@ class Fibers:
         fiber.carrier.go.release()
 
     def close(self) -> None:
-        """Leave every fiber where it waits, and end the threads."""
+        """Abandon every waiting fiber, and end the threads."""
         self._step = lambda: False
         for fiber in list(self._begun):
             fiber.process.is_alive = False
@@ -161,7 +161,7 @@ class Fiber:
 
     Args:
         process: Whose it is. It decides whether the fiber goes on, and when.
-        body: What it does.
+        body: Its function.
     """
 
     def __init__(self, process: SimProcess, body: Callable[[], None]) -> None:
@@ -213,17 +213,17 @@ class Fiber:
             raise ProcessEnded
 
     def wake(self) -> None:
-        """Let the fiber go on from where it waits now."""
+        """Resume the fiber from its wait."""
         self.process.later(0.0, self._on_event, self._wait_number, True)
 
     def interrupt(self, error: BaseException) -> None:
-        """Let the fiber go on by raising an error where it waits, as a signal does."""
+        """Resume the fiber by raising an error in its wait, as a signal does."""
         if not self.is_finished:
             self._interruption = error
             self.wake()
 
     def go_on(self) -> None:
-        """Let the fiber go on when the event under way, which is of its process, is over."""
+        """Resume the fiber when the event under way, which is of its process, is over."""
         self._on_event(self._wait_number, True)
 
     def _on_event(self, wait_number: int, is_woken: bool) -> None:
@@ -245,13 +245,13 @@ class VirtualCondition:
         self._waiting: deque[Fiber] = deque()
 
     def __enter__(self) -> bool:
-        """Nobody else runs."""
+        """Do nothing: no other fiber runs."""
         return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> None:
-        """Nobody else waits for it."""
+        """Do nothing: no other fiber waits for it."""
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until notified, at most so many seconds of the process's clock; False when the time is over."""

@@ -1,10 +1,10 @@
-"""A fleet of any size in virtual time: the production coordinator of every worker on one lease table, and what it costs.
+"""A fleet of any size in virtual time: the production coordinator of every worker on one lease table, and its cost.
 
 The seeded simulator (`penstock.sim.world`) looks for broken invariants in small fleets with every fault. This one counts:
-read and write units of DynamoDB, moves, and for how long a shard is read by nobody. A worker is a coordinator and a set of
+read and write units of DynamoDB, moves, and for how long a shard has no reader. A worker is a coordinator and a set of
 readers that take a moment to stop; a call takes a few milliseconds, and the service may refuse some.
 
-Rows are immutable and shared: what a thousand workers know of ten thousand leases is one set of rows and their ages.
+Rows are immutable and shared: a thousand workers' views of ten thousand leases are one set of rows and their ages.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from penstock.sim.table_units import get_units, row_bytes, scan_units, write_uni
 
 _LATENCY_MIN_S: Final = 0.003  # of a call, there and back
 _LATENCY_MAX_S: Final = 0.015
-_FINISHING_S: Final = 0.2  # what a reader needs to stop
-_DRAINING_MAX_S: Final = 2.0  # a reader comes to the end of a closed shard within so long
+_FINISHING_S: Final = 0.2  # a reader needs so long to stop
+_DRAINING_MAX_S: Final = 2.0  # a reader reaches the end of a closed shard within so long
 _HAIR_S: Final = 1e-6
 
 
 class FleetCosts(Struct):
-    """What a fleet has cost, second by second, and what its shards have seen.
+    """The cost of a fleet, second by second, and the history of its shards.
 
     Args:
         reads: Read units by second.
@@ -119,12 +119,12 @@ class Fleet:
     # --- time -----------------------------------------------------------------------------------------
 
     def at(self, at_s: float, action: Callable[..., None], *args: Any) -> None:
-        """Let something happen at a moment."""
+        """Schedule an event."""
         self.event_count += 1
         heapq.heappush(self._heap, (at_s, self.event_count, action, args))
 
     def run_until(self, until_s: float) -> None:
-        """Let time pass."""
+        """Advance time."""
         heap = self._heap
         while heap and heap[0][0] <= until_s:
             self.now, _, action, args = heapq.heappop(heap)
@@ -161,7 +161,7 @@ class Fleet:
 
     @property
     def unread(self) -> int:
-        """How many shards nobody reads that could be read."""
+        """How many readable shards have no reader."""
         return len(self._unread_since_s)
 
     def oldest_unread_s(self) -> float:
@@ -191,13 +191,13 @@ class Fleet:
             self._unread_since_s[key] = self.now
 
     def on_drained(self, key: str) -> None:
-        """Note that a closed shard was read to its end: nobody has to read it any more."""
+        """Record that a closed shard was read to its end: it needs no reader any more."""
         self._unread_since_s.pop(key, None)
 
     # --- the stream -----------------------------------------------------------------------------------
 
     def split(self, key: str, children: Sequence[ChildShard]) -> None:
-        """Close a shard; whoever reads it comes to its end."""
+        """Close a shard; its reader reaches its end."""
         self.children[key] = tuple(children)
         for child in children:
             self.shards[child.shard_id] = Shard(child.shard_id, child.hash_range, child.parents)
@@ -207,7 +207,7 @@ class Fleet:
     # --- the table ------------------------------------------------------------------------------------
 
     def put(self, row: Lease) -> None:
-        """Let a row stand in the table."""
+        """Put a row into the table."""
         key = row.key
         before = self.rows.get(key)
         self.rows[key] = row
@@ -285,7 +285,7 @@ class FleetWorker:
     """One process: the production coordinator, and readers that read nothing.
 
     Args:
-        fleet: What it sees.
+        fleet: Its surroundings.
         name: Its worker id.
     """
 
@@ -380,7 +380,7 @@ class FleetWorker:
             self.feed(ReaderStopped(key, epoch, None))
 
     def drain_later(self, key: str) -> None:
-        """Let the reader of a closed shard come to its end."""
+        """Make the reader of a closed shard reach its end."""
         epoch = self.readers.get(key)
         if epoch is not None and key in self.fleet.children:
             fleet = self.fleet

@@ -1,4 +1,4 @@
-"""What may happen to a fleet, and what it costs: scenarios for `penstock.sim.fleet`, each with its figures."""
+"""Scenarios for `penstock.sim.fleet`, each with its figures."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ _LENGTHS_S: Final = {
 
 
 class FleetFigures(Struct, frozen=True):
-    """What one scenario came to.
+    """The figures of one scenario.
 
     Args:
         reads_per_s: Read units per second, on average.
@@ -79,12 +79,12 @@ class FleetFigures(Struct, frozen=True):
         writes_per_s: Write units per second, on average.
         writes_peak_per_s: The same in the worst ten seconds.
         moves: How often a shard went from one worker to another.
-        unread_max_s: The longest time that a shard was read by nobody.
-        all_read_s: When every shard that nobody read at the beginning was read; None while some are not.
+        unread_max_s: The longest time that a shard had no reader.
+        all_read_s: When every shard without a reader at the beginning had one; None while some have none.
         load_min: The fewest shards that a worker reads at the end.
         load_max: The most.
         reads: Read units of each second.
-        unread: Shards that nobody read, every five seconds.
+        unread: Shards without a reader, every five seconds.
     """
 
     scenario: FleetScenario
@@ -139,7 +139,7 @@ def run_fleet(
         if scenario is FleetScenario.START:
             watched = WatchedFleet(free_fleet(lease_count, policy), worker_count, lease_count, progress)
         elif scenario is FleetScenario.DOUBLED:
-            settled = None  # its memory goes before that of the next one comes
+            settled = None  # frees its memory before the next one is made
             watched = settle(worker_count, lease_count // 2, policy, progress)
         else:
             settled = watched = settled or settle(worker_count, lease_count, policy, progress)
@@ -210,7 +210,7 @@ class WatchedFleet:
         self._next_number = worker_count
 
     def let_pass(self, name: str, length_s: float) -> list[int]:
-        """Let time pass; returns how many shards were unread, every few seconds."""
+        """Advance time; return how many shards were unread, every few seconds."""
         unread = []
         until_s = self.fleet.now + length_s
         while self.fleet.now < until_s:
@@ -220,7 +220,7 @@ class WatchedFleet:
         return unread
 
     def watch(self, scenario: FleetScenario, length_s: float | None = None) -> FleetFigures:
-        """Let a scenario happen and return what it came to, after its own time or another."""
+        """Run a scenario, for its own time or another, and return its figures."""
         fleet, costs = self.fleet, self.fleet.costs
         costs.moves.clear()
         costs.gaps.clear()

@@ -1,6 +1,6 @@
-"""What a history says happened, and nothing else: what the checkers judge by.
+"""The state that a history's lines describe, for the checkers to judge by.
 
-No part of the checked code is asked. Positions are taken apart here once more, sequence numbers compared as
+No part of the checked code is asked. Positions are parsed here separately, sequence numbers compared as
 integers.
 """
 
@@ -23,10 +23,10 @@ class StreamHistory(Struct):
     """One stream.
 
     Args:
-        start_ms: Records that came before are not owed; None while it is not known since when they are.
+        start_ms: Earlier records are not owed; None while the start is not known.
         retention_ms: How long it keeps a record; None is for ever.
-        name: Its name, where several streams share the table.
-        identity: What its rows say of it.
+        name: Its name, if several streams share the table.
+        identity: Its identity in its rows.
         is_owed: Whether it is there, and in the lists of the workers to be.
         is_deleted: Whether it has been deleted.
     """
@@ -72,7 +72,7 @@ class History(Struct):
     Args:
         start: Where the application is configured to start.
         retention_ms: How long the stream keeps a record; None is for ever.
-        limits: How many leases a worker holds at most, where it has a limit.
+        limits: How many leases a worker holds at most, if it has a limit.
         foreign: Workers that know only the KCL's attributes of a lease.
         noteless: Workers that note nothing beside the KCL's attributes, the foreign and those of KCL 3.
         producers: Workers that put records, and have no lease.
@@ -128,7 +128,7 @@ class History(Struct):
     def first_undone(self, key: str, before_index: int) -> int | None:
         """Return the first record in scope before an index that is not done; None if all are.
 
-        What has left the stream is out of scope: nobody can do it any more.
+        Records that have left the stream are out of scope.
         """
         shard = self.shards[key]
         start_ms = shard.stream.start_ms
@@ -148,7 +148,7 @@ class History(Struct):
         return row.reader if has_asker_gone and row.reader in self.foreign else row.owner
 
     def now_s_since(self, moment_s: float | None) -> float:
-        """Return the seconds since a moment; infinity if it never came."""
+        """Return the seconds since a moment; infinity if it never was."""
         return float("inf") if moment_s is None else self.now - moment_s
 
     def is_forgiven(self, key: str) -> bool:
@@ -158,7 +158,7 @@ class History(Struct):
     # --- taking history in ----------------------------------------------------------------------------
 
     def take_in(self, entry: HistoryEntry) -> None:
-        """Observe one line, after the checkers have judged it."""
+        """Apply one line, after the checkers have judged it."""
         self.now = entry[0]
         handler = getattr(self, f"_on_{entry[1]}", None)
         if handler is not None:
@@ -203,7 +203,7 @@ class History(Struct):
             return
         self.rows[key] = after
         if isinstance(write, Claim):
-            # What came after the batch was planned was not there to be read, so the driver must not skip it.
+            # Records that arrived after the batch was planned could not be read, so the driver must not skip them.
             planned_ms = self.given_ms.get((who, write.claim.batch), 0)
             is_the_drivers = name_of(who) == write.claim.worker
             self._skip_unread(key, write.claim, planned_ms if is_the_drivers else None)
@@ -221,7 +221,7 @@ class History(Struct):
     def _on_logged(self, who: str, batch: int, *_: Any) -> None:
         self.given_ms.setdefault((who, batch), EPOCH_MS + int(self.now * 1000))
 
-    _on_batch = _on_logged  # a batch of an earlier driver is given anew
+    _on_batch = _on_logged  # a batch of an earlier driver is planned again
 
     def _on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
         for key in keys:
@@ -231,7 +231,7 @@ class History(Struct):
                 self._skip_unread(key, claim, None)
 
     def _skip_unread(self, key: str, claim: BatchClaim, until_ms: int | None) -> None:
-        """Count as done what a done batch held and its action did not read: its user wanted it so."""
+        """Count the records of a done batch that its action did not read as done: its user chose so."""
         shard = self.shards[key]
         for past in claim.past(1 + len(claim.earlier)):
             if (claim.worker, past.batch, key) in self.unread:

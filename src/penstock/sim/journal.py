@@ -1,4 +1,4 @@
-"""What the production code logs in a simulated world, as lines of its history."""
+"""The log of the production code in a simulated world, as lines of its history."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class Journal(logging.Handler):
-    """Notes what the production code logs as a warning, or worse, in the history; nothing of it is shown."""
+    """Writes warnings and errors of the production code to the history; none of them is shown."""
 
     def __init__(self, world: World) -> None:
         super().__init__(logging.WARNING)
@@ -33,7 +33,7 @@ class Journal(logging.Handler):
         self._logger.propagate = self._before[1]
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Note a line; what a process says while it is ended is not heard."""
+        """Write a line; lines of an ended process are dropped."""
         error = None if not record.exc_info else record.exc_info[1]
         fiber = self._world.fibers.current
         if fiber is not None and fiber.process.is_alive and not isinstance(error, ProcessEnded):

@@ -1,4 +1,4 @@
-"""What a member of a native KCL 3 fleet owes its leader, as a checker over the history."""
+"""A checker of the duties of a native KCL 3 fleet's member to its leader."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _TOLERANCE: Final = 0.95  # clocks run up to two hundredths apart, and calls tak
 
 
 class LeftToTheLeader(Checker):
-    """K1: a Penstock worker that knows of a leader, or that there will be one, moves no lease that somebody reads.
+    """K1: a Penstock worker that knows of a leader, or that there will be one, moves no lease that has a reader.
 
-    Free leases are the leader's too while there is one; but whoever ends a shard takes its children, and so does whoever finds
+    Free leases are the leader's too while there is one; but the worker that ends a shard takes its children, and so does one that finds
     its end written: of two processes under one worker id, the second one takes it for its own.
     """
 
@@ -42,7 +42,7 @@ class LeftToTheLeader(Checker):
         self._awaited = None
 
     def on_unready(self, version: str) -> None:
-        """Remember what the fleet is not ready for."""
+        """Remember the states that the fleet is not ready for."""
         self._awaited = version
 
     def on_leads(self, who: str) -> None:
@@ -50,11 +50,11 @@ class LeftToTheLeader(Checker):
         self._leader = (who, self.history.now)
 
     def on_leads_no_more(self, _who: str, _why: str) -> None:
-        """Remember that nobody leads now."""
+        """Remember that there is no leader now."""
         self._leader = None
 
     def on_down(self, who: str, _how: str) -> None:
-        """Remember that nobody leads now, if it was the leader."""
+        """Remember that there is no leader now, if it was the leader."""
         if self._leader is not None and self._leader[0] == who:
             self._leader = None
 
@@ -82,7 +82,7 @@ class LeftToTheLeader(Checker):
             raise Broken(f"{who} moves {write.key} ({what}), which is the leader's to assign")
 
     def at_end(self) -> None:
-        """Whoever has had the time to look knows that somebody leads, or that the fleet has no leader.
+        """Return whether a worker has had time to read who leads, or that there is no leader.
 
         An upgrade is not held up: every owner of a lease reports.
         """

@@ -1,4 +1,4 @@
-"""What one seed decides about the KCL 3 workers of its fleet."""
+"""The KCL 3 workers of one seed's fleet."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WITH_REPORTS: Final = WITH_LEADER | {UPGRADING}
 
 
 class Kcl3Plan(Struct, frozen=True):
-    """What one seed decides about its native KCL 3 fleet.
+    """One seed's native KCL 3 fleet.
 
     Args:
         workers: The workers that are the KCL's.
         lock_s: The lease of the leader's lock.
         leader_deaths_per_min: The leader crashes.
         leader_moves_per_min: The leader gives its lock up, and goes on as a follower.
-        begins: What the row `Migration3.0` says at first.
-        changes: What it comes to say, and when at the earliest.
+        begins: The first state of the row `Migration3.0`.
+        changes: Its next states, each with its earliest moment.
     """
 
     workers: frozenset[str]

@@ -1,4 +1,4 @@
-"""What KCL 3 workers keep beside the leases of a simulated fleet: the leader's lock, reports, and an index of owners."""
+"""The rows of KCL 3 beside the leases of a simulated fleet: the leader's lock, reports, and an index of owners."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class SimKcl3Rows:
     """The rows of one application. Calls fail as those for leases do.
 
     Args:
-        world: The services that they stand in.
-        version: The state of the fleet's migration, or None where no KCL 3 worker ever stood.
+        world: The services that hold them.
+        version: The state of the fleet's migration, or None if there never was a KCL 3 worker.
     """
 
     def __init__(self, world: Environment, version: str | None) -> None:
@@ -85,7 +85,7 @@ class SimKcl3Rows:
     # --- the lock -----------------------------------------------------------------------------------------
 
     def serve_lock(self, seen: LeaderLock | None, wanted: LeaderLock) -> bool | Problem:
-        """Write the lock if it stands as it was seen, or is not there and was not: a heartbeat, or a change of hands."""
+        """Write the lock if it is unchanged, or still missing: a heartbeat, or a new holder."""
 
         def write() -> bool:
             stands = self.lock == seen
@@ -96,11 +96,11 @@ class SimKcl3Rows:
         return self._serve(write)
 
     def release_lock(self, seen: LeaderLock) -> None:
-        """Give the lock up if it stands as it was seen."""
+        """Release the lock if it is unchanged."""
         if self.lock == seen:
             self.lock = replace(seen, is_released=True)
 
-    # --- what the leader writes ---------------------------------------------------------------------------
+    # --- the leader's writes ------------------------------------------------------------------------------
 
     def serve_assignment(self, who: str, seen: Lease, worker: str) -> None:
         """Assign a lease whose owners are as they were seen, whatever its counter is by now."""

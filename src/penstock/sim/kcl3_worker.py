@@ -1,8 +1,8 @@
 """A simulated KCL 3 worker: in a native fleet it follows the leader as Penstock's own members do, and may be the leader.
 
-Reading, renewing and handing over are the production's coordinator, which is told that somebody always leads: so it takes
-nothing of its own accord. What only KCL 3 does is here: the report, the leader's lock, and the leader's rounds. While the fleet
-is not native, its coordinator is told so, and takes its share by the rule of KCL 2.x.
+Reading, renewing and handing over are the production's coordinator, whose input says that there always is a leader: so it takes
+nothing by itself. The parts that only KCL 3 has are here: the report, the leader's lock, and the leader's rounds. While the fleet
+is not native, its coordinator's input says so, and it takes its share by the rule of KCL 2.x.
 
 Source:
     KCL 3.5.1: DynamoDBLockBasedLeaderDecider, LeaseAssignmentManager with LeaseCountBasedLeaseAssignmentDecider, and
@@ -55,11 +55,11 @@ class Kcl3Worker(SimWorker):
     """One process of the Java KCL, version 3, native.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: Its worker id.
         incarnation: Names it apart from its earlier lives.
         on_gone: Called when it has ended, with how.
-        plan: What the seed decides about its fleet.
+        plan: Its fleet, drawn from the seed.
     """
 
     def __init__(
@@ -100,10 +100,10 @@ class Kcl3Worker(SimWorker):
             self.call("report", lambda: self.world.kcl3.serve_report(stats), lambda _answer: None)
         self.later(REPORT_INTERVAL_S / self.clock_rate, self._report_itself)
 
-    # --- what its coordinator is told ---------------------------------------------------------------------
+    # --- the input of its coordinator ---------------------------------------------------------------------
 
     def look_at_fleet(self, effect: LookAtFleet) -> None:
-        """Answer in which state the fleet is, and in a native one that somebody leads, whoever it is."""
+        """Answer in which state the fleet is, and in a native one that there is a leader."""
         del effect
         if self._plan.migrates:
             self.call("look at fleet", lambda: self.world.kcl3.serve_fetch(()), self._on_version)
@@ -199,7 +199,7 @@ class Leadership:
         self._later(self._round_s, self._run)
 
     def follow(self, *, is_native: bool) -> None:
-        """Observe whether the fleet has a leader at all: in another state the lock is given up."""
+        """Check whether the fleet has a leader at all: in another state the lock is released."""
         self._is_native = is_native
         if not is_native:
             self.resign()

@@ -1,6 +1,6 @@
 """What holds once the faults are over: every shard has a reader, the leases are even and stay, every record is read.
 
-These checkers ask nothing of the checked code but which of two equal workers comes first.
+These checkers ask the checked code only which of two equal workers is first.
 """
 
 from __future__ import annotations
@@ -75,9 +75,9 @@ class Balanced(Checker):
 
 
 def must_be_even(counts: Mapping[str, int], limits: Mapping[str, int] = _NO_LIMITS) -> None:
-    """Raise unless everybody has an even share, or as much of it as the limit allows.
+    """Raise unless every worker has an even share, or as much of it as the limit allows.
 
-    Nobody knows the others' limits: what a full worker does not ask for stays with whoever has it. The remainder of the
+    Workers do not know each other's limits: a lease that a full worker does not ask for stays with its owner. The remainder of the
     even shares goes to those that have most.
     """
     if any(count > limits.get(worker, count) for worker, count in counts.items()):

@@ -1,4 +1,4 @@
-"""What a reader owes where retention has taken records: a word where some were unread, and no alarm where none were."""
+"""Checkers of readers whose records retention has removed: a report if some were unread, and no alarm if none were."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from penstock.sim.history import History, name_of
 
 _LATE_WRITE_S: Final = 8.0  # a write may arrive so long after it was sent
 SLACK_MS: Final = 9_000  # clocks in whole seconds, and calls that take a while
-_DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader does not believe where a record must be
+_DOUBTED_TIPS_MAX: Final = 3  # empty pages that a reader does not believe if there must be a record
 
 
 class _Tip(Struct, frozen=True):
@@ -27,12 +27,12 @@ class _Tip(Struct, frozen=True):
 
 
 class LossesTold(Checker):
-    """S9: where unread records have left the stream a loss is told, and nowhere else.
+    """S9: a loss is reported if unread records have left the stream, and not otherwise.
 
-    Whether a record that is gone took others with it, nobody can tell who was away for longer than the retention. Who
-    was at the tip since, or finds in the row that somebody was, must not raise an alarm. A loss is told once: whoever
-    tells it and goes on notes the tip behind it in the row, and the next reader goes on from there. Whoever stops at it
-    leaves it to the next reader.
+    A reader that was away for longer than the retention cannot know whether a missing record took others with it. A
+    reader that was at the tip since, or finds in the row that another was, must not raise an alarm. A loss is reported
+    once: the reader that reports it and goes on writes the tip behind it to the row, and the next reader goes on from
+    there. A reader that stops at the loss leaves it to the next one.
     """
 
     invariant = "S9"
@@ -49,7 +49,7 @@ class LossesTold(Checker):
         self._note_s = 1.1 * options.renew_interval_s + _LATE_WRITE_S
 
     def on_start(self, who: str, key: str, epoch: int, _position: Position) -> None:
-        """Forget what an earlier reader saw, and remember whether it is a KCL worker's checkpoint that this one begins at."""
+        """Forget the earlier reader, and remember whether this one begins at a KCL worker's checkpoint."""
         self._tips.pop((who, key), None)
         self._doubted.pop((who, key), None)
         row = self.history.rows.get(key)
@@ -62,7 +62,7 @@ class LossesTold(Checker):
         shard = self.history.shards[key]
         count = len(shard.sequences)
         if reader is not None and (who, key, epoch) in self._doubtful:
-            # It has passed in doubt what is gone, and notes the tip behind it.
+            # It has passed possibly lost records, and writes the tip behind them.
             gone = shard.sequences[reader.next_index : shard.trimmed]
             self._told.setdefault(key, {}).setdefault((who, epoch), set()).update(gone)
         if reader is None or not count or not reader.done_index == reader.next_index == count:
@@ -86,19 +86,19 @@ class LossesTold(Checker):
         return True
 
     def _enough_ms(self, key: str) -> int:
-        """Return the moment since which nothing that came has left the shard's stream, for certain."""
+        """Return the moment since which certainly no record has left the shard's stream."""
         retention_ms = self.history.shards[key].stream.retention_ms or 0
         return EPOCH_MS + int(self.history.now * 1000) - retention_ms + SLACK_MS
 
     def on_report(self, who: str, topic: str, _reason: str, key: str | None) -> None:
-        """A lease that was lost takes along what was not written yet."""
+        """A lost lease loses its unwritten marks."""
         if topic == "LOST":  # without a key it is all that the worker held
             self._tips = {
                 at: tips for at, tips in self._tips.items() if at[0] != who or key not in (None, at[1])
             }
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Remember what a row must tell of the tip: a heartbeat takes it along."""
+        """Remember the tip that a row must have: the next heartbeat writes it."""
         if after is None or before is None or before.checkpoint != after.checkpoint:
             self._noted.pop(write.key, None)
         if after is None or not isinstance(write, Renew | Checkpoint | Release):
@@ -112,7 +112,7 @@ class LossesTold(Checker):
                 break
 
     def on_loss(self, who: str, key: str, epoch: int) -> None:
-        """Something unread must have left the stream, or nobody can have known better."""
+        """Raise unless an unread record has left the stream, or no worker could know better."""
         history = self.history
         shard = history.shards[key]
         reader = history.readers.get((who, key, epoch))
@@ -152,7 +152,7 @@ class LossesTold(Checker):
         shard, row = self.history.shards[key], self.history.rows.get(key)
         begins_in_doubt = not reader.deliveries and (who, key, epoch) in self._doubtful
         if begins_in_doubt or (self.history.noteless and row is not None and row.has_foreign_checkpoint):
-            return  # nobody noted whether more was behind it: where nothing is left, that is a doubt and no loss
+            return  # no row has the tip behind it: if nothing is left, that is a possible loss
         if reader.next_index >= len(shard.sequences) or shard.sequences[reader.next_index] == sequences[0]:
             return
         gap = [

@@ -1,4 +1,4 @@
-"""A simulated process: a clock of its own, and what it does later, unless it has ended or is paused by then."""
+"""A simulated process: its own clock, and its scheduled steps, unless it has ended or is paused by then."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class SimProcess:
-    """One process. It can end, be paused, and come back under the same name.
+    """One process. It can end, be paused, and start again under the same name.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: Its worker id.
         incarnation: Names it apart from its earlier lives.
     """
@@ -46,7 +46,7 @@ class SimProcess:
 
     def world_s_in(self, duration_s: float) -> float:
         """Return the world's time when so much has passed on this process's clock."""
-        # A hair later: turning the moment into the world's time and back may come out a hair before it.
+        # A hair later: turning the moment into the world's time and back may give a hair less.
         return self.at_local(self.local_s() + max(0.0, duration_s)) + 1e-6
 
     def later(self, delay_s: float, action: Callable[..., None], *args: Any) -> None:
@@ -66,7 +66,7 @@ class SimProcess:
         action(*args)
 
     def resume(self) -> None:
-        """Go on after a pause: everything that came meanwhile is done now, in order."""
+        """Go on after a pause: everything that fell due is done now, in order."""
         if self.world.now >= self.paused_until:
             backlog, self._backlog = self._backlog, []
             for action, args in backlog:
@@ -91,10 +91,10 @@ class SimProcess:
         raise NotImplementedError
 
     def end(self) -> None:
-        """End the process where it is; its threads are left at once."""
+        """End the process at once; its threads are abandoned."""
         self.is_alive = False
         for fiber in self._fibers:
             self.world.schedule(self.world.now, fiber.unwind)
 
     def watch_loop(self, loop: Loop[Any]) -> None:
-        """Note what a loop of this process does; by default nothing."""
+        """Record a step of one of this process's loops; by default nothing."""

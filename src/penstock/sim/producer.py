@@ -42,7 +42,7 @@ class SimPuts:
     Args:
         world: Time, chance and the stream.
         plan: What goes wrong.
-        stream: What is put into; None for the world's.
+        stream: The stream to put into; None for the world's.
     """
 
     def __init__(self, world: Environment, plan: PutFaults, stream: SimStream | None = None) -> None:
@@ -83,14 +83,14 @@ class SimPuts:
         for entry in entries:
             self.note_unanswered(tuple(self.text_of(data) for _, _, data in _records_of(entry)))
 
-    # --- what the history is told -------------------------------------------------------------------------
+    # --- the history --------------------------------------------------------------------------------------
 
     def text_of(self, data: bytes) -> str:
-        """Return what tells a record from all others."""
+        """Return the unique name of a record."""
         return data.decode()
 
     def note_unanswered(self, texts: tuple[str, ...]) -> None:
-        """Note that nobody has answered for the records of an entry."""
+        """Record that there was no answer for the records of an entry."""
         self._world.note("unanswered", texts)
 
     def note_stored(self, shard_id: str, numbers: list[int], texts: tuple[str, ...], is_read: bool) -> None:
@@ -131,7 +131,7 @@ class SimPuts:
         world, stream, shard = self._world, self._stream, self.shard_of(entry)
         found = _records_of(entry)
         numbers = stream.put_blob(shard, entry.data, entry.partition_key, len(found), world.now_ms())
-        # The KCL drops an aggregate as a whole where one of its records belongs to another shard.
+        # The KCL drops a whole aggregate if one of its records belongs to another shard.
         is_read = all(effective_hash_key(key, explicit) in shard.hash_range for key, explicit, _ in found)
         texts = tuple(self.text_of(data) for _, _, data in found)
         self.note_stored(shard.shard_id, numbers, texts, is_read)
@@ -171,11 +171,11 @@ class SimProducer(SimProcess):
     """One process that puts records.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: Its name; its partition keys begin with it.
         incarnation: Names it apart from its earlier lives.
         on_gone: Called when it has ended, with how.
-        plan: What it is given to put.
+        plan: The records to put.
         puts: The service.
     """
 

@@ -1,4 +1,4 @@
-"""What a producer promises, as checkers over the history: acknowledged records are there, in order, and rarely twice.
+"""Checkers of a producer's promises: acknowledged records are there, in order, and rarely twice.
 
 Where consumers read what producers put, all of it reaches a handler, in the order of each key.
 """
@@ -13,7 +13,7 @@ from penstock.sim.history import History
 
 
 class AcknowledgedIsThere(Checker):
-    """P1: an acknowledged record is where the acknowledgement says, and its readers see it; every record is settled."""
+    """P1: an acknowledged record is at the acknowledged place, and its readers see it; every record is settled."""
 
     invariant = "P1"
 
@@ -23,7 +23,7 @@ class AcknowledgedIsThere(Checker):
         self._open: set[str] = set()
 
     def on_added(self, text: str, _key: str) -> None:
-        """Remember what is to be settled."""
+        """Remember a record that must be settled."""
         self._open.add(text)
 
     def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
@@ -42,7 +42,7 @@ class AcknowledgedIsThere(Checker):
         self._open.difference_update(texts)
 
     def on_given_up(self, who: str, texts: tuple[str, ...], why: str) -> None:
-        """Nothing here is refused for good."""
+        """No record here is refused finally."""
         raise Broken(f"{who} gives up {texts}: {why}")
 
     def on_log(self, who: str, level: str, text: str, error: str) -> None:
@@ -51,7 +51,7 @@ class AcknowledgedIsThere(Checker):
             raise Broken(f"{who}: {text}: {error}")
 
     def on_down(self, who: str, how: str) -> None:
-        """Who crashes leaves records that nobody has heard of; who stops does not."""
+        """A crashed producer leaves unsettled records; a stopped one does not."""
         left = {text for text in self._open if text.startswith(f"{who}:")}
         if left and how == "stopped":
             raise Broken(f"{who} has stopped, and {min(left)} is neither acknowledged nor given up")
@@ -66,7 +66,7 @@ class AcknowledgedIsThere(Checker):
 class KeysInOrder(Checker):
     """P2: the records of one key are first seen in the order in which they were put.
 
-    A copy of a record that was sent again may come behind later ones.
+    A copy of a record that was sent again may be behind later ones.
     """
 
     invariant = "P2"
@@ -77,12 +77,12 @@ class KeysInOrder(Checker):
         self._waiting: dict[str, list[str]] = {}
 
     def on_added(self, text: str, key: str) -> None:
-        """Remember what comes next of a key."""
+        """Remember the next record of a key."""
         self._key_of[text] = key
         self._waiting.setdefault(key, []).append(text)
 
     def on_stored(self, key: str, number: int, texts: tuple[str, ...], is_read: bool) -> None:
-        """Compare with what must come first."""
+        """Compare with the record that must be first."""
         for text in texts if is_read else ():
             waiting = self._waiting[self._key_of[text]]
             if text in waiting:
@@ -92,9 +92,9 @@ class KeysInOrder(Checker):
 
 
 class RarelyTwice(Checker):
-    """P3: readers see a record once, and at most once more for each time that nobody answered for it.
+    """P3: readers see a record once, and at most once more for each time that its call had no answer.
 
-    An aggregate that the shard of another prediction took may have to be sent again until a listing tells whose it is.
+    An aggregate that the shard of another prediction took may have to be sent again until a listing shows whose it is.
     """
 
     invariant = "P3"
@@ -143,14 +143,14 @@ class ArrivesInOrder(Checker):
         self._key_of[text] = key
 
     def on_stored(self, _key: str, _number: int, texts: tuple[str, ...], is_read: bool) -> None:
-        """Remember what is to arrive, in the order in which readers first see it."""
+        """Remember the expected records, in the order in which readers first see them."""
         for text in texts if is_read else ():
             if text not in self._seen:
                 self._seen.add(text)
                 self._waiting.setdefault(self._key_of[text], deque()).append(text)
 
     def on_handed(self, who: str, shard: str, _epoch: int, records: tuple[tuple[str, str], ...]) -> None:
-        """Compare what a handler is given with what must come first."""
+        """Compare a handler's record with the one that must be first."""
         for text, key in records:
             if self._key_of.get(text) != key:
                 raise Broken(

@@ -1,4 +1,4 @@
-"""What one seed decides about the producers of its world, and about what PutRecords does to them."""
+"""The producers of one seed's world, and the faults of their PutRecords."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from penstock.core.writing.batcher_steps import BatcherSettings
 
 
 class PutFaults(Struct, frozen=True):
-    """What happens to calls of PutRecords; likelihoods in [0, 1] per call, or per entry where the name says so.
+    """The faults of PutRecords calls; likelihoods in [0, 1] per call, or per entry if the name says so.
 
     Args:
         put_throttled: The whole call is refused for its rate.
         put_unavailable: The whole call is not taken.
-        put_lost: The call does not arrive, and nobody answers.
-        put_late: The call arrives seconds later, and nobody answers.
+        put_lost: The call does not arrive, and there is no answer.
+        put_late: The call arrives seconds later, and there is no answer.
         put_unanswered: The call is done, and its answer is lost.
         entry_throttled: The entry is refused for the shard's rate.
         entry_failed: The entry is refused by an internal failure.
@@ -35,7 +35,7 @@ class ProducerPlan(PutFaults, frozen=True):
     """What producers put, and what happens to it.
 
     Args:
-        workers: The workers that are producers. Any others are consumers of what they put.
+        workers: The workers that are producers. Any others are consumers of their records.
         settings: How the producers' batchers work.
         sender_count: Requests of one producer that may be in flight at once.
         key_count: Partition keys of one producer.

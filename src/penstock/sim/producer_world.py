@@ -1,6 +1,6 @@
 """A world of producers: they put into a stream that is resharded, through calls that fail in every way.
 
-In some worlds consumers read what they put.
+In some worlds consumers read their records.
 """
 
 from __future__ import annotations

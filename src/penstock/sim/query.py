@@ -1,4 +1,4 @@
-"""A simulated Spark query: the production's planner in a process of its own, driven as Spark drives it.
+"""A simulated Spark query: the production's planner in a separate process, driven as Spark drives it.
 
 What Spark keeps (the log of offsets, the log of commits) survives the driver; everything else dies with it, at any moment,
 also in the middle of a call. Tasks run in executors (`executor`), which its death does not touch.
@@ -45,7 +45,7 @@ class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDA
 
 
 class QueryLog(Struct):
-    """What a query's checkpoint location holds: it survives the driver."""
+    """The content of a query's checkpoint location: it survives the driver."""
 
     offsets: list[str] = field(default_factory=list)
     committed_count: int = 0
@@ -79,7 +79,7 @@ class QueryLog(Struct):
         return QueryLog(list(self.offsets), self.committed_count, self.accepts_loss, list(self._states))
 
     def restore(self, choice: float) -> bool:
-        """Go back to an earlier state; False where there is none with a batch in it."""
+        """Go back to an earlier state; False if there is none with a batch in it."""
         earlier = [place for place, state in enumerate(self._states) if state[0]]
         if not earlier:
             return False
@@ -123,7 +123,7 @@ class SimQuery(SimProcess):
     """One life of a query's driver.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: The query's worker id.
         incarnation: Names this life.
         on_gone: Called when it has ended, with how.
@@ -131,7 +131,7 @@ class SimQuery(SimProcess):
         executors: Returns the processes that run its tasks now.
         on_batch: Called before the tasks of a batch begin.
         stream: Another stream than the world's, for a query that has no business here.
-        query: Spark's id of the query, where it has several sources; each of them is driven for itself here.
+        query: Spark's id of the query, if it has several sources; each of them is driven by itself here.
         names_application: Whether its user has chosen an application's name.
     """
 
@@ -218,7 +218,7 @@ class SimQuery(SimProcess):
         self.on_gone(self, how)
 
     def watch_loop(self, loop: Loop[Any]) -> None:
-        """Note what the coordinator reports, and which shards come and go."""
+        """Record the coordinator's reports, and the shards that it gets and loses."""
         if isinstance(loop, LeaseLoop):
             loop.observe = self._observe
 
@@ -278,7 +278,7 @@ class SimQuery(SimProcess):
         self._on_batch(self)
         row_count_max = None
         if world.has_fault("unread_batch"):
-            # An action that takes a few rows, or none: what it leaves unread is skipped when the query goes on.
+            # An action that takes a few rows, or none: the unread rest is skipped when the query goes on.
             row_count_max = world.chance.choice((0, 1, 3))
             groups = groups[: 0 if row_count_max == 0 else world.chance.randint(1, max(1, len(groups)))]
         results: dict[str, ShardRows] = {}
@@ -318,7 +318,7 @@ class SimQuery(SimProcess):
 
 
 class _DriverTable(SimLeaseTable):
-    """Remembers which rows the driver looked at, to count what it made of them."""
+    """Remembers which rows the driver read, to count its decisions about them."""
 
     def __init__(self, process: SimProcess, is_on_main: Callable[[], bool]) -> None:
         super().__init__(process)

@@ -1,4 +1,4 @@
-"""What a Spark query guarantees, as checkers over the history: replays, once each, parents before children, no false alarm."""
+"""Checkers of a Spark query's guarantees: replays, once each, parents before children, no false alarm."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Results = tuple[tuple[str, tuple[int, ...]], ...]
 
 
 class SameReplays(Checker):
-    """Q1: every execution of a batch holds the same records, however late, and whoever had the lease in between.
+    """Q1: every execution of a batch holds the same records, however late, and whichever worker had the lease in between.
 
     Three exceptions: a row that was deleted or damaged, whose claims are gone with it; a checkpoint location that was set
     back, after which the executions of earlier drivers count no more: of leases that others have by then, nothing is read
-    again; and records that have left the stream. Batches of a copied location are batches of its own.
+    again; and records that have left the stream. Batches of a copied location are separate batches.
     """
 
     invariant = "Q1"
@@ -47,7 +47,7 @@ class SameReplays(Checker):
         self._first_life: dict[str, int] = {}
 
     def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
-        """Begin anew where a driver finds its checkpoint location set back, whether or not any lease follows."""
+        """Start over when a driver finds its checkpoint location set back, whether or not any lease follows."""
         if "does not know what was claimed" in text:
             name = name_of(who)
             self._first_life[name] = int(who.partition("#")[2])
@@ -56,7 +56,7 @@ class SameReplays(Checker):
                     del known[place]
 
     def on_copied(self, _name: str, copy: str) -> None:
-        """Tell what the driver of a copy does apart from what the others do."""
+        """Separate the actions of a copy's driver from the others'."""
         self._copies.add(copy)
 
     def _place(self, who: str, batch: int, key: str) -> _Place:
@@ -67,7 +67,7 @@ class SameReplays(Checker):
         return life < self._first_life.get(name_of(who), 0) or self.history.is_forgiven(key)
 
     def on_executed(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
-        """Compare with the first execution, and with what an action took of the batch."""
+        """Compare with the first execution, and with the records that an action took of the batch."""
         if self._is_out(who, key):
             return
         place = self._place(who, batch, key)
@@ -77,7 +77,7 @@ class SameReplays(Checker):
         self._compare_part(place, self._parts.get(place, ()))
 
     def on_partly(self, who: str, batch: int, key: str, rows: tuple[int, ...]) -> None:
-        """Compare what an action took with what the batch holds."""
+        """Compare the records that an action took with those of the batch."""
         if not self._is_out(who, key):
             place = self._place(who, batch, key)
             self._parts[place] = max(rows, self._parts.get(place, ()), key=len)
@@ -85,8 +85,8 @@ class SameReplays(Checker):
 
     def _compare_part(self, place: _Place, part: tuple[int, ...]) -> None:
         whole = self._held.get(place)
-        # A batch holds nothing where another worker got the lease before any end was fixed: what was taken comes from there.
-        # And an action that stops early fixes no end: where another attempt does before, what it took behind comes again.
+        # A batch holds nothing if another worker got the lease before any end was fixed: the records taken are that worker's.
+        # And an action that stops early fixes no end: if another attempt does first, the records behind that end are read again.
         if not whole or whole[: len(part)] == part[: len(whole)]:
             return
         left = self._left(place[3], part)
@@ -96,7 +96,7 @@ class SameReplays(Checker):
             )
 
     def _are_same(self, key: str, one: tuple[int, ...], other: tuple[int, ...]) -> bool:
-        """Whether two executions differ by nothing but what one of them came too late for."""
+        """Whether two executions differ only by records that one of them was too late for."""
         return one == other or self._left(key, one) == self._left(key, other)
 
     def _left(self, key: str, rows: tuple[int, ...]) -> tuple[int, ...]:
@@ -107,10 +107,10 @@ class SameReplays(Checker):
 
 
 class OnceEach(Checker):
-    """Q2: a record is given out once, and once more for each time since it came that its shard changed hands before it.
+    """Q2: a record is emitted once, and once more for each time since its arrival that its shard changed owner before it.
 
-    Who gets a shard begins at its checkpoint, and a query that comes back behind the claim of its last batch, if that is
-    further on. A worker that begins again under its name counts as another one. What a query gives out are the batches that
+    A new owner begins at the checkpoint, and a query that gets a shard back behind the claim of its last batch, if that is
+    further on. A worker that begins again under its name counts as another one. A query emits the batches that
     it commits.
     """
 
@@ -129,15 +129,15 @@ class OnceEach(Checker):
         self._copied: set[str] = set()
 
     def on_restored(self, name: str) -> None:
-        """Claims of batches that a location does not know any more do not count: what they hold comes again."""
+        """Claims of batches that a location does not know any more do not count: their records are read again."""
         self._committed = {place for place in self._committed if place[0] != name}
 
     def on_copied(self, name: str, _copy: str) -> None:
-        """From now on a number does not tell whose batch was claimed."""
+        """From now on a batch's number does not identify it."""
         self._copied.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Note where a new owner begins, or where a lease was set back to."""
+        """Remember the position where a new owner begins, or to which a lease was reset."""
         del who, before
         if after is None:
             return
@@ -154,10 +154,12 @@ class OnceEach(Checker):
             self._reader[write.key] = reader
 
     def on_start(self, who: str, key: str, _epoch: int, position: Position) -> None:
-        """Note where a worker begins that had the shard before."""
+        """Remember the position where a worker begins that had the shard before."""
         name = name_of(who)
         is_back = self._started.get(key) == name
-        if self._reader.get(key) != name:  # somebody took it just now, which a new life has not heard yet
+        if (
+            self._reader.get(key) != name
+        ):  # another worker took it just now, which a new life does not know yet
             is_back = self._lives.get((key, name), who) != who
         if is_back:
             self._begin(key, self.history.index_after(key, position))
@@ -188,7 +190,7 @@ class OnceEach(Checker):
             if len(given) == 1 or self.history.is_forgiven(key):
                 continue
             place = self.history.shards[key].sequences.index(row)
-            # Whoever has lost a lease goes on until it learns of it, at most for as long as a lease lasts.
+            # A worker that has lost a lease goes on until it finds out, at most for a lease duration.
             came_s = (self.history.shards[key].arrivals_ms[place] - EPOCH_MS) / 1000
             earliest = bisect_left(
                 self._begins_s.get(key, ()), came_s - (1 + CLOCK_TOLERANCE) * self.options.lease_duration_s
@@ -202,7 +204,7 @@ class OnceEach(Checker):
 
 
 class ParentsInEarlierBatches(Checker):
-    """Q3: a child's first record comes in a later batch than its parents' last one, and after all of them are handled."""
+    """Q3: a child's first record is in a later batch than its parents' last one, and after all of them are handled."""
 
     invariant = "Q3"
 
@@ -218,11 +220,11 @@ class ParentsInEarlierBatches(Checker):
         self._copied.add(name)
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Begin anew where a driver sets leases back to its checkpoint location."""
+        """Start over when a driver resets leases to its checkpoint location."""
         del who, before, after
         if isinstance(write, Reset) and write.forget is not None:
             self._forget(write.forget)
-            self._set_back.add(write.key)  # whoever gets it reads it once more, also after its children
+            self._set_back.add(write.key)  # its next owner reads it again, also after its children
 
     def _forget(self, name: str) -> None:
         for known in (self._last, self._first):
@@ -241,7 +243,7 @@ class ParentsInEarlierBatches(Checker):
                     raise Broken(f"batch {batch} of {who} reads {key} before {undone} of {parent}")
 
     def on_committed(self, name: str, batch: int, results: Results) -> None:
-        """Look at the families of what a batch held."""
+        """Check the families of a batch's shards."""
         held = [key for key, rows in results if rows and not self.history.is_forgiven(key)]
         if name in self._copied:
             self._forget(name)
@@ -259,9 +261,9 @@ class ParentsInEarlierBatches(Checker):
 
 
 class NothingSkipped(Checker):
-    """Q4: a batch starts where everything before is handled.
+    """Q4: everything before a batch's start is handled.
 
-    Two copies of a checkpoint location know nothing of what the other one has begun and not done: one of them is told to stop.
+    Two copies of a checkpoint location do not know each other's unfinished batches: one of them is stopped.
     """
 
     invariant = "Q4"
@@ -288,12 +290,12 @@ class NothingSkipped(Checker):
 
 
 class ReadersClaim(Checker):
-    """Q6: a claim that holds records is the reader's, and nobody's checkpoint has passed its start."""
+    """Q6: a claim that holds records is the reader's, and no checkpoint has passed its start."""
 
     invariant = "Q6"
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Look at every claim that an action may give out records by."""
+        """Check every claim by which an action may emit records."""
         del after
         if not isinstance(write, Claim) or before is None or write.claim.end == write.claim.start:
             return
@@ -308,7 +310,7 @@ class ReadersClaim(Checker):
 
 
 class NoFalseAlarm(Checker):
-    """Q5: nobody speaks of lost records, of another driver or of another stream unless there is one; nothing crashes.
+    """Q5: lost records, another driver or another stream are reported only if there are any; nothing crashes.
 
     Where a claim was dropped since its records had left the stream, an attempt of its batch that still runs claims as another
     driver would.
@@ -331,11 +333,11 @@ class NoFalseAlarm(Checker):
         self._excused.add(name)
 
     def _is_false_loss(self, error: str) -> bool:
-        # Where records leave the stream, it is for `QueryLossesTold` to judge what is said of it.
+        # If records leave the stream, `QueryLossesTold` judges the reports.
         return error == "StreamChanged" or (error == "DataLossError" and self.history.retention_ms is None)
 
     def on_task_failed(self, who: str, _executor: str, error: str, text: str) -> None:
-        """Judge a task's error; what an attempt says whose batch is done already concerns nobody, but for a loss."""
+        """Judge a task's error; errors of an attempt whose batch is already done do not count, except for a loss."""
         if self._is_false_loss(error):
             raise Broken(f"a task of {who} speaks of a loss, and nothing has left the stream: {text}")
 
@@ -367,7 +369,7 @@ class OneReader(Checker):
     """Q7: no two sources get parts of one stream unless their users have said so.
 
     A query that loads the stream twice under one name is refused after its first batches, and a query that names no application
-    where somebody lives under the name that it gets. Loads know of each other by what their tasks have claimed: where none of a
+    while another worker lives under the name that it gets. Loads know of each other by their tasks' claims: if none of a
     load's is left, because a row was deleted, or others have read the shard since, it takes them as many batches again.
     """
 
@@ -385,7 +387,7 @@ class OneReader(Checker):
         self._up_s = 0.0
 
     def on_up(self, who: str) -> None:
-        """Begin anew with another life."""
+        """Start over with another life."""
         if name_of(who) == NAMESAKE:
             self._up_s = self.history.now
         if name_of(who) in TWINS:
@@ -413,7 +415,7 @@ class OneReader(Checker):
             self._known = dict(self._batches)
 
     def on_committed(self, name: str, _batch: int, results: Results) -> None:
-        """Count what both sources of a query have given out; the looks at the other one's claims grow ever rarer."""
+        """Count the batches that both sources of a query have emitted; the checks of the other one's claims grow ever rarer."""
         if name in TWINS and any(rows for _, rows in results):
             self._batches[name] = self._batches.get(name, 0) + 1
             known = {twin: self._known.get(twin, 0) for twin in TWINS}
@@ -423,7 +425,7 @@ class OneReader(Checker):
                 raise Broken(f"both loads of one query give out records of one application: {self._batches}")
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Look at what a query without a name takes while others live, and at the claims of loads of one query."""
+        """Check the leases that a query without a name takes while others live, and the claims of loads of one query."""
         self._note_claims(write.key, after)
         now, lease_s = self.history.now, self.options.lease_duration_s
         if name_of(who) == NAMESAKE:
@@ -441,11 +443,11 @@ class OneReader(Checker):
 
 
 class PassesWhatIsDone(Checker):
-    """Q8: a driver goes on behind the batches that it gave out and Spark has committed, also where no action read their rows.
+    """Q8: a driver goes on behind the batches that it emitted and Spark has committed, also if no action read their rows.
 
-    What came after a batch was planned is for the next one, and what came after a query began that reads what is there, for the next
-    query. A lease that changed hands meanwhile goes on where its row says.
-    Of a batch that nobody read a driver knows only if it was alone, and what was there only by a clock that does not jump, by
+    Records that arrive after a batch was planned are for the next one, and those after the start of an availableNow query for the next
+    query. A lease that changed owner in between goes on at the position of its row.
+    A driver knows of an unread batch only if it was alone, and which records were there only by a clock that does not jump, by
     answers that do not say too early that nothing is left, within the batch's time, and as long as the stream keeps it.
     """
 
@@ -475,13 +477,13 @@ class PassesWhatIsDone(Checker):
     on_empty_page = on_early_tip
 
     def on_bounded(self, who: str, batch: int, until_ms: int, _keys: tuple[str, ...]) -> None:
-        """Note from when on what comes is for a later query."""
+        """Remember since when new records are for a later query."""
         self._until_ms[who, batch] = until_ms
 
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], read: tuple[str, ...]
     ) -> None:
-        """Compare with what the batches before held."""
+        """Compare with the records of the batches before."""
         for key, start in starts:
             index = self.history.index_after(key, start)
             left = self._left.pop((who, key), 0)
@@ -499,16 +501,16 @@ class PassesWhatIsDone(Checker):
                 self._planned[name_of(who), batch, key] = (who, index, count)
 
     def on_committed(self, name: str, _batch: int, results: Results) -> None:
-        """Note what was read to its end; the lines that follow tell by whom."""
+        """Remember the shards that were read to their end; the lines that follow name the reader."""
         self._read[name] = results
 
     def on_done(self, who: str, key: str, epoch: int, rows: tuple[int, ...]) -> None:
-        """Remember what was read to its end."""
+        """Remember the shards that were read to their end."""
         if epoch < 0 and (key, rows) in self._read.get(name_of(who), ()):
             self._pass(who, key, bisect_right(self.history.shards[key].sequences, rows[-1]))
 
     def on_unread(self, name: str, batch: int, keys: tuple[str, ...]) -> None:
-        """Remember what was not read, and is done all the same."""
+        """Remember the records that were not read, and count as done."""
         for key in () if self._has_jumped or name in self._doubled else keys:
             who, begin, count = self._planned.get((name, batch, key), ("", 0, 0))
             if begin < count:
@@ -532,7 +534,7 @@ class PassesWhatIsDone(Checker):
         self._doubled.add(name)
 
     def on_write(self, _who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Forget what another worker has had, or what was set back."""
+        """Forget shards that another worker has had, or that were reset."""
         reader = None if before is None else before.reader
         if isinstance(write, Reset) or after is None or after.reader != reader:
             for passed in (self._passed, self._left):
@@ -541,7 +543,7 @@ class PassesWhatIsDone(Checker):
 
 
 class ReadsWhatItPlans(Checker):
-    """Q9: a query plans no batches without end of a shard in which nothing is to read.
+    """Q9: a query does not plan batches without end of a shard without unread records.
 
     A few in a row are no fault: an answer was empty, records have left the stream since the shard was probed, or no action read a
     batch.

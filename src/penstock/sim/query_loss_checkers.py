@@ -1,4 +1,4 @@
-"""What a Spark query owes where retention has taken records: a word where some were unread, and no alarm where none were."""
+"""Checkers of queries whose records retention has removed: a report if some were unread, and no alarm if none were."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _GOES_ON: Final = ("failOnDataLoss=false", "It goes on, since", "going on with t
 class QueryLossesTold(LossesTold):
     """S9: a batch that passes records which have left the stream unread says so, and none does who was at the tip since.
 
-    The plain workers beside the queries are judged as always; what a query has told they need not tell again.
+    The plain workers beside the queries are judged as always; they need not repeat a query's report.
     """
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
@@ -37,7 +37,7 @@ class QueryLossesTold(LossesTold):
         self._committed: set[tuple[str, int]] = set()
         self._copied: set[str] = set()
 
-    # --- what is known ------------------------------------------------------------------------------------
+    # --- known positions ----------------------------------------------------------------------------------
 
     def on_trimmed(self, key: str, count: int, _last: int) -> None:
         """Remember when records left the stream."""
@@ -48,14 +48,14 @@ class QueryLossesTold(LossesTold):
         self._copied.add(name)
 
     def on_probed(self, who: str, key: str, server_ms: int) -> None:
-        """Remember when a driver was at the tip; where the last record is gone, only who was there before knows that it is."""
+        """Remember when a driver was at the tip; if the last record is gone, only a driver that was there before knows it."""
         shard, retention_ms = self.history.shards[key], self.history.retention_ms or 0
         was_there = self._probed.get((who, key), 0) >= server_ms - retention_ms + SLACK_MS
         if was_there or shard.trimmed < bisect_right(shard.arrivals_ms, server_ms):
             self._probed[who, key] = server_ms
 
     def on_report(self, who: str, topic: str, reason: str, key: str | None) -> None:
-        """A lease that goes takes along when its driver was at the tip: whoever takes it goes on from what the row says."""
+        """A lost lease loses the moment when its driver was at the tip: its next owner goes on from the row."""
         super().on_report(who, topic, reason, key)
         if topic in {"LOST", "RELEASED"}:
             places = [place for place in self._probed if place[0] == who and key in (None, place[1])]
@@ -65,7 +65,7 @@ class QueryLossesTold(LossesTold):
     def on_logged(
         self, who: str, batch: int, starts: tuple[tuple[str, Position], ...], _read: tuple[str, ...]
     ) -> None:
-        """Remember where a batch starts, and who says so."""
+        """Remember the start of a batch, and its source."""
         self._starts[name_of(who), batch] = dict(starts)
         self._planners[name_of(who), batch] = who
 
@@ -79,21 +79,21 @@ class QueryLossesTold(LossesTold):
         self._attempts.get(executor, {}).pop((who, batch, key), None)
 
     def on_row_deleted(self, key: str, _reader: str | None) -> None:
-        """Who makes the row anew does not know when its reader was at the tip."""
+        """The worker that makes the row again does not know when its reader was at the tip."""
         self._probed = {place: at_ms for place, at_ms in self._probed.items() if place[1] != key}
 
     def on_unread(self, name: str, _batch: int, keys: tuple[str, ...]) -> None:
-        """What is passed over was not at the tip."""
+        """Skipped records were not at the tip."""
         self._forget_tips(name, keys)
 
     def _forget_tips(self, name: str, keys: tuple[str, ...]) -> None:
         for place in [place for place in self._probed if name_of(place[0]) == name and place[1] in keys]:
             del self._probed[place]
 
-    # --- what is told -------------------------------------------------------------------------------------
+    # --- reports ------------------------------------------------------------------------------------------
 
     def on_log(self, who: str, _level: str, text: str, _error: str) -> None:
-        """Look at a loss that somebody goes on behind."""
+        """Judge a loss that a worker goes on behind."""
         key = _SHARD.search(text)
         if key is not None and any(words in text for words in _GOES_ON):
             lost = self._lost(key[0])
@@ -126,10 +126,10 @@ class QueryLossesTold(LossesTold):
         if is_own and (name_of(driver), batch) not in self._committed and tip_ms >= enough_ms:
             raise Broken(f"{driver} was at the tip of {key} at {tip_ms}, and its task tells a loss: {text}")
 
-    # --- what is passed over ------------------------------------------------------------------------------
+    # --- skipped records ----------------------------------------------------------------------------------
 
     def on_committed(self, name: str, batch: int, results: Results) -> None:
-        """A gap behind the start of a batch that is done was told."""
+        """A gap behind the start of a batch that is done was reported."""
         self._committed.add((name, batch))
         starts = self._starts.get((name, batch), {})
         for key, rows in results:

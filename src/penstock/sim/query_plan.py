@@ -1,4 +1,4 @@
-"""What one seed decides about its Spark queries: their options, and what goes wrong around them.
+"""One seed's Spark queries: their options, and their faults.
 
 Source:
     The reliability scorecard's F19 (killed driver, executor or task), F20 (repeated tasks), F21 (restored and copied checkpoint
@@ -13,7 +13,7 @@ from msgspec import Struct, field
 
 
 class QueryPlan(Struct, frozen=True):
-    """Rates: likelihoods in [0, 1], or per minute where the name says so.
+    """Rates: likelihoods in [0, 1], or per minute if the name says so.
 
     Args:
         options: Options of the source, as Spark gives them.
@@ -24,7 +24,7 @@ class QueryPlan(Struct, frozen=True):
         unread_batch: The action reads no row of the batch, or only a few.
         repeated_batch: The action reads the batch twice.
         empty_first_batch: Spark runs batch 0 although there is nothing to read.
-        available_now: A life of the driver that reads what is there and ends.
+        available_now: A life of the driver that reads the available records and ends.
         second_drivers_per_min: Another driver is started from the same checkpoint location.
         lost_drivers_per_min: A driver is paused for long, and a successor takes its place.
         robberies_per_min: A worker takes a lease from a query in the middle of its batch, as a Java KCL 2.x worker may.
@@ -33,7 +33,7 @@ class QueryPlan(Struct, frozen=True):
         copies_per_min: Another driver is started from a copy of the checkpoint location.
         strangers_per_min: A query of another stream is started under the same application name.
         twins_per_min: A query is started that loads the stream twice under one application name.
-        namesakes_per_min: A query is started that names no application, where others read under the default name.
+        namesakes_per_min: A query is started that names no application, while others read under the default name.
     """
 
     options: dict[str, str] = field(default_factory=dict)
@@ -62,7 +62,7 @@ CALM = QueryPlan()
 
 
 def draw_query_plan(chance: random.Random, *, has_robbers: bool) -> QueryPlan:
-    """Draw one seed's queries; every fault has a rate of its own, and many are off.
+    """Draw one seed's queries; every fault has its own rate, and many are off.
 
     Args:
         chance: The seed's.

@@ -69,7 +69,7 @@ class QueryWorld(World):
         )
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return what happens again and again, and how often a minute."""
+        """Return the repeated events, and how often a minute each happens."""
         plan = self.scenario.query_plan
         return [
             *super().recurring(),
@@ -161,7 +161,7 @@ class QueryWorld(World):
         self.schedule(self.now + self.chance.uniform(0.0, 10.0), self.start_worker, query.name)
 
     def _rob(self) -> None:
-        """Let a plain worker take a lease from a query whose batch is under way; it finds itself the owner and reads."""
+        """Make a plain worker take a lease from a query whose batch is under way; it finds itself the owner and reads."""
         robbers = [worker for worker in self.workers.values() if isinstance(worker, SimWorker)]
         drivers = [worker for worker in self.workers.values() if isinstance(worker, SimQuery)]
         read = {(driver.name, key) for driver in drivers for key in driver.read_now}
@@ -170,13 +170,13 @@ class QueryWorld(World):
             return
         robber, row = self.chance.choice(robbers), self.chance.choice(rows)
         if row.key not in robber.read_keys() | robber.coordinator.held().keys():
-            if self.chance.random() < 0.5:  # it gives back what it took while the batch still runs
+            if self.chance.random() < 0.5:  # it releases the lease while the batch still runs
                 robber.later(self.chance.uniform(1.0, 6.0), robber.request_stop)
             self.met["fault: robberies_per_min"] += 1
             self.table.write(robber.who, Take(row.key, row.counter, robber.name))
 
     def _rob_briefly(self, driver: SimQuery) -> None:
-        """Let a worker that is about to end take a lease of a batch that begins, and give it back unread."""
+        """Make a worker that is about to end take a lease of a batch that begins, and release it unread."""
         if not self.scenario.query_plan.brief_robbery or not self.has_fault("brief_robbery"):
             return
         rows = [self.table.rows[key] for key in driver.read_now if key in self.table.rows]
@@ -225,7 +225,7 @@ class QueryWorld(World):
             self._on_extra_gone(other, "ended with its query")
 
     def _start_namesake(self) -> None:
-        """Start a query whose user has chosen no name; where others live, it must be refused and change nothing."""
+        """Start a query whose user has chosen no name; if others live, it must be refused and change nothing."""
         if not self.met["fault: namesakes_per_min"]:
             self.met["fault: namesakes_per_min"] += 1
             self._start_extra(

@@ -1,6 +1,6 @@
 """A simulated worker's reading of one shard: the consumer's own `ShardRun`, with calls and handlers in virtual time.
 
-What the consumer's delivery loop does with threads is done here with events: calls reach the service a moment later, and
+Events take the place of the threads of the consumer's delivery loop: calls reach the service a moment later, and
 the handler takes its time. The machines of reading and delivery, and all that lies between them, are production's.
 """
 
@@ -74,7 +74,7 @@ class SimReader:
     # --- advancing ------------------------------------------------------------------------------------
 
     def step(self, planned_s: float | None = None) -> None:
-        """Do what is to be done now; a planned step only while its plan stands."""
+        """Do the due steps; a planned step only while its plan is valid."""
         if planned_s is not None:
             if planned_s != self._wake_s:
                 return
@@ -100,7 +100,7 @@ class SimReader:
             self.worker.later(delay_s + 1e-6, self.step, wake_s)
 
     def tell_stopped(self) -> None:
-        """Answer a stop that came before the reading could begin."""
+        """Answer a stop from before the reading could begin."""
         self._tell(ReaderStopped(self.key, self.epoch, None))
 
     def _tell(self, event: Event) -> None:
@@ -168,7 +168,7 @@ class SimReader:
             self.note("tip", page.server_ms)
 
     def _take_apart(self) -> None:
-        # As the consumer's fetcher does it on a thread of its own.
+        # As the consumer's fetcher does it on its thread.
         room_bytes, unread = self.run.peek_unread(has_room=True)
         run, world = self.run, self._world
         rule = MisplacedRule(_HashRanges(world, self.worker.place_of(run)), told=run.hash_range)
@@ -190,7 +190,7 @@ class SimReader:
             if scenario.streams is not None:
                 self.note("named", tuple(sorted({(each.stream, each.shard_id) for each in call.records})))
             if scenario.producers is not None or scenario.sinks is not None:
-                # What names a record comes first in it; a row of a sink is longer.
+                # A record begins with its name; a row of a sink is longer.
                 named = ((each.data.partition(b"|")[0], each.partition_key) for each in call.records)
                 self.note("handed", tuple((text.decode(), key) for text, key in named))
             self._delivered = max(self._delivered, call.ordinals[-1])
@@ -222,7 +222,7 @@ class _HashRanges:
 
 
 class _LossMetrics:
-    """Notes in the history what a run counts as a possible loss, and drops every other figure."""
+    """Records in the history the possible losses that a run counts, and drops every other figure."""
 
     def __init__(self, reader: SimReader) -> None:
         self._reader = reader

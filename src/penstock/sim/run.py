@@ -46,14 +46,14 @@ _STEP_S: Final = 5.0
 
 
 class SeedResult(Struct, frozen=True):
-    """What one seed came to.
+    """The outcome of one seed.
 
     Args:
         digest: Hash of the whole history; the same for the same seed.
         settled_s: Seconds from the end of the faults until everything was read and balanced.
         virtual_s: Seconds that passed in the simulated world.
         history: What happened, line by line.
-        met: How often each fault, decision and situation came up.
+        met: How often each fault, decision and situation happened.
     """
 
     seed: int
@@ -69,7 +69,7 @@ class SeedResult(Struct, frozen=True):
         return [show_entry(entry) for entry in self.history[max(0, len(self.history) - line_count) :]]
 
     def story(self, line_count: int = 40) -> list[str]:
-        """Tell in plain words what led to the violation."""
+        """Return the events that led to the violation, in plain words."""
         return [] if self.violation is None else tell(self.history, self.violation, line_count)
 
 
@@ -153,7 +153,7 @@ def _open_world(scenario: Scenario, listener: Callable[[HistoryEntry], None]) ->
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Keep the consumer's parts from logging what is made to happen; the history tells it."""
+    """Keep the consumer's parts from logging the planned faults; the history has them."""
     log = logging.getLogger("penstock.consumer")
     was_disabled, log.disabled = log.disabled, True
     try:
@@ -194,14 +194,14 @@ def _judge(world: World, suite: Suite) -> SeedResult:
 
 
 def _may_go_on(world: World, suite: Suite, healed_s: float) -> bool:
-    """Whether a fleet has time left to settle: nobody puts records any more, and who still works on a backlog gets as long again."""
+    """Whether a fleet has time left to settle: no records are put any more, and a worker with a backlog gets as long again."""
     settle_max_s = world.scenario.settle_max_s
     is_busy = world.now < suite.history.handled_s + _READ_WITHIN_S
     return world.now < healed_s + (2 * settle_max_s if is_busy else settle_max_s)
 
 
 def _is_catching_up(world: World, suite: Suite) -> bool:
-    """Whether readers go on with what is left: a handler that gets one record at a time works on a backlog for minutes."""
+    """Whether readers go on with the rest: a handler that gets one record at a time works on a backlog for minutes."""
     return not suite.is_settled((NothingLost,)) and world.now < suite.history.handled_s + _READ_WITHIN_S
 
 

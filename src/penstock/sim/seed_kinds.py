@@ -40,7 +40,7 @@ _WRITTEN_WITHIN_S: Final = 900.0
 
 
 class SeedKind(Enum):
-    """What a seed is about."""
+    """The subject of a seed."""
 
     CONSUMERS = "consumers"
     QUERIES = "queries"
@@ -68,7 +68,7 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
         leader_deaths_per_min=chance.uniform(0.3, 2.0) if chance.random() < 0.5 else 0.0,
         leader_moves_per_min=chance.uniform(0.3, 2.0) if chance.random() < 0.4 else 0.0,
     )
-    # In some seeds the KCL's workers are retired, and the others must notice that nobody leads any more.
+    # In some seeds the KCL's workers are retired, and the others must notice that there is no leader any more.
     leavers = plan.workers if chance.random() < 0.25 else frozenset[str]()
     safety_s = chance.choice((100.0, 150.0, 200.0))
     if seed % 3 == _MIGRATING_SEEDS:
@@ -101,7 +101,7 @@ def draw_kcl3_scenario(seed: int) -> Scenario:
 
 
 def _draw_beside_query(seed: int) -> Scenario:
-    """Draw what happens to a query of a KCL 3 fleet: nobody else comes under its names."""
+    """Draw the faults of a query of a KCL 3 fleet: no other worker uses its names."""
     drawn = draw_query_scenario(seed)
     plan = replace(
         drawn.query_plan,
@@ -120,7 +120,7 @@ def _draw_beside_query(seed: int) -> Scenario:
 
 
 def _draw_migration(plan: Kcl3Plan, chance: random.Random) -> Kcl3Plan:
-    """Let the fleet go on from the KCL's 2.x mode to a leader, and perhaps back, and perhaps on once more."""
+    """Plan the fleet's migration from the KCL's 2.x mode to a leader, perhaps back, and perhaps forward again."""
     begins, *later = chance.choice(
         (
             (UPGRADING,),
@@ -140,7 +140,7 @@ def _draw_migration(plan: Kcl3Plan, chance: random.Random) -> Kcl3Plan:
 
 
 def draw_producer_scenario(seed: int) -> Scenario:
-    """Draw a seed's producers, with consumers of what they put in a quarter of the seeds; the rest as for consumers alone."""
+    """Draw a seed's producers, with consumers of their records in a quarter of the seeds; the rest as for consumers alone."""
     drawn = draw_scenario(seed)
     chance = random.Random(f"producers {seed}")
 
@@ -207,7 +207,7 @@ def _faults_of_writers(drawn: Scenario, denials_per_min: float) -> FaultPlan:
 
 
 def draw_sink_scenario(seed: int) -> Scenario:
-    """Draw a seed's queries that write, with consumers of what they write in a quarter of the seeds."""
+    """Draw a seed's queries that write, with consumers of their rows in a quarter of the seeds."""
     drawn = draw_scenario(seed)
     chance = random.Random(f"sinks {seed}")
     plan = draw_sink_plan(chance)
@@ -216,7 +216,7 @@ def draw_sink_scenario(seed: int) -> Scenario:
     plan = replace(plan, workers=frozenset(names))
     safety_s = chance.choice((60.0, 120.0))
     if seed % 4 == _READ_SEEDS:
-        # Readers of the stream are to get every row, and the rows of each key in their order.
+        # Readers of the stream must get every row, and the rows of each key in their order.
         plan = replace(
             plan,
             options={**plan.options, "ordering": "key"},
@@ -281,7 +281,7 @@ def draw_streams_scenario(seed: int) -> Scenario:
 
 
 def _with_consumers(drawn: Scenario, writers: frozenset[str], safety_s: float) -> Scenario:
-    """Let the fleet of consumers that a seed draws read what its producers or sinks put, from the first record on."""
+    """Make the fleet of consumers that a seed draws read the records of its producers or sinks, from the first one on."""
     # What deletes rows or records excuses readers from the order that is asked for here.
     faults = replace(
         drawn.faults,

@@ -16,7 +16,7 @@ RUNS_MAX: Final = 150
 
 
 def shrink(scenario: Scenario, breaks: Callable[[Scenario], bool], runs_max: int = RUNS_MAX) -> Scenario:
-    """Return the smallest scenario that was found in so many runs and still breaks what the given one breaks.
+    """Return the smallest scenario that was found in so many runs and still breaks the same invariant.
 
     Args:
         scenario: One that breaks an invariant.
@@ -93,7 +93,7 @@ def as_test(scenario: Scenario, drawn: Scenario, draw: Callable[[int], Scenario]
 
 
 def _show(value: Any) -> str:
-    """Show a value as code; of a plan only what is not its default."""
+    """Show a value as code; of a plan only the fields that differ from their defaults."""
     if not isinstance(value, FaultPlan | QueryPlan | SinkPlan | StreamsPlan):
         return repr(value)
     given = ", ".join(f"{name}={getattr(value, name)!r}" for name in _changed(value, type(value)()))

@@ -1,4 +1,4 @@
-"""What the sink promises, as checkers over the history: nothing lost in silence, in order, twice only with a cause, and told."""
+"""Checkers of the sink's promises: nothing lost in silence, in order, twice only with a cause, and reported."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _STILL: Final = re.compile(r"was acknowledged by shard \S+ for (\d+) s")
 
 
 class _Attempt(Struct):
-    """What is known of one attempt of a task.
+    """The known facts of one attempt of a task.
 
     Args:
         texts: Its rows, in order.
@@ -65,7 +65,7 @@ class _SinkChecker(Checker):
         self.group_of: dict[str, str] = {}
 
     def on_added(self, text: str, group: str) -> None:
-        """Remember a row that the service can accept, and what it is in order with."""
+        """Remember a row that the service can accept, and its place in the order of its key."""
         self.group_of[text] = group
 
     def on_sink_bad(self, text: str, why: str) -> None:
@@ -75,7 +75,7 @@ class _SinkChecker(Checker):
     def on_sink_attempt(
         self, _driver: str, _executor: str, name: str, keeps_letters: bool, texts: Any, _deadline_s: float
     ) -> None:
-        """Remember what an attempt is to write."""
+        """Remember the rows of an attempt."""
         self.attempts[name] = _Attempt(texts, keeps_letters, self.history.now)
 
     def on_sink_unanswered(self, name: str, texts: tuple[str, ...]) -> None:
@@ -92,7 +92,7 @@ class _SinkChecker(Checker):
             self.attempts[name].seen.update(texts)
 
     def on_sink_letter(self, name: str, _stream: str, texts: tuple[str, ...], _is_read: bool) -> None:
-        """Count what is put aside."""
+        """Count the dead letters."""
         self.attempts[name].letters.update(texts)
 
 
@@ -117,7 +117,7 @@ class NothingLostInSilence(_SinkChecker):
             self._filed.update(_rows_of_file(name, content))
 
     def on_sink_planned(self, query: str, batch: int, texts: tuple[tuple[str, ...], ...]) -> None:
-        """Remember what a batch holds."""
+        """Remember the rows of a batch."""
         self._planned[query, batch] = texts
 
     def on_sink_task_done(self, name: str, counts: tuple[tuple[str, int], ...], *_: int) -> None:
@@ -155,14 +155,14 @@ class NothingLostInSilence(_SinkChecker):
         raise Broken(f"{name} sends a request of {count} entries, the largest of {size_bytes} bytes")
 
     def at_end(self) -> None:
-        """Every batch has come to its end."""
+        """Every batch has ended."""
         for query, batch in self._planned:
             if (query, batch) not in self._logged:
                 raise Broken(f"batch {batch} of {query} was never done")
 
 
 class OrderOfEachAttempt(_SinkChecker):
-    """K2: an attempt's rows of a key are first seen in the order in which they came."""
+    """K2: an attempt's rows of a key are first seen in their order in the batch."""
 
     invariant = "K2"
 
@@ -171,7 +171,7 @@ class OrderOfEachAttempt(_SinkChecker):
         self._left: dict[tuple[str, str], list[str]] = {}
 
     def on_sink_stored(self, name: str, stream: str, texts: tuple[str, ...], is_read: bool) -> None:
-        """Compare with what must come first."""
+        """Compare with the row that must be first."""
         attempt = self.attempts[name]
         for text in texts if is_read else ():
             if not attempt.seen[text]:
@@ -189,7 +189,7 @@ class OrderOfEachAttempt(_SinkChecker):
 
 
 class TwiceWithCause(_SinkChecker):
-    """K3: an attempt's rows are seen once, and once more for each time that nobody answered; its report hides no copy."""
+    """K3: an attempt's rows are seen once, and once more for each call without an answer; its report hides no copy."""
 
     invariant = "K3"
 
@@ -225,7 +225,7 @@ class TwiceWithCause(_SinkChecker):
 class ErrorsName(_SinkChecker):
     """K4: a task that fails has a cause, and its error names it: the stream, the row, the code, the shard, the option.
 
-    What was not delivered is counted, but for dead letters: their stream may refuse them before the first is sent.
+    Undelivered rows are counted, but for dead letters: their stream may refuse them before the first is sent.
     """
 
     invariant = "K4"
@@ -289,7 +289,7 @@ class ErrorsName(_SinkChecker):
 
 
 class ReportAddsUp(_SinkChecker):
-    """K5: the sink's report counts each committed batch once, whoever committed it, and however often."""
+    """K5: the sink's report counts each committed batch once, however often it was committed."""
 
     invariant = "K5"
 
@@ -304,7 +304,7 @@ class ReportAddsUp(_SinkChecker):
         self._doubled.add(name)
 
     def on_sink_planned(self, query: str, batch: int, texts: tuple[tuple[str, ...], ...]) -> None:
-        """Remember what a batch holds."""
+        """Remember the rows of a batch."""
         self._planned[query, batch] = texts
 
     def on_sink_file(self, _who: str, location: str, name: str, content: str) -> None:
@@ -371,7 +371,7 @@ class EndsInTime(_SinkChecker):
         self.on_sink_stored(name)
 
     def on_pause(self, who: str, until_s: float) -> None:
-        """Whoever stands still makes no progress, and knows nothing of it."""
+        """A paused process makes no progress, and does not know it."""
         for name in [name for name, executor in self._executor_of.items() if executor == who]:
             if name in self._tried_s:
                 self._tried_s[name] = max(self._tried_s[name], until_s)
@@ -389,7 +389,7 @@ class EndsInTime(_SinkChecker):
             )
         still_s = now - self._tried_s.setdefault(attempt, now)
         last_s, self._last_s[attempt] = self._last_s.get(attempt, now), now
-        # A large record that was refused waits for long at the rate that is left, and is tried once more then.
+        # A large record that was refused waits for long at the rate that is left, and is then tried again.
         if (
             now - last_s < _PAUSE_MAX_S
             and still_s > self._deadline_s[attempt] * (1 + CLOCK_TOLERANCE) + _SLACK_S
@@ -400,7 +400,7 @@ class EndsInTime(_SinkChecker):
 
 
 def _rows_of_file(name: str, content: str) -> list[str]:
-    """Return what tells the rows apart that a file of dead letters holds."""
+    """Return the names of the rows in a file of dead letters."""
     query, _, rest = name.removeprefix("dead-letters-").partition("-batch-")
     batch, part = rest.split("-")[0], int(rest.rpartition("-part-")[2].removesuffix(".jsonl"))
     return [f"{query}:{batch}.{part}.{json.loads(line)['row']}" for line in content.splitlines()]

@@ -29,7 +29,7 @@ _Item = TypeVar("_Item")
 
 
 class WrittenTask(Struct, frozen=True):
-    """What a finished attempt reports to the driver, and which attempt it was."""
+    """A finished attempt's report to the driver, and which attempt it was."""
 
     attempt: str
     report: TaskReport
@@ -39,12 +39,12 @@ class SinkAttempt(Struct, eq=False):
     """One attempt of one task of a batch.
 
     Args:
-        driver: Who is told how it ended.
+        driver: Gets the outcome.
         place: Which it is.
         options: The sink's.
         rows: Its rows.
         write_id: Of the batch write; None in a streaming query's sink.
-        on_end: Called in the driver's process with what came of it.
+        on_end: Called in the driver's process with the outcome.
     """
 
     driver: SimProcess
@@ -55,7 +55,7 @@ class SinkAttempt(Struct, eq=False):
     on_end: OnEnd[WrittenTask]
 
     def lose(self) -> None:
-        """Learn, in the driver's process, that the executor has ended."""
+        """Handle the end of the executor, in the driver's process."""
         self.on_end(TaskFailed(None))
 
 
@@ -63,12 +63,12 @@ class SinkExecutor(SimProcess):
     """One process that runs tasks.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: Its name.
         incarnation: Names this life.
         plan: What goes wrong.
         streams: By name.
-        files: What is in all folders.
+        files: The files of all folders.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""What one seed decides about the Spark queries that write to its stream: their options, rows, and what goes wrong."""
+"""The Spark queries of one seed that write to its stream: their options, rows and faults."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from penstock.sim.producer_plan import PutFaults
 
 
 class SinkPlan(PutFaults, frozen=True):
-    """Likelihoods in [0, 1], or rates per minute where the name says so.
+    """Likelihoods in [0, 1], or rates per minute if the name says so.
 
     Args:
-        workers: The workers that are queries with a sink. Any others are consumers of what they write.
+        workers: The workers that are queries with a sink. Any others are consumers of their rows.
         options: Options of the sink, as Spark gives them.
         in_arrow: Spark gives rows in Arrow batches, as 4.2 does; else one by one.
-        in_foreach_batch: The program writes each batch with `df.write` instead of a sink of its own.
+        in_foreach_batch: The program writes each batch with `df.write` instead of a streaming sink.
         key_count: Partition keys of one query.
         keys_stay: All rows of a key of a batch are in one partition.
         routes: A column routes each row, some keys to a second stream.
@@ -24,7 +24,7 @@ class SinkPlan(PutFaults, frozen=True):
         task_count_max: Partitions of a batch.
         row_count_max: Rows of a partition.
         padding_bytes: Bytes of a row beside what names it.
-        record_bytes_max: What the streams take in one record.
+        record_bytes_max: The largest record that the streams accept.
         large_row: A row is larger than most streams take, but not too large for this one.
         bad_row: The service can never accept a row.
         executor_count: Processes that run the tasks of every query.
@@ -36,7 +36,7 @@ class SinkPlan(PutFaults, frozen=True):
         driver_dies_before_commit: The driver is killed when the tasks of a batch are done, before the sink commits.
         driver_dies_after_commit: The driver is killed when the sink has committed, before Spark notes it.
         outages_per_min: A shard refuses all records, for a while that may be longer than the sink's deadline.
-        deletions_per_min: A stream is deleted, and comes back after a while.
+        deletions_per_min: A stream is deleted, and created again after a while.
         listing_denied: The policy does not permit ListShards.
         folder_failure: A file of the checkpoint location, or of dead letters, cannot be written.
     """
@@ -72,7 +72,7 @@ class SinkPlan(PutFaults, frozen=True):
 
 
 def draw_sink_plan(chance: random.Random) -> SinkPlan:
-    """Draw one seed's sinks; every fault has a rate of its own, and many are off."""
+    """Draw one seed's sinks; every fault has its own rate, and many are off."""
 
     def some(likelihood: float, low: float, high: float) -> float:
         return chance.uniform(low, high) if chance.random() < likelihood else 0.0

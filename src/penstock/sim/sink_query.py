@@ -32,12 +32,12 @@ class LogConflict(Exception):  # noqa: N818 - Spark's CONCURRENT_STREAM_LOG_UPDA
 
 
 class SinkLog(Struct):
-    """What a query's checkpoint location holds, and what its user has learned from errors: it survives the driver.
+    """The content of a query's checkpoint location, and the options that its user has added after errors: both survive the driver.
 
     Args:
-        batches: The rows of each batch by partition: whoever repeats a batch has the same rows.
+        batches: The rows of each batch by partition: every repetition of a batch has the same rows.
         committed_count: Batches that Spark has noted as done.
-        more_options: What its user has added to the sink's options.
+        more_options: The options that its user has added to the sink's.
     """
 
     batches: list[list[list[SinkRow]]] = field(default_factory=list)
@@ -64,14 +64,14 @@ class SimSinkQuery(SimProcess):
     """One life of the driver of a query with a sink.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: The query's name.
         incarnation: Names this life.
         on_gone: Called when it has ended, with how.
-        plan: What it writes, and what goes wrong.
+        plan: Its rows, and its faults.
         log: Its checkpoint location.
         executors: Returns the processes that run its tasks now.
-        files: What is in all folders.
+        files: The files of all folders.
     """
 
     def __init__(

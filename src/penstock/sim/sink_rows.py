@@ -1,4 +1,4 @@
-"""The rows that a simulated query writes: what tells each of them from the others, and what the service refuses in some."""
+"""The rows that a simulated query writes: their unique names, and the faults for which the service refuses some."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class SinkRow(NamedTuple):
     """One row.
 
     Args:
-        text: Tells it from all others.
-        key: What it is in order with; a part of its partition key.
+        text: Its unique name.
+        key: Rows of one key have an order; a part of its partition key.
         partition_key: The column.
         explicit_hash_key: The column.
         stream: The column.
-        size_bytes: Of its data; -1 where it has none.
+        size_bytes: Of its data; -1 if it has none.
         bad: Why the service can never accept it, or an empty text.
     """
 
@@ -47,7 +47,7 @@ class SinkRow(NamedTuple):
 
 
 def text_of(data: bytes) -> str:
-    """Return what tells the row apart that has this data."""
+    """Return the name of the row that has this data."""
     return data[: data.index(b"|")].decode()
 
 
@@ -86,7 +86,7 @@ def _draw_row(plan: SinkPlan, text: str, key: str, chance: random.Random) -> Sin
 
 
 def in_batches(rows: list[SinkRow]) -> list[pa.RecordBatch]:
-    """Return rows as Spark gives them where it gives Arrow batches."""
+    """Return rows in the form of Spark's Arrow batches."""
     import pyarrow as pa
 
     types = dict(zip(COLUMNS, (pa.binary(), pa.string(), pa.string(), pa.string()), strict=True))
@@ -99,7 +99,7 @@ def in_batches(rows: list[SinkRow]) -> list[pa.RecordBatch]:
 
 
 def as_spark_row(row: SinkRow) -> dict[str, Any]:
-    """Return a row as Spark gives it where it gives them one by one: binary values are bytearrays."""
+    """Return a row in the form of Spark's single rows: binary values are bytearrays."""
     data = row.data
     values: dict[str, Any] = dict(zip(COLUMNS, _columns_of(row), strict=True))
     return values | {"data": None if data is None else bytearray(data)}

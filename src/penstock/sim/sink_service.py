@@ -1,4 +1,4 @@
-"""What the tasks of a simulated sink reach: streams that refuse, fall silent, are deleted, and a folder of files."""
+"""The service of a simulated sink's tasks: streams that refuse, fall silent, are deleted, and a folder of files."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class SinkStream(Struct):
     Args:
         name: Its name.
         stream: What lies in it.
-        deleted_until: Until then nobody knows it.
-        silent_until: Until when each shard refuses all that comes.
+        deleted_until: Until then it does not exist.
+        silent_until: Until when each shard refuses every record.
     """
 
     name: str
@@ -49,7 +49,7 @@ class AttemptPlace(Struct, frozen=True):
     """Which attempt of which task writes.
 
     Args:
-        name: Tells it from all others.
+        name: Its unique name.
         query: The query's name.
         batch: Spark's number of the batch.
         part: The partition.
@@ -61,7 +61,7 @@ class AttemptPlace(Struct, frozen=True):
     part: int
 
     def text_of(self, row_number: int) -> str:
-        """Return what tells a row of the task apart."""
+        """Return the name of a row of the task."""
         return f"{self.query}:{self.batch}.{self.part}.{row_number}"
 
 
@@ -104,10 +104,10 @@ class SinkPuts(SimPuts):
                 return PutAnswer(error_code="InternalFailure", error_message="out of order")
         return super().take_one(entry)
 
-    # --- what the history is told -------------------------------------------------------------------------
+    # --- the history --------------------------------------------------------------------------------------
 
     def text_of(self, data: bytes) -> str:
-        """Return what tells a row apart, also by its dead letter."""
+        """Return the name of a row, also by its dead letter."""
         return self._attempt.text_of(json.loads(data)["row"]) if data[:1] == b"{" else text_of(data)
 
     def note_unanswered(self, texts: tuple[str, ...]) -> None:
@@ -163,7 +163,7 @@ class SinkKinesis(SimKinesis):
         self._attempt = attempt
 
     def __eq__(self, other: object) -> bool:
-        """Compare the process, as the adapter compares its options: what one attempt learns serves the next."""
+        """Compare the process, as the adapter compares its options: one attempt's knowledge serves the next."""
         return isinstance(other, SinkKinesis) and self.process is other.process
 
     def __hash__(self) -> int:
@@ -177,7 +177,7 @@ class SinkKinesis(SimKinesis):
         def serve() -> Any:
             error = refusal(world, target) or world.serve_summary()
             if isinstance(error, AccessDenied) and self._plan.large_row:
-                # Where the policy forbids the call, a large row cannot be told from one that is too large.
+                # If the policy forbids the call, a large row cannot be distinguished from one that is too large.
                 error = AccessDenied("ExpiredTokenException", code="ExpiredTokenException")
             if isinstance(error, ServiceError):
                 return type(error)(f"stream {stream}: {error}", code=error.code, resource=stream)
@@ -194,7 +194,7 @@ class SinkKinesis(SimKinesis):
         )
 
     def fetch_shards(self, stream: str, shard_filter: ShardFilter | None = None) -> ShardListing:
-        """List the shards, where the policy permits it."""
+        """List the shards, if the policy permits it."""
         target, world = self._streams[stream], self._world
         kind = None if shard_filter is None else shard_filter.type
 
@@ -219,12 +219,12 @@ class SinkKinesis(SimKinesis):
 
 
 class SinkFolder:
-    """Implements `penstock.spark.folder.FileFolder`: files that outlive whoever writes them.
+    """Implements `penstock.spark.folder.FileFolder`: files that outlive their writers.
 
     Args:
         process: Who reads and writes.
         location: Which folder it is.
-        files: What is in all folders.
+        files: The files of all folders.
         plan: What goes wrong.
     """
 

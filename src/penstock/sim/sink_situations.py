@@ -1,4 +1,4 @@
-"""How often each fault and each awkward situation of sinks came up."""
+"""How often each fault and each awkward situation of sinks happened."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ _SITUATIONS: Final = (
 
 
 def expected_of_sinks() -> tuple[str, ...]:
-    """Return what a run of many seeds of sinks must meet."""
+    """Return the situations that a run of many seeds of sinks must meet."""
     plan = [each.name for each in fields(SinkPlan) if each.type in (float, bool)]
     faults = [*_FAULTS, *(name for name in plan if name not in _NO_FAULTS)]
     left_out = ("in_foreach_batch", "routes", "hash_keys")

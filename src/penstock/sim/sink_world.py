@@ -1,6 +1,6 @@
 """A world of Spark queries that write: their drivers and executors, the streams, and what goes wrong around them.
 
-In some worlds consumers read what they write.
+In some worlds consumers read their rows.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class SinkWorld(World):
         )
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return what happens again and again, and how often a minute."""
+        """Return the repeated events, and how often a minute each happens."""
         plan = self._plan
         return [
             *super().recurring(),

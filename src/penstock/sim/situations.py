@@ -1,4 +1,4 @@
-"""How often each fault, each decision and each awkward situation came up: what a clean run is worth.
+"""How often each fault, each decision and each awkward situation happened: the worth of a clean run.
 
 A simulator that finds nothing may have met nothing. The environment and the ports count faults, refusals and decisions as
 they happen; situations that take several events are found here, in the history.
@@ -47,7 +47,7 @@ _BY_HISTORY: Final = {
 }
 _OF_ALL: Final = (Refusal.EXISTS, Refusal.MISSING, Refusal.COUNTER, Refusal.HANDOVER, Refusal.BACKWARDS)
 _OF_QUERIES: Final = (*_OF_ALL, Refusal.OWNER, Refusal.CHECKPOINT, Refusal.CLAIMED, Refusal.CLAIM_GONE)
-# A driver has to go while its task stands still, and the next one to set the lease back before the task claims.
+# A driver has to end while its task is paused, and the next one has to reset the lease before the task claims.
 _RARELY_MEANT: Final = frozenset({RefusedClaim.MADE_ANEW})
 # A lease that is gone is made again before its batch is settled.
 _SETTLED: Final = (StartReason.CLAIMED, StartReason.CHECKPOINT, StartReason.NOT_READ)
@@ -153,7 +153,7 @@ _SITUATIONS: Final = (
 
 
 def expected(kind: SeedKind) -> tuple[str, ...]:
-    """Return what a run of many seeds of a kind must meet."""
+    """Return the situations that a run of many seeds of a kind must meet."""
     if kind is SeedKind.SINKS:
         return expected_of_sinks()
     if kind is SeedKind.STREAMS:
@@ -195,7 +195,7 @@ def expected(kind: SeedKind) -> tuple[str, ...]:
 
 
 def never_met(met: Iterable[str], kind: SeedKind) -> list[str]:
-    """Return what of the expected did not come up."""
+    """Return the expected situations that did not happen."""
     found = list(met)
     return [each for each in expected(kind) if not any(key.startswith(each) for key in found)]
 
@@ -204,7 +204,7 @@ class Situations:
     """Finds situations in one seed's history.
 
     Args:
-        scenario: What the seed decides.
+        scenario: Drawn from the seed.
         met: Counted in.
     """
 

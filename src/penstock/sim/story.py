@@ -51,7 +51,7 @@ _OF_EVERYBODY: Final = frozenset(
 
 
 def tell(history: Sequence[HistoryEntry], violation: Violation, line_count: int) -> list[str]:
-    """Return the last lines of the story of the shards that a violation names; of all shards where it names none."""
+    """Return the last lines of the story of the shards that a violation names; of all shards if it names none."""
     shards = set(_SHARD.findall(violation.what))
     lines: list[str] = []
     for entry in history:

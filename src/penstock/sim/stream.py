@@ -30,7 +30,7 @@ class SimBlob(NamedTuple):
         sequence_number: The service's text.
         data: The blob, perhaps an aggregate.
         partition_key: Its key.
-        arrival_s: When it came.
+        arrival_s: When it arrived.
     """
 
     sequence_number: str
@@ -44,7 +44,7 @@ class SimShard(Struct):
 
     Args:
         sequences: The number of each user record: the sequence number of its Kinesis record plus its place in it.
-        arrivals_ms: When each came.
+        arrivals_ms: When each arrived.
         blobs: The Kinesis records that are not just one plain user record, by sequence number, and how many user
             records each holds.
         trimmed: So many user records from the first have left the stream.
@@ -72,7 +72,7 @@ class SimStream:
         chance: The world's generator.
         shard_count: Shards at the beginning, evenly spread.
         now_ms: When it is created.
-        stream_id: What stands before its shards' ids in lease keys; empty where the table has one stream.
+        stream_id: The prefix of its shards' ids in lease keys; empty if the table has one stream.
         number_min: Its sequence numbers are greater: those of a stream that had its name before.
     """
 
@@ -169,7 +169,7 @@ class SimStream:
         return records, index
 
     def trim(self, before_ms: int) -> tuple[list[SimShard], list[SimShard]]:
-        """Let go of what came before a moment; return the shards that lost records, and those that left the stream."""
+        """Drop records older than a moment; return the shards that lost records, and those that left the stream."""
         self._horizon_ms = max(self._horizon_ms, before_ms)
         shortened, gone = [], []
         for shard in self.shards.values():

@@ -1,4 +1,4 @@
-"""What holds where several streams share a lease table: each keeps to itself, and one in trouble holds up no other."""
+"""Checkers for several streams in one lease table: each keeps to itself, and a failing one holds up no other."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def _stream_id(key: str) -> str:
 
 
 class OwnStreamOnly(Checker):
-    """T1: a worker writes and reads leases of the streams in its list, and what is of one stream stays with it."""
+    """T1: a worker writes and reads leases of the streams in its list, and each lease stays with its stream."""
 
     invariant = "T1"
 
@@ -31,7 +31,7 @@ class OwnStreamOnly(Checker):
         self._read_by: dict[str, tuple[str, ...]] = {}
 
     def on_reads(self, who: str, stream_ids: tuple[str, ...]) -> None:
-        """Remember what a process reads."""
+        """Remember the streams that a process reads."""
         self._read_by[who] = stream_ids
 
     def on_write(self, who: str, write: Any, _before: Lease | None, after: Lease | None) -> None:
@@ -40,7 +40,7 @@ class OwnStreamOnly(Checker):
         if key not in self.history.shards:
             raise Broken(f"{type(write).__name__} of {who} is of {key}, which is no shard")
         if who not in self._read_by:
-            return  # what was in the table before
+            return  # rows that were in the table before
         stream_id = _stream_id(key)
         if stream_id not in self._read_by[who]:
             raise Broken(f"{type(write).__name__} of {who} is of {key}, whose stream it does not read")
@@ -59,7 +59,7 @@ class OwnStreamOnly(Checker):
             raise Broken(f"{who} reads {key}, whose stream is not in its list")
 
     def on_named(self, who: str, key: str, _epoch: int, named: tuple[tuple[str, str], ...]) -> None:
-        """Records tell the handler their stream and shard."""
+        """Records show the handler their stream and shard."""
         stream_id, _, shard_id = key.rpartition(":")
         if named != ((self.history.streams[stream_id].name, shard_id),):
             raise Broken(f"{who} hands over records of {key} as those of {named}")
@@ -68,11 +68,11 @@ class OwnStreamOnly(Checker):
 class DeletedStaysAsItWas(Checker):
     """T2: no lease of a stream is begun or deleted once the stream is gone, and nothing of its leases is taken for another's.
 
-    What a worker listed before may still be written, also by one that stood still meanwhile: it has not heard of anything.
+    Leases of an earlier list may still be written, also by a worker that was paused: it has not noticed the change.
     """
 
     invariant = "T2"
-    _UNDER_WAY_S: Final = 20.0  # what was listed before may still be written
+    _UNDER_WAY_S: Final = 20.0  # leases of an earlier list may still be written
 
     def __init__(self, history: History, options: CoordinatorOptions) -> None:
         super().__init__(history, options)
@@ -80,7 +80,7 @@ class DeletedStaysAsItWas(Checker):
         self._pauses: dict[str, list[tuple[float, float]]] = {}
 
     def on_pause(self, who: str, until_s: float) -> None:
-        """Remember when a worker stands still."""
+        """Remember when a worker is paused."""
         self._pauses.setdefault(who, []).append((self.history.now, until_s))
 
     def _written_until_s(self, who: str, gone_s: float) -> float:
@@ -95,7 +95,7 @@ class DeletedStaysAsItWas(Checker):
         self._gone_s[stream_id] = self.history.now
 
     def on_write(self, who: str, write: Any, before: Lease | None, after: Lease | None) -> None:
-        """Look at leases that come and go."""
+        """Check leases that are created and deleted."""
         gone_s = self._gone_s.get(_stream_id(write.key))
         if gone_s is None or self.history.now < self._written_until_s(who, gone_s):
             return
@@ -105,7 +105,7 @@ class DeletedStaysAsItWas(Checker):
 
 
 class OthersGoOn(Checker):
-    """T3: where nothing goes wrong but in one stream, every record of the others is handled soon."""
+    """T3: if only one stream has faults, every record of the others is handled soon."""
 
     invariant = "T3"
 
@@ -129,7 +129,7 @@ class OthersGoOn(Checker):
         self._in_trouble.add(stream_id)
 
     def on_list(self, _name: str, names: tuple[str, ...]) -> None:
-        """What is left out of a worker's list is not owed until all have it again."""
+        """A stream left out of a worker's list is not owed until all have it again."""
         self._in_trouble.update(
             stream_id for stream_id, stream in self.history.streams.items() if stream.name not in names
         )

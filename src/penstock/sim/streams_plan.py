@@ -41,7 +41,7 @@ class PlannedStream(Struct, frozen=True):
 
 
 class Rollout(Struct, frozen=True):
-    """A list that comes to the workers one after the other.
+    """A list that reaches the workers one after the other.
 
     Args:
         begins_s: When the first of them gets it.
@@ -77,8 +77,8 @@ class StreamsPlan(Struct, frozen=True):
         rollouts: Lists that follow, in the order of their moments.
         deletions: At most one of each stream.
         refusals_per_min: How often one stream refuses its listing for a while, or every call.
-        cold_start_s: How long a worker waits at most where a stream has no lease; None for production's 10 ms a shard.
-        shy_s: So long the stream that is added refuses its listing when it comes into the lists.
+        cold_start_s: How long a worker waits at most if a stream has no lease; None for production's 10 ms a shard.
+        shy_s: So long the added stream refuses its listing when it enters the lists.
         stops_at_standstill: A worker ends when every shard that it holds has stopped for a failure.
         is_calm: Nothing else goes wrong, so that streams without trouble must be read all the time.
     """
@@ -101,7 +101,7 @@ class StreamsPlan(Struct, frozen=True):
 
     @property
     def gone(self) -> frozenset[str]:
-        """The streams that are deleted for good."""
+        """The streams that are deleted finally."""
         return frozenset(each.name for each in self.deletions if each.anew_after_s is None)
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class StreamsService:
-    """Calls that are begun and answered at one moment: whoever makes them lets the time pass.
+    """Calls that are begun and answered at one moment: the caller advances the time.
 
     Args:
         world: Answers.
@@ -65,7 +65,7 @@ def _position_of(start: IteratorStart) -> Position:
 
 
 class ToldRun:
-    """Stands for a run while a step of its reading is done, and keeps what the run will be told when the answer arrives."""
+    """Takes the place of a run during a step of its reading, and keeps the run's input until the answer arrives."""
 
     def __init__(self, run: ShardRun) -> None:
         self.key = run.key
@@ -80,7 +80,7 @@ class ToldRun:
         self.iterator = iterator
 
     def on_listing(self, listed: ListedShard) -> None:
-        """Keep what a listing tells."""
+        """Keep the result of a listing."""
         self.listed = listed
 
     def on_fetch_failed(self, error: PenstockError) -> None:

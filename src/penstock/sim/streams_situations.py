@@ -1,4 +1,4 @@
-"""How often each thing came up that can happen where several streams share a lease table."""
+"""How often each situation of several streams in one lease table happened."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StreamsSituations:
     """Finds situations in one seed's history.
 
     Args:
-        plan: What the seed says of the streams.
+        plan: The streams, drawn from the seed.
         met: Counted in.
     """
 

@@ -1,4 +1,4 @@
-"""A simulated worker that reads several streams: its list is the consumer's own, and so is what follows from it."""
+"""A simulated worker that reads several streams: its list is the consumer's own, and so are its consequences."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ class StreamsWorker(SimWorker):
     """One process.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: Its worker id.
         incarnation: Names it apart from its earlier lives.
         on_gone: Called when it has ended, with how.
-        streams: What it reads, as the service described it when the process started.
+        streams: The streams to read, as the service described them when the process started.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class StreamsWorker(SimWorker):
         )
 
     def start_of(self, key: str) -> Position:
-        """Return where a shard starts that is read for the first time."""
+        """Return the starting position of a shard that is read for the first time."""
         return self.streams[stream_id_of(key)].start.of(key)
 
     def stream_name_of(self, key: str) -> str:
@@ -124,7 +124,7 @@ class StreamsWorker(SimWorker):
         return self.streams[stream_id_of(key)].name
 
     def reader_options(self, key: str) -> ReaderOptions:
-        """Return how a shard is read: what its stream keeps."""
+        """Return the options of a shard's reader: its stream's retention."""
         return replace(super().reader_options(key), retention_s=self.streams[stream_id_of(key)].retention_s)
 
     def place_of(self, run: ShardRun) -> str:

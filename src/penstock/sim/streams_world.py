@@ -1,4 +1,4 @@
-"""A world of several streams under one lease table: they come into lists, are deleted, made anew and refused, each by itself."""
+"""A world of several streams under one lease table: they enter lists, are deleted, created again and refused, each by itself."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class StreamInPlace:
     """A stream that has been created, and may have been deleted.
 
     Args:
-        plan: What the seed says of it.
-        identity: Tells it from another one of its name.
+        plan: Drawn from the seed.
+        identity: Distinguishes it from another one of its name.
         content: Its shards and records.
         is_there: Whether it has not been deleted.
         refused_until: When it answers listings again.
         denied_until: When it answers anything again.
-        quiet_until: When records come again.
+        quiet_until: When records arrive again.
     """
 
     plan: PlannedStream
@@ -52,7 +52,7 @@ class StreamsWorld(World):
     """One run of one scenario with several streams.
 
     Args:
-        scenario: What the seed decides.
+        scenario: Drawn from the seed.
         plan: What happens to the streams.
         listener: Called with every history entry.
     """
@@ -110,13 +110,13 @@ class StreamsWorld(World):
         return [(place.content, place.plan.retention_s) for place in self.places]
 
     def draw_stream(self) -> SimStream | None:
-        """Draw the stream that the next records come to; None while it is quiet."""
+        """Draw the stream of the next records; None while it is quiet."""
         places = self._there()
         (drawn,) = self.chance.choices(places, [place.plan.record_share for place in places])
         return None if self.now < drawn.quiet_until and not self.is_healed else drawn.content
 
     def fall_silent(self) -> None:
-        """Let nothing come to one stream for a while, perhaps for so long that all of it leaves."""
+        """Keep one stream quiet for a while, perhaps for so long that all of its records leave."""
         places = [place for place in self._there() if place.plan.retention_s is not None]
         if places:
             place = self.chance.choice(places)
@@ -132,7 +132,7 @@ class StreamsWorld(World):
             self.reshard_in(drawn.content, _SHARDS_MAX)
 
     def leave_rows_of_others(self) -> None:
-        """Let the table hold what dead workers of the KCL left of some streams."""
+        """Put the rows into the table that dead workers of the KCL left of some streams."""
         for place in self.places:
             self.leave_rows_of(place.content, place.plan.start)
 
@@ -158,7 +158,7 @@ class StreamsWorld(World):
                 self.schedule(rollout.begins_s + place * rollout.apart_s, self._give_list, name, rollout)
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return what happens again and again, and how often a minute."""
+        """Return the repeated events, and how often a minute each happens."""
         return [*super().recurring(), (self.plan.refusals_per_min, self._refuse)]
 
     def _delete(self, name: str) -> None:
@@ -184,7 +184,7 @@ class StreamsWorld(World):
             worker.request_stop()
 
     def on_worker_gone(self, worker: SimProcess, how: str) -> None:
-        """Note that a process has ended; another of the same name comes soon if only its list was to change."""
+        """Record that a process has ended; another of the same name starts soon if only its list had to change."""
         super().on_worker_gone(worker, how)
         if worker.name in self._due:
             self._due.discard(worker.name)

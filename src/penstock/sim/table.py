@@ -25,7 +25,7 @@ WriteListener: TypeAlias = Callable[[str, LeaseWrite, Lease | None, Lease | None
 
 
 class SimTable:
-    """Rows by key. Every applied write is told to the listener, with the row before and after.
+    """Rows by key. The listener gets every applied write, with the row before and after.
 
     Args:
         listener: Told of applied writes.
@@ -68,7 +68,7 @@ class SimTable:
         return apply_write(before, write)
 
     def refuse(self, write: LeaseWrite) -> Refused:
-        """Refuse a write for nothing, as a service may after an answer of its own was lost."""
+        """Refuse a write for nothing, as a service may after one of its answers was lost."""
         return Refused(Refusal.COUNTER, self.rows.get(write.key))
 
     def remember(self, now_s: float) -> None:
@@ -96,7 +96,7 @@ def unasked(lease: Lease) -> Lease:
 
 
 def _with_ask(before: Lease, write: LeaseWrite, outcome: Outcome) -> Outcome:
-    """Return what a write leaves that does not touch who has asked for the lease."""
+    """Return the row after a write that leaves the requesting worker alone."""
     if not isinstance(outcome, Applied) or outcome.lease is None or before.checkpoint_owner is None:
         return outcome
     if not isinstance(write, Renew | Checkpoint | LateCheckpoint):
@@ -105,7 +105,7 @@ def _with_ask(before: Lease, write: LeaseWrite, outcome: Outcome) -> Outcome:
 
 
 def _without_our_attributes(before: Lease | None, outcome: Applied) -> Applied:
-    """Return what a write leaves that names only the KCL's attributes; the others stay as they were."""
+    """Return the row after a write of only the KCL's attributes; the others stay as they were."""
     lease = outcome.lease
     if lease is None:
         return outcome

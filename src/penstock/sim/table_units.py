@@ -27,7 +27,7 @@ _RECORD_BYTES: Final = 56 + len("penstockMarkpenstockTipMillisthroughputKBps") +
 
 
 def row_bytes(row: Lease) -> int:
-    """Return about how large a row is whose shard has records: as if its checkpoint, mark, throughput and stream stood there."""
+    """Return the estimated size of a row whose shard has records: with checkpoint, mark, throughput and stream."""
     size = _NAMES_BYTES + len(row.key) + _HASH_BYTES + _STREAM_BYTES + _RECORD_BYTES
     if row.owner is not None:
         size += _OWNER_BYTES + len(row.owner)

@@ -1,7 +1,7 @@
 """One simulated worker: the real coordinator, real shard readers, and calls that can go wrong.
 
-A worker is a process: it can crash, be paused, be asked to stop, and come back under the same name. Its clock runs
-at a rate of its own. Every call reaches its server a moment after it was begun and is answered a moment later;
+A worker is a process: it can crash, be paused, be asked to stop, and start again under the same name. Its clock runs
+at its own rate. Every call reaches its server a moment after it was begun and is answered a moment later;
 what happens on the way is the fault plan's choice.
 """
 
@@ -78,7 +78,7 @@ class SimWorker(SimProcess):
     """One process.
 
     Args:
-        world: What it sees.
+        world: Its surroundings.
         name: Its worker id.
         incarnation: Names it apart from its earlier lives.
         on_gone: Called when it has ended, with how.
@@ -153,7 +153,7 @@ class SimWorker(SimProcess):
         wake = self.at_local(self.coordinator.next_wake_s)
         if wake < self._wake - 1e-9 and wake != math.inf:
             self._wake = wake
-            # A hair later: turning the moment into the world's time and back may come out a hair before it.
+            # A hair later: turning the moment into the world's time and back may give a hair less.
             self.world.schedule(max(wake, self.world.now) + 1e-6, self._do_unless_ended, self._tick, (wake,))
 
     def _tick(self, wake: float) -> None:
@@ -171,12 +171,12 @@ class SimWorker(SimProcess):
     def call(
         self, name: str, server: Callable[[], Any], answer: Callable[[Any], None], key: str = ""
     ) -> None:
-        """Begin a call: the server acts after a moment, the answer comes after another."""
+        """Begin a call: the server acts after a moment, the answer arrives after another."""
         self.world.note("call", self.who, name, key)
         self.world.schedule(self.world.now + self.world.latency_s(), self._serve, server, answer)
 
     def _serve(self, server: Callable[[], Any], answer: Callable[[Any], None]) -> None:
-        # The server acts even when the caller has ended meanwhile: the request is on the way.
+        # The server acts even if the caller has ended since: the request is on the way.
         result = server()
         self.later(self.world.latency_s(), answer, result)
 
@@ -242,7 +242,7 @@ class SimWorker(SimProcess):
     # --- KCL 3 workers --------------------------------------------------------------------------------
 
     def look_at_fleet(self, effect: LookAtFleet) -> None:
-        """Read what KCL 3 workers keep beside the leases."""
+        """Read the rows of KCL 3 beside the leases."""
 
         def answer(result: Any) -> None:
             if isinstance(result, Problem):
@@ -283,7 +283,7 @@ class SimWorker(SimProcess):
     # --- readers --------------------------------------------------------------------------------------
 
     def start_of(self, key: str) -> Position:
-        """Return where a shard starts that is read for the first time."""
+        """Return the starting position of a shard that is read for the first time."""
         return self.world.scenario.options.start.of(key)
 
     def stream_name_of(self, key: str) -> str:
@@ -322,7 +322,7 @@ class SimWorker(SimProcess):
         return {key for key, _ in self.readers}
 
     def is_current(self, reader: SimReader) -> bool:
-        """Whether a reader may go on: calls of one shard never overlap, also when it comes back at once."""
+        """Whether a reader may go on: calls of one shard never overlap, also if it returns at once."""
         place = (reader.key, reader.epoch)
         if self.readers.get(place) is not reader:
             return False
@@ -340,14 +340,14 @@ class SimWorker(SimProcess):
         return False
 
     def forget(self, reader: SimReader) -> None:
-        """Let the next reader of the shard begin."""
+        """Begin the next reader of the shard."""
         self.readers.pop((reader.key, reader.epoch), None)
         self._current.pop(reader.key, None)
         for follower in self._waiting.pop(reader.key, []):
             self.later(0.0, follower.step)
 
     def on_reader_failed(self, reader: SimReader) -> None:
-        """Note that a shard has stopped: it is held, and not read until the process begins anew."""
+        """Record that a shard has stopped: it is held, and not read until the process starts again."""
         del reader
         self.has_stopped_shard = True
 

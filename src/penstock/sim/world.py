@@ -1,7 +1,7 @@
-"""The simulated world: workers and queries that come and go, a stream that is resharded, and what goes wrong meanwhile.
+"""The simulated world: workers and queries that start and end, a stream that is resharded, and faults.
 
-A run has two phases: in the safety phase faults happen as the seed's plan says; then they end, every worker comes
-back, and in the liveness phase the fleet must settle, read everything and stay still.
+A run has two phases: in the safety phase faults happen as the seed's plan says; then they end, every worker starts
+again, and in the liveness phase the fleet must settle, read everything and stay still.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class World(Environment):
             self.reshard()
         self.leave_rows_of_others()
         for name in self.scenario.workers:
-            # After the moment that AT_TIMESTAMP scenarios start at: a moment to come would be another matter.
+            # After the moment that AT_TIMESTAMP scenarios start at: a future moment would be another matter.
             start_s = 4.0 + chance.uniform(0.0, self.scenario.start_spread_s)
             if self.table.deaf and name in self.scenario.leavers:
                 start_s = self.scenario.safety_s - chance.uniform(1.0, 30.0)
@@ -69,7 +69,7 @@ class World(Environment):
         self._trim()
 
     def recurring(self) -> list[tuple[float, Callable[[], None]]]:
-        """Return what happens again and again, and how often a minute."""
+        """Return the repeated events, and how often a minute each happens."""
         faults, kcl3 = self.faults, self.scenario.kcl3
         return [
             (faults.crashes_per_min, self._crash),
@@ -121,7 +121,7 @@ class World(Environment):
             self.on_worker_gone(worker, "crashed")
 
     def draw_stream(self) -> SimStream | None:
-        """Return the stream that the next records come to; None while it is quiet."""
+        """Return the stream of the next records; None while it is quiet."""
         return self.stream
 
     def _put(self) -> None:
@@ -146,7 +146,7 @@ class World(Environment):
             self.note("put", stream.key_of(shard.shard_id), number, now_ms)
 
     def fall_silent(self) -> None:
-        """Let nothing come for a while."""
+        """Keep the stream quiet for a while."""
         retention_s = self.scenario.retention_s or 0.0
         self._quiet_until = self.now + self.chance.uniform(0.3, 1.5) * retention_s
         self.note("quiet", round(self._quiet_until, 3))
@@ -157,11 +157,11 @@ class World(Environment):
             self.denied_until[service] = self.now + self.chance.uniform(1.0, 25.0)
 
     def leave_rows_of_others(self) -> None:
-        """Let the table hold what dead workers of the KCL and of Spark left: without our attributes, or with old ones."""
+        """Put the rows of dead workers of the KCL and of Spark into the table: without our attributes, or with old ones."""
         self.leave_rows_of(self.stream, self.scenario.options.start.default)
 
     def leave_rows_of(self, stream: SimStream, start: Position) -> None:
-        """Let the table hold rows of one stream that dead workers left, or none."""
+        """Put rows of one stream that dead workers left into the table, or none."""
         rate, chance = self.faults.rows_of_others, self.chance
         if not rate or start != TRIM_HORIZON or chance.random() > rate:
             return
@@ -225,24 +225,24 @@ class World(Environment):
         self.schedule(self.now + _UNDER_WAY_S, self._restart_stopped)
 
     def wants_restart(self, worker: SimProcess) -> bool:
-        """Whether people start a worker anew once the faults have ended."""
+        """Whether people restart a worker once the faults have ended."""
         return worker.has_stopped_shard or self.scenario.on_data_loss == "fail"
 
     def _restart_stopped(self) -> None:
         self._restart(worker for worker in self.workers.values() if worker.has_stopped_shard)
 
     def _restart(self, workers: Iterable[SimProcess]) -> None:
-        """Start workers anew: a stopped shard waits for people, who mend the handler and do that."""
+        """Restart workers: a stopped shard waits for people, who mend the handler and restart."""
         for worker in list(workers):
             self.note("stopping", worker.who)
             worker.request_stop()
 
     def has_left(self, name: str) -> bool:
-        """Whether a worker has gone for good."""
+        """Whether a worker has left for ever."""
         return name in self._left
 
     def start_worker(self, name: str) -> None:
-        """Start a process of this name, unless one runs or it has left for good."""
+        """Start a process of this name, unless one runs or it has left for ever."""
         if name in self.workers or name in self._left:
             return
         worker = self.workers[name] = self.make_worker(name)
@@ -270,7 +270,7 @@ class World(Environment):
         self.fibers.close()
 
     def on_worker_gone(self, worker: SimProcess, how: str) -> None:
-        """Note that a process has ended; another of the same name may come."""
+        """Record that a process has ended; another of the same name may start."""
         worker.end()
         if self.workers.get(worker.name) is worker:
             del self.workers[worker.name]
@@ -323,7 +323,7 @@ class World(Environment):
             leader.leadership.resign()
 
     def _migrate(self) -> None:
-        """Let the row `Migration3.0` say what comes next, once its time has come and the fleet is ready for it."""
+        """Move the row `Migration3.0` to its next state, once it is due and the fleet is ready for it."""
         if not self._versions:
             return
         at_s, version = self._versions[0]
@@ -362,8 +362,8 @@ class World(Environment):
             self.note("closed", key)
 
     def _delete_row(self) -> None:
-        # An application that started at LATEST and loses its last row is a new one to whoever comes later.
-        # Finished rows are left alone: without one, and without the other parent's, nothing tells a merged shard
+        # An application that started at LATEST and loses its last row is a new one to later workers.
+        # Finished rows are left alone: without one, and without the other parent's, nothing distinguishes a merged shard
         # from one that the application began with.
         unfinished = [
             key for key, row in self.table.rows.items() if not row.is_ended and self.may_delete(key)
