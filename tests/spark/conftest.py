@@ -7,14 +7,6 @@ import uuid
 import pytest
 
 
-@pytest.fixture(scope="session")
-def running_kinesis():
-    from penstock.local import LocalKinesis
-
-    with LocalKinesis(limits=False) as server:
-        yield server
-
-
 @pytest.fixture
 def kinesis(running_kinesis, monkeypatch):
     """The server, named in the environment for as long as the test runs."""
