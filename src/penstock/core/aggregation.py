@@ -4,14 +4,14 @@
 
     F3 89 9A C2 | protobuf AggregatedRecord | MD5 of the protobuf, 16 bytes
 
-Reading never loses anything: what is not a whole, valid aggregate is passed on untouched as one plain record, and
-counted with the reason. The message classes are built here from a descriptor, in a pool of their own, so they clash
+Reading never loses anything: a record that is not a complete, valid aggregate is passed on untouched as one plain record, and
+counted with the reason. The message classes are built here from a descriptor, in a separate pool, so they clash
 with no other user of protobuf in the process and with no version of protobuf.
 
 A reshard may leave an aggregate in a shard that does not own all of its user records. The KCL drops such an aggregate
 as a whole, so its producer has to send all of them again. Our producer does, and promises so with a mark in the
 aggregate: a field that other readers of the format skip. Our readers drop a misplaced aggregate that has the mark.
-Without the mark nobody promised to send it again, and it is delivered, unless the KCL's rule is chosen.
+Without the mark its producer did not promise to send it again, and it is delivered, unless the KCL's rule is chosen.
 
 Source:
     The aggregation format of the Kinesis Producer Library; the reading rules of the KCL's deaggregator, except that
@@ -58,7 +58,7 @@ _MARK_FIELD: Final = "is_resent_when_misplaced"
 
 @functools.cache
 def _message_classes() -> tuple[Any, Any, type[Exception]]:
-    """Make the classes of an aggregate and of a record in it, when the first aggregate comes; and protobuf's own error."""
+    """Make the classes of an aggregate and of a record in it, for the first aggregate; and protobuf's own error."""
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     from google.protobuf.message import DecodeError
 
@@ -108,7 +108,7 @@ class Undecodable(Enum):
 
 
 class DecodeCounts(Struct):
-    """Counts of what was read, for a task, a batch or a shard. Not thread-safe.
+    """Counts of records read, for a task, a batch or a shard. Not thread-safe.
 
     Args:
         aggregates: Whole, valid aggregates.
@@ -150,7 +150,7 @@ class UserColumns(NamedTuple):
 
     Args:
         partition_keys: As in `UserRecord`.
-        explicit_hash_keys: As in `UserRecord`; None where no record has one.
+        explicit_hash_keys: As in `UserRecord`; None if no record has one.
         data: The payloads.
     """
 
@@ -217,7 +217,7 @@ _key_index_of: Final = attrgetter("partition_key_index")
 def _resolve(
     has_field: Callable[[Any, str], bool], records: list[Any], keys: list[str], hash_keys: list[str]
 ) -> UserColumns:
-    """Look up the keys; raise IndexError where a record points outside the tables."""
+    """Look up the keys; raise IndexError if a record points outside the tables."""
     columns = UserColumns(
         list(map(keys.__getitem__, map(_key_index_of, records))), None, list(map(_data_of, records))
     )
@@ -238,7 +238,7 @@ def deaggregate(data: bytes) -> list[UserRecord] | None:
 
 
 class ShardHashKeys(Protocol):
-    """How a reader finds out which hash keys its shard owns. The answer is None where it cannot."""
+    """How a reader finds out which hash keys its shard owns. The answer is None if it cannot."""
 
     def fetch(self) -> HashRange | None:
         """Return the range that is known; called once for each aggregate that may have to be dropped."""
@@ -253,7 +253,7 @@ class MisplacedRule(Struct, frozen=True):
     Args:
         hash_keys: Of the shard.
         drops_unmarked: Drop also aggregates whose producers do not promise to send them again, as the KCL does.
-        told: The shard's range as its lease or its plan has it. It saves a listing, and is used where the listing does
+        told: The shard's range as its lease or its plan has it. It saves a listing, and is used if the listing does
             not name the shard, because it lags behind a reshard.
     """
 
@@ -276,7 +276,7 @@ class Taken(NamedTuple):
     """The user records of one Kinesis record.
 
     Args:
-        columns: Its user records; the record itself where it is no aggregate.
+        columns: Its user records; the record itself if it is no aggregate.
         is_misplaced: Whether they must be left out, because they are sent again to other shards.
     """
 
@@ -287,7 +287,7 @@ class Taken(NamedTuple):
 def take_apart(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
 ) -> Taken:
-    """Return the user records of one Kinesis record, or the record itself where it is no aggregate.
+    """Return the user records of one Kinesis record, or the record itself if it is no aggregate.
 
     Args:
         data: The blob.
@@ -312,7 +312,7 @@ def take_apart(
 def user_records(
     data: bytes, partition_key: str | None, counts: DecodeCounts, rule: MisplacedRule | None = None
 ) -> list[UserRecord]:
-    """Return the user records of one Kinesis record that are to be delivered; see `take_apart`."""
+    """Return the user records of one Kinesis record that must be delivered; see `take_apart`."""
     taken = take_apart(data, partition_key, counts, rule)
     return [] if taken.is_misplaced else taken.columns.to_records()
 
@@ -336,7 +336,7 @@ def _lies_in(columns: UserColumns, hash_range: HashRange) -> bool:
             if parse_hash_key(explicit_hash_key) not in hash_range:
                 return False
         except RecordError:
-            continue  # another producer's mistake: nobody knows where the record belongs
+            continue  # another producer's mistake: the record's shard cannot be known
     return True
 
 
@@ -448,7 +448,7 @@ class AggregateBuilder:
         return PutEntry(blob, OUTER_KEY, placed_by)
 
     def _new_head(self, partition_key: str, explicit_hash_key: str | None) -> tuple[bytes, bytes, bytes]:
-        """Return the bytes before a record's data, and what its keys add to the tables (nothing if they are known).
+        """Return the bytes before a record's data, and the additions of its keys to the tables (none if they are known).
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text.

@@ -110,7 +110,7 @@ class RetryPlan(Struct, frozen=True):
             raise OptionError(f"deadline_s={self.deadline_s}: expected more than 0, and finite")
 
     def decide(self, attempt: int, elapsed_s: float, u: float) -> RetryDecision:
-        """Decide what follows a failed attempt.
+        """Decide whether and when a failed attempt is repeated.
 
         Args:
             attempt: How many attempts have failed, from 1.

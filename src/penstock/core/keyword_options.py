@@ -24,7 +24,7 @@ def field_names(kind: type) -> frozenset[str]:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a question that names the nearest of the known names, and a space behind it; empty where none is near.
+    """Return a question that names the nearest of the known names, and a space behind it; empty if none is near.
 
     Args:
         name: As the user wrote it, in whatever case.
@@ -36,12 +36,12 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def check_names(given: Iterable[str], known: Collection[str], what: str) -> None:
-    """Refuse a name that nobody knows.
+    """Refuse an unknown name.
 
     Args:
         given: Names as the user wrote them.
         known: Names that there are.
-        what: What they name, for the message.
+        what: The kind of the names, for the message.
 
     Raises:
         OptionError: An unknown name; the message has the nearest known one and all of them.
@@ -54,7 +54,7 @@ def check_names(given: Iterable[str], known: Collection[str], what: str) -> None
 
 
 def check_types(options: Any) -> None:
-    """Refuse a field of a dataclass value that is of another kind than its annotation says, where that is a number or a bool.
+    """Refuse a field of a dataclass value whose kind differs from its annotation, if that is a number or a bool.
 
     Raises:
         OptionError: For instance a text in place of a number; the message names the field and its value.

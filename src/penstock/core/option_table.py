@@ -147,7 +147,7 @@ def parse_options(
     without_effect: Mapping[str, str],
     refused: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Read what a user set.
+    """Read the user's values.
 
     Args:
         given: Keys and texts; keys in any case.

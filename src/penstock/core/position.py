@@ -1,6 +1,6 @@
 """Positions in a shard: sequence numbers, sub-sequence numbers and sentinels, in one total order.
 
-Sequence numbers are kept as the text that the service gave and compared as integers: "9" comes
+Sequence numbers are kept as the text that the service gave and compared as integers: "9" is
 before "10", and the text goes back to the service unchanged. A checkpoint is a position that says
 "everything up to and including this is done".
 """
@@ -114,7 +114,7 @@ class Position(Struct, frozen=True, eq=False):
     def _key(self) -> tuple[int, int, int]:
         if self.sequence_number is not None:
             return (_NUMBER_RANK, int(self.sequence_number), self.sub_sequence_number)
-        # No moment is another place than the moment 0, and comes before every moment.
+        # No moment is another place than the moment 0, and is before every moment.
         return (_RANK[self.sentinel], -1 if self.timestamp_ms is None else self.timestamp_ms, 0)
 
     def __eq__(self, other: object) -> bool:

@@ -22,7 +22,7 @@ class PutEntry:
 
 
 class EntryAnswer(Protocol):
-    """What the answer to one entry tells, whoever has read it from the wire; `PutAnswer` is one."""
+    """The answer to one entry, in any decoded form; `PutAnswer` is one."""
 
     @property
     def sequence_number(self) -> str | None:

@@ -1,6 +1,6 @@
-"""What the service's error codes mean, as the answer to a call or to one entry of PutRecords.
+"""The meaning of the service's error codes, in the answer to a call or to one entry of PutRecords.
 
-A code means the same in both places. Codes that are not listed here are judged by their name where it is telling. Of
+A code means the same in both places. Codes that are not listed here are judged by their name if it says enough. Of
 all others nothing is known, and the caller decides how long to go on trying.
 
 Source:

@@ -1,4 +1,4 @@
-"""What the service says about shards, as plain values."""
+"""The service's description of streams and shards, as plain values."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from penstock.core.hash_key import HashRange
 
 
 class Shard(Struct, frozen=True):
-    """One shard as ListShards tells it.
+    """One shard in a ListShards answer.
 
     Args:
         shard_id: The service's name, for instance `shardId-000000000000`.
@@ -31,7 +31,7 @@ class Shard(Struct, frozen=True):
 
 
 class ChildShard(Struct, frozen=True):
-    """A child as the last GetRecords of its parent tells it."""
+    """A child shard in the last GetRecords answer of its parent."""
 
     shard_id: str
     parents: tuple[str, ...]
@@ -42,9 +42,9 @@ class StreamSummary(Struct, frozen=True):
     """What DescribeStreamSummary says.
 
     Args:
-        created_ms: Creation, milliseconds since the epoch; with the ARN it tells a stream from another one of
+        created_ms: Creation, milliseconds since the epoch; with the ARN it distinguishes a stream from another one of
             the same name.
-        service_managed_keys: True when the service places records itself (record distribution AUTO), where
+        service_managed_keys: True if the service places records itself (record distribution AUTO): then
             aggregation must be off; None when the answer does not say.
         shard_metrics: What CloudWatch has by shard: the metrics of enhanced monitoring.
     """

@@ -26,7 +26,7 @@ from penstock.core.position import Position, Sentinel
 from penstock.core.shard import Shard
 from penstock.errors import StreamChanged
 
-_UNKNOWN_START: Final = "0"  # what a Shard holds that was not made from a listing
+_UNKNOWN_START: Final = "0"  # of a Shard that was not made from a listing
 
 
 # --- coverage ---------------------------------------------------------------------------------------------
@@ -37,7 +37,7 @@ class Cover(Struct, frozen=True):
 
     Args:
         holes: What no range covers, ascending.
-        overlaps: What more than one range covers, ascending and joined where they touch.
+        overlaps: Hash keys that more than one range covers, ascending and joined where they touch.
     """
 
     holes: tuple[HashRange, ...]
@@ -87,7 +87,7 @@ class ShardGraph:
     """The shards of one stream and their lineage. Immutable.
 
     Args:
-        shards: Of one or several listings, in any order, doubled where they overlap. What is known twice is joined: a
+        shards: Of one or several listings, in any order, doubled where they overlap. Two descriptions of a shard are joined: a
             shard that any listing shows closed is closed, since no shard opens again.
 
     Raises:
@@ -142,7 +142,7 @@ class ShardGraph:
         return iter(self._shards.values())
 
     def __getitem__(self, shard_id: str) -> Shard:
-        """Return a listed shard; KeyError where it is not listed."""
+        """Return a listed shard; KeyError if it is not listed."""
         return self._shards[shard_id]
 
     def parents(self, shard_id: str) -> tuple[Shard, ...]:
@@ -169,7 +169,7 @@ class ShardGraph:
     def _gather(self, order: list[str], next_of: Callable[[str], tuple[Shard, ...]]) -> list[int]:
         """Follow one direction for every shard at once: a set of shards is a number with one bit each.
 
-        Ten thousand shards take 12 MB and one pass, where a set of names each would take gigabytes.
+        Ten thousand shards take 12 MB and one pass; a set of names each would take gigabytes.
         """
         bits = [0] * len(order)
         for shard_id in order:
@@ -213,7 +213,7 @@ class ShardGraph:
                 shards that together cover the hash-key space: at the moment asked for, a shard that was over then gives
                 nothing and its children follow from their beginning. (A listing with the filter AT_TIMESTAMP or
                 FROM_TIMESTAMP has only the shards that were open then, or later; see `ShardFilter`.)
-            covered: Hash keys that other shards, chosen already, stand for.
+            covered: Hash keys that other shards, chosen already, cover.
             without: Shards that are not chosen whatever they cover.
 
         Raises:
@@ -297,7 +297,7 @@ def find_cycles(parents_of: Mapping[str, AbstractSet[str]]) -> frozenset[str]:
 def _strip(
     nodes: set[str], before: Mapping[str, AbstractSet[str]], after: Mapping[str, AbstractSet[str]]
 ) -> set[str]:
-    """Take away, again and again, what has nothing before it."""
+    """Remove nodes without predecessors until there are none."""
     none: frozenset[str] = frozenset()
     counts = {node: len(before.get(node, none) & nodes) for node in nodes}
     bare = [node for node, count in counts.items() if not count]
@@ -350,7 +350,7 @@ class HashRouter:
         return tuple(dict.fromkeys(owner for owner in self._owners if owner is not None))
 
     def predict_shard(self, partition_key: str, explicit_hash_key: str | None = None) -> str | None:
-        """Return the shard that a record goes to, or None where the listing does not tell.
+        """Return the shard that a record goes to, or None if the listing does not show it.
 
         Raises:
             RecordError: The explicit hash key is not one, or the partition key is no Unicode text.

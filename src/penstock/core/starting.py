@@ -170,12 +170,12 @@ def _moment_ms(given: Any, raw: str) -> int:
 
 
 def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
-    """Make sure that no shard starts at a moment to come: the service refuses such a moment each time that it is asked.
+    """Make sure that no shard starts at a future moment: the service refuses such a moment each time that it is asked.
 
     Args:
         starting: Where shards start.
         now_ms: By this machine's clock.
-        given: What the user wrote, for the message.
+        given: The user's text, for the message.
 
     Raises:
         PositionError: A moment is later than what clocks may be apart.
@@ -191,7 +191,7 @@ def check_has_come(starting: StartingPosition, now_ms: int, given: str) -> None:
 def pin_latest(position: Position, now_ms: int) -> Position:
     """Turn a LATEST into the moment that it means, once; every other position stays.
 
-    The sentinel stays LATEST, so that a lease table shows a Java KCL worker what it knows; the moment stands
+    The sentinel stays LATEST, so that a Java KCL worker finds a known word in the lease table; the moment is
     beside it.
     """
     if position.sentinel is Sentinel.LATEST and position.timestamp_ms is None:
@@ -209,7 +209,7 @@ def with_moment(position: Position, configured: Position) -> Position:
         configured: Where the user says that this shard starts.
 
     Returns:
-        The configured moment; TRIM_HORIZON where the user configured none, so that nothing is left out. Every other
+        The configured moment; TRIM_HORIZON if the user configured none, so that nothing is left out. Every other
         position as it is.
     """
     if position.sentinel is not Sentinel.AT_TIMESTAMP or position.timestamp_ms is not None:

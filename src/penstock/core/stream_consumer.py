@@ -15,7 +15,7 @@ def check_consumer_name(name: str, option: str) -> None:
 
     Args:
         name: To be checked.
-        option: What it was given as, for the message.
+        option: The option that named it, for the message.
 
     Raises:
         OptionError: It cannot be one.

@@ -1,4 +1,4 @@
-"""What tells a stream from another one, and from a later one of the same name."""
+"""The identity of a stream: distinct from another one's, and from a later one's of the same name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class StreamIdentity(Struct, frozen=True):
-    """One stream, told apart from a later one of the same name.
+    """One stream, distinguished from a later one of the same name.
 
     Args:
         arn: The stream's ARN.
@@ -22,7 +22,7 @@ class StreamIdentity(Struct, frozen=True):
 
     @property
     def stream_id(self) -> str:
-        """What the stream's lease keys begin with where several share a table: `account:stream:epoch`, in whole seconds.
+        """The prefix of the stream's lease keys in a table of several streams: `account:stream:epoch`, in whole seconds.
 
         Source:
             KCL's `StreamIdentifier.serialize`. Its users pass the creation time of DescribeStreamSummary in seconds.

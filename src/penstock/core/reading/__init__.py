@@ -1,1 +1,1 @@
-"""Reading one shard: where it resumes, what is asked next, and how records reach user code."""
+"""Reading one shard: where it resumes, its next request, and how records reach user code."""

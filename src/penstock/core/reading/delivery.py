@@ -1,11 +1,11 @@
-"""The delivery of one shard's records to user code, as a machine: what is called next, and what that settles.
+"""The delivery of one shard's records to user code, as a machine: the next call, and the records that it acknowledges.
 
 The shell feeds it the records that were read, asks `take_call` for the next call of user code, runs it on a pool
 and answers with `on_returned` or `on_raised`. Records get ordinals in stream order; the checkpoint is the *low
 water*: the highest position below which everything is acknowledged, whatever ran ahead of it.
 
 Order: with `concurrency=1` the shard is one lane, and one call is under way at a time. With more, each partition
-key is a lane of its own: a call holds records of one key, and a key is never in two calls at once.
+key has its own lane: a call holds records of one key, and a key is never in two calls at once.
 
 A record that fails is never skipped: its call is repeated with a growing pause, and then the failure policy
 decides. With `dead_letter` the failing call is first halved until only the record that fails is left in it, so that its
@@ -61,7 +61,7 @@ class _Piece(Struct, Generic[R]):
 
 
 class _Lane(Struct, Generic[R]):
-    # Pieces come again before anything new of the lane. A lane is busy while a piece of it is under way or waits.
+    # Pieces are repeated before anything new of the lane. A lane is busy while a piece of it is under way or waits.
     again: list[_Piece[R]] = field(default_factory=list)  # few: the parts of one call
     fresh: deque[R] = field(default_factory=deque)
     ordinals: deque[int] = field(default_factory=deque)  # of `fresh`; the one lane of a shard needs none
@@ -112,7 +112,7 @@ class ShardDelivery(Generic[R]):
         self._stored_s = float("-inf")
         self._due_since_s: float | None = None
 
-    # --- what stands ---
+    # --- state ---
 
     @property
     def low_water(self) -> Position:
@@ -146,7 +146,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def is_idle(self) -> bool:
-        """Whether no record waits for a call, is in one, or comes again."""
+        """Whether no record waits for a call, is in one, or will be repeated."""
         return not self._under_way and not self._is_waiting()
 
     @property
@@ -162,7 +162,7 @@ class ShardDelivery(Generic[R]):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether no call is under way and, when stopping, failed or lost, none will come."""
+        """Whether no call is under way and, when stopping, failed or lost, none will follow."""
         if self._under_way:
             return False
         if self.phase is Phase.STOPPING:
@@ -191,7 +191,7 @@ class ShardDelivery(Generic[R]):
         for record in records:
             ordinal = self._added
             self._added += 1
-            # A record without a key has no order to keep: a lane of its own.
+            # A record without a key has no order to keep: it gets its own lane.
             lane = self._open_lane(record.partition_key if record.partition_key is not None else ordinal)
             lane.fresh.append(record)
             lane.ordinals.append(ordinal)
@@ -248,7 +248,7 @@ class ShardDelivery(Generic[R]):
         """Note that a call returned.
 
         Returns:
-            A `StopDelivery` when END came back and something is still unacknowledged; else None.
+            A `StopDelivery` if END has returned and a record is still unacknowledged; else None.
         """
         piece = self._under_way.pop(call_id)
         if piece.kind in (CallKind.BATCH, CallKind.DEAD_LETTER):
@@ -268,7 +268,7 @@ class ShardDelivery(Generic[R]):
         return None
 
     def on_not_begun(self, call_id: int) -> None:
-        """Note that a call was taken and never begun: it comes again first, as if not taken."""
+        """Put a call back that was taken and never begun: it is first again, as if not taken."""
         piece = self._under_way.pop(call_id)
         if piece.lane is None:
             self._lifecycle[piece.kind] = "due"
@@ -289,7 +289,7 @@ class ShardDelivery(Generic[R]):
             chance: In [0, 1), for full jitter.
 
         Returns:
-            What follows; None when the shard is not delivered any more, and nothing does.
+            The next step; None if the shard is not delivered any more.
         """
         piece = self._under_way.pop(call_id)
         if piece.records and self.phase is not Phase.RUNNING:
@@ -297,7 +297,7 @@ class ShardDelivery(Generic[R]):
             self.waiting_bytes -= self._memory_of(piece.records)
             return None
         if self.phase is Phase.LOST:
-            # LOST is told once. Whatever else failed was not heard: LOST follows a STOP or an END, nothing a START.
+            # LOST is called once. A failed call had no effect: LOST follows a STOP or an END, nothing a START.
             self._lifecycle[piece.kind] = "done" if piece.kind is CallKind.LOST else "due"
             return None
         piece = self._without_done(piece)
@@ -323,10 +323,10 @@ class ShardDelivery(Generic[R]):
         Args:
             position: From the present low water to the newest delivered record.
             now_s: Monotonic seconds.
-            ordinal: Of the record at the position, where it is known.
+            ordinal: Of the record at the position, if it is known.
 
         Raises:
-            UsageError: The position lies before the checkpoint, or after what was delivered. Nothing changed.
+            UsageError: The position lies before the checkpoint, or after the last delivered record. Nothing changed.
         """
         if self.options.concurrency > 1:
             raise UsageError("with concurrency > 1 acknowledge the records of each batch, not a position")
@@ -365,7 +365,7 @@ class ShardDelivery(Generic[R]):
     # --- ending ---
 
     def stop(self) -> None:
-        """No record follows; calls under way finish, then STOP is called. What waits is given up unacknowledged."""
+        """No record follows; calls under way finish, then STOP is called. Waiting records are dropped unacknowledged."""
         if self.phase is Phase.RUNNING:
             self.phase = Phase.STOPPING
             self._drop_waiting()
@@ -379,11 +379,11 @@ class ShardDelivery(Generic[R]):
 
     @property
     def _is_started(self) -> bool:
-        """Whether START came back, where it is called at all."""
+        """Whether START has returned, if it is called at all."""
         return not self.options.is_lifecycle_called or self._lifecycle.get(CallKind.START) == "done"
 
     def _owes(self, kind: CallKind) -> bool:
-        """Whether user code that was started is to be told of this."""
+        """Whether user code that was started must get this call."""
         return (
             self.options.is_lifecycle_called
             and self._is_started
@@ -420,7 +420,7 @@ class ShardDelivery(Generic[R]):
         return self._begin(_Piece(kind, None, (), (), attempt))
 
     def _take_lowest(self) -> Call[R] | None:
-        # With the window full, only what the low water may wait for goes on: a piece that comes again, or the
+        # With the window full, only calls that the low water may wait for go on: a piece that is repeated, or the
         # lane that holds the very next record. Else one slow key could shut the window on itself.
         for index, key in enumerate(self._ready):
             lane = self._lanes[key]
@@ -513,7 +513,7 @@ class ShardDelivery(Generic[R]):
         half = size // 2
         for part in (slice(half, size), slice(0, half)):
             records = piece.records[part]
-            # A part gets one attempt, a record that stands alone all of them.
+            # A part gets one attempt, a single record all of them.
             attempt = 1 if len(records) == 1 else self.options.retries_max + 1
             lane.again.insert(0, _Piece(CallKind.BATCH, piece.lane, records, piece.ordinals[part], attempt))
         return Halve(size)

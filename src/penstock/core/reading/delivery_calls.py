@@ -1,4 +1,4 @@
-"""What delivery is told and answers: its options, the calls of user code, and what follows a call that failed.
+"""The input and output of delivery: its options, the calls of user code, and the consequences of a failed call.
 
 The machine that uses them is `penstock.core.reading.delivery`.
 """
@@ -23,7 +23,7 @@ LANE_MEMORY_BYTES: Final = 1_600
 
 
 class DeliveredRecord(Protocol):
-    """What the machine needs to know of a user record."""
+    """The properties of a user record that the machine needs."""
 
     @property
     def sequence_number(self) -> str:
@@ -39,7 +39,7 @@ class DeliveredRecord(Protocol):
 
     @property
     def memory_bytes(self) -> int:
-        """What the record counts against the limits on memory: not only its payload."""
+        """The record's size against the limits on memory: not only its payload."""
 
 
 R = TypeVar("R", bound=DeliveredRecord)
@@ -58,8 +58,8 @@ class DeliveryOptions(Struct, frozen=True):
         checkpointing: `auto`: a returned call acknowledges its records. `manual`: only user code does.
         checkpoint_interval_s: Smallest time between two automatic checkpoints; 0 is after every call.
         window_records_max: No further call while this many records lie between the low water and the newest
-            delivered one: bounds what a crash repeats and what acknowledgements are remembered.
-        is_lifecycle_called: Whether user code is also told of start, end, stop and loss.
+            delivered one: bounds the records that a crash repeats and the acknowledgements that are remembered.
+        is_lifecycle_called: Whether user code is also called at start, end, stop and loss.
 
     Raises:
         OptionError: A value is out of its range; the message names it.
@@ -117,11 +117,11 @@ class Call(Struct, Generic[R], frozen=True):
         id: Names the call in the answers.
         kind: What for.
         records: In stream order; empty for all but BATCH and DEAD_LETTER.
-        ordinals: The place of each record in what was added.
+        ordinals: The place of each record among the added ones.
         attempt: 1 for the first time.
         millis_behind_latest: Of the page that was read last.
         error: DEAD_LETTER: why the records failed.
-        position: START: where the shard begins. Else the low water.
+        position: START: the shard's starting position. Else the low water.
     """
 
     id: int
@@ -135,14 +135,14 @@ class Call(Struct, Generic[R], frozen=True):
 
 
 class Repeat(Struct, frozen=True):
-    """The call comes again at a moment."""
+    """The call is repeated at a moment."""
 
     at_s: float
     attempt: int
 
 
 class Halve(Struct, frozen=True):
-    """The call comes again in two parts, to find the record that fails."""
+    """The call is repeated in two parts, to find the record that fails."""
 
     record_count: int
 
@@ -164,7 +164,7 @@ Verdict: TypeAlias = Repeat | Halve | SendToDeadLetter | StopDelivery
 
 
 class Phase(Enum):
-    """Where the shard stands."""
+    """The state of the shard's delivery."""
 
     RUNNING = "records are delivered"
     STOPPING = "calls under way finish, no record follows"

@@ -1,6 +1,6 @@
 """How far behind a reader is: the age of the oldest record that is not done.
 
-The service's MillisBehindLatest is another figure: what is left behind the page that it comes with. It is 0 for a page
+The service's MillisBehindLatest is another figure: the distance from its page to the tip. It is 0 for a page
 that reaches the tip, however old and however unread the records in that page are.
 """
 
@@ -105,7 +105,7 @@ class ArrivalMarks:
             if skipped_count:
                 left_out = min(count, skipped_count)
                 skipped_count -= left_out
-                count -= left_out  # noqa: PLW2901 - what is left of it
+                count -= left_out  # noqa: PLW2901 - the rest of it
             if -_SHARED_S < arrival_s - marked_s < _SHARED_S:
                 waiting += count
             elif count:

@@ -1,6 +1,6 @@
 """The low water of one shard: the highest position below which everything is acknowledged.
 
-Records are counted in stream order (ordinals). They may be acknowledged in any order; what is acknowledged
+Records are counted in stream order (ordinals). They may be acknowledged in any order; acknowledgements
 beyond a gap is remembered until the gap closes. A part of the delivery machine, kept apart because it is
 arithmetic only.
 """
@@ -50,7 +50,7 @@ class LowWater:
         """Mark records that follow each other as done.
 
         Args:
-            ordinals: Of the records; what is below them is acknowledged, and not all of them are.
+            ordinals: Of the records; all below them are acknowledged, and not all of them are.
             sequence_number: Of the last one.
             sub_sequence_number: Of the last one.
         """
@@ -67,7 +67,7 @@ class LowWater:
 
         Args:
             position: Not before the present one.
-            ordinal: Of the record at the position where it is known. Without it the count follows at the end
+            ordinal: Of the record at the position if it is known. Without it the count follows at the end
                 of the delivered run that holds the position.
         """
         passed = self.ordinal if ordinal is None else ordinal + 1

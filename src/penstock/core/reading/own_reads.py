@@ -1,7 +1,7 @@
-"""What one reader takes of a shard's quota, and whether that explains why a read was refused.
+"""One reader's use of a shard's quota, and whether that explains a refused read.
 
 Source:
-    Kinesis API reference, GetRecords: five calls a second and 2 MiB a second for each shard, whoever makes them.
+    Kinesis API reference, GetRecords: five calls a second and 2 MiB a second for each shard, over all readers.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ def is_quota_refusal(error: PenstockError) -> bool:
 
 
 class OwnReads:
-    """What one reader takes of a shard's quota. Not thread-safe."""
+    """One reader's use of a shard's quota. Not thread-safe."""
 
     def __init__(self) -> None:
         self._calls: deque[float] = deque()
         self._busy_until_s = float("-inf")
 
     def on_call(self, started_s: float) -> None:
-        """Count a call, whatever came of it."""
+        """Count a call, whatever its outcome."""
         self._calls.append(started_s)
         while self._calls[0] <= started_s - 1.0:
             self._calls.popleft()
 
     def on_bytes(self, started_s: float, read_bytes: int) -> None:
-        """Count what a call brought."""
+        """Count the bytes of an answer."""
         begin_s = max(self._busy_until_s, started_s)
         self._busy_until_s = begin_s + read_bytes / SHARD_READ_BYTES_PER_S_MAX
 

@@ -8,10 +8,10 @@ from msgspec import Struct, field
 
 
 class PausedShards(Struct):
-    """What the calls of `pause` and `resume` come to, also for shards that the worker gets later.
+    """The effect of `pause` and `resume`, also on shards that the worker gets later.
 
     Args:
-        is_default: Whether a shard that nobody named is paused.
+        is_default: Whether a shard without a call of its name is paused.
         others: Shards for which the opposite holds.
     """
 

@@ -1,4 +1,4 @@
-"""What a failed call means for the reading of a shard: one answer for everyone who reads or asks for news."""
+"""The meaning of a failed call for the reading of a shard: one rule for all readers and probes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class FailureMeaning(Enum):
 
 
 def judge_failure(error: PenstockError, *, has_iterator: bool) -> FailureMeaning:
-    """Decide what a failed call means.
+    """Return the meaning of a failed call.
 
     Args:
         error: As the port raised it.

@@ -19,7 +19,7 @@ _SPACING_SLACK: Final = 1.05  # calls are timed here and counted there: a little
 
 
 class WayOut(Struct, frozen=True):
-    """What an error tells the user to do: it depends on who reads.
+    """The advice at the end of an error: it depends on the kind of reader.
 
     Args:
         of_loss: How to go on when records are gone.
@@ -39,18 +39,18 @@ class ReaderOptions(Struct, frozen=True):
         record_count_max: Records per call, 1 to 10,000.
         spacing_s: Smallest time between the starts of two reads; the service allows 5 a second and shard for all
             consumers together.
-        read_bytes_per_s_max: Bytes per second and shard; the service allows 2 MiB. None reads as fast as answers come.
+        read_bytes_per_s_max: Bytes per second and shard; the service allows 2 MiB. None reads as fast as the service answers.
         idle_time_between_reads_s: Pause after an empty page at the tip, once the shard has been quiet for some
             reads; it is reached by doubling from the smallest spacing.
         backoff_min_s: Upper bound of the first pause after a refusal; it doubles.
         backoff_max_s: Largest upper bound.
-        deadline_s: A shard that gives no page for so long is given up; None for a reader that waits as long as it takes.
-        stubborn_failures_max: Refusals that waiting seldom cures (policy, wrong request) before the shard is given up.
+        deadline_s: The reader gives a shard up that brings no page for so long; None for a reader that waits without a limit.
+        stubborn_failures_max: Refusals that waiting seldom cures (policy, wrong request) before the reader gives the shard up.
         prefetch_bytes_max: No read is planned while this much waits undelivered; one page may exceed it.
         on_data_loss: What happens when records are gone that were not read: `fail` or `warn`.
         retention_s: How long the stream keeps records, or None when unknown. With it a record that left a quiet
             stream is not mistaken for a loss.
-        way_out: What errors tell the user to do.
+        way_out: The advice at the end of errors.
 
     Raises:
         OptionError: A value is out of its range; the message names it.

@@ -1,4 +1,4 @@
-"""What a shard's reader asks for, and what it is answered: the steps and events of the machine."""
+"""The steps that a shard's reader requests, and the events that answer them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ class Page(ABC, Generic[Rows_co]):
     Args:
         first_sequence_number: Of the first Kinesis record, or None when the page is empty.
         last: The place of the last user record, or of one behind it in the same Kinesis record; None when the page is empty.
-        read_bytes: What the service counts against the quota: data and partition keys.
+        read_bytes: Bytes that the service counts against the quota: data and partition keys.
         next_iterator: None on the last page of a closed shard.
         millis_behind_latest: 0 at the tip.
         children: Given with the last page.
@@ -149,7 +149,7 @@ class ListPage(Page[Sequence[R]]):
 
 
 class Listed(Enum):
-    """What a whole listing says of a shard."""
+    """A shard in a complete listing."""
 
     OPEN = "listed as open"
     CLOSED = "listed as closed"
@@ -157,14 +157,14 @@ class Listed(Enum):
 
 
 class ListedShard(Struct, frozen=True):
-    """How a shard stands in a listing, and the shards that name it as a parent."""
+    """The state of a shard in a listing, and the shards that name it as a parent."""
 
     state: Listed
     children: tuple[ChildShard, ...] = ()
 
 
 def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
-    """Return what a whole listing says of a shard."""
+    """Return the state of a shard in a complete listing."""
     state = Listed.MISSING
     children: list[ChildShard] = []
     for shard in shards:
@@ -176,13 +176,13 @@ def find_listed(shard_id: str, shards: Iterable[Shard]) -> ListedShard:
 
 
 class PossibleLoss(Struct, frozen=True):
-    """Records may be gone between what was read and what is in the stream; counted and reported."""
+    """Records may be gone between the last one read and the first one in the stream; counted and reported."""
 
     error: DataLossError
 
 
 class Kept(Struct, Generic[Rows_co], frozen=True):
-    """What a page means: its new rows (None where it gives none), and whether a loss must be reported, or a doubt."""
+    """The meaning of a page: its new rows (None if there are none), and whether a loss or a possible loss must be reported."""
 
     rows: Rows_co | None
     loss: PossibleLoss | None = None

@@ -1,8 +1,8 @@
-"""How a shard is resumed from a position: where the iterator begins, what is skipped, and how a loss is noticed.
+"""How a shard is resumed from a position: where the iterator begins, which records are skipped, and how a loss is noticed.
 
 A checkpoint on a record says that everything up to and including it is done. The iterator begins AT that record all the
 same, for two reasons: an aggregate may have more user records behind the checkpoint, and the record must still be
-there. When it is not, retention has removed it, and perhaps records behind it that nobody has read.
+there. If it is not, retention has removed it, and perhaps unread records behind it.
 
 Source:
     Kinesis API reference, GetShardIterator. KCL resumes aggregates in the same way; the look whether the record is
@@ -42,15 +42,15 @@ class IteratorStart(Struct, frozen=True):
 
 
 def plan_iterator(position: Position) -> IteratorStart:
-    """Return where the iterator begins that resumes a shard from a position.
+    """Return the start of the iterator that resumes a shard from a position.
 
     Args:
         position: A checkpoint or a starting position. A LATEST that is pinned to a moment begins at the moment, so that
             nothing written since is missed, however long it took to get here.
 
     Raises:
-        PositionError: SHARD_END, behind which nothing is to be read; or an AT_TIMESTAMP without its moment, as a Java
-            KCL application leaves it in a lease table (the moment stands in its configuration).
+        PositionError: SHARD_END, behind which there are no records; or an AT_TIMESTAMP without its moment, as a Java
+            KCL application leaves it in a lease table (the moment is in its configuration).
     """
     if position.sequence_number is not None:
         return IteratorStart(IteratorType.AT_SEQUENCE_NUMBER, sequence_number=position.sequence_number)
@@ -74,7 +74,7 @@ def count_done(position: Position, sequence_number: str, user_record_count: int)
     Args:
         position: Everything up to and including it is done.
         sequence_number: The Kinesis record's.
-        user_record_count: What it holds: 1 for a plain record.
+        user_record_count: Its user records: 1 for a plain record.
 
     Returns:
         From 0 (all are new) to `user_record_count` (all are done).
@@ -95,7 +95,7 @@ def is_record_done(position: Position, sequence_number: str, user_record_count: 
 
 
 class ResumeCheck(Enum):
-    """What the first page behind an iterator says about the record that it was to begin with."""
+    """Whether the first page behind an iterator has the record that it should begin with."""
 
     NOT_NEEDED = "the position names no record, so none must be there"
     STILL_THERE = "the record is there: nothing was lost"
@@ -104,16 +104,16 @@ class ResumeCheck(Enum):
 
 
 def check_resume(position: Position, first_sequence_number: str | None, *, at_end: bool) -> ResumeCheck:
-    """Decide whether reading goes on where it ended, from a page behind the iterator that `plan_iterator` gave.
+    """Decide whether reading continues without a gap, from a page behind the iterator that `plan_iterator` gave.
 
     Args:
-        position: Where reading was to go on.
+        position: The place to go on from.
         first_sequence_number: Of the page's first record, or None for an empty page.
         at_end: The page reaches the tip of the shard, or the end of a closed one: no record follows.
 
     Returns:
-        TRIMMED does not mean that something was lost: the record itself was done, and whether others stood between it
-        and what is there now, nobody can say any more.
+        TRIMMED does not mean a loss: the record itself was done, and it cannot be known whether there were others between it
+        and the first one left.
     """
     if position.sequence_number is None:
         return ResumeCheck.NOT_NEEDED
@@ -125,7 +125,7 @@ def check_resume(position: Position, first_sequence_number: str | None, *, at_en
 
 
 class MissingRecord(Enum):
-    """What it means that the record at which reading was to go on has left the stream."""
+    """The meaning of a missing record at the position where reading should go on."""
 
     HARMLESS = "nothing that was still to be read can have left the stream"
     UNSURE = "the shard is open and empty, and the foreign worker that wrote the checkpoint did not note when it was at the tip"
@@ -137,7 +137,7 @@ def is_unread_kept(unread_since_ms: int, *, now_ms: int, retention_ms: int) -> b
     """Whether everything that is unread must still be in the stream.
 
     Args:
-        unread_since_ms: A moment by the service's clock; what is unread came then or later.
+        unread_since_ms: A moment by the service's clock; unread records arrived then or later.
         now_ms: The moment by the service's clock.
         retention_ms: How long the stream keeps a record.
     """
@@ -156,19 +156,19 @@ def judge_missing_record(
 ) -> MissingRecord:
     """Decide whether records can have been lost when the record of a position is gone (`ResumeCheck.TRIMMED`).
 
-    A record leaves the stream when it is older than the retention. What is unread came later than the moment at which the tip
+    A record leaves the stream when it is older than the retention. Unread records arrived later than the moment at which the tip
     was last seen at the position, so it is still there as long as the retention reaches back that far.
 
     Args:
-        position: Where reading was to go on: everything up to and including it is done.
-        unread_since_ms: A moment by the service's clock; what is behind the position came then or later, since the tip was
-            seen there, or an answer told how far it was. None when no such moment is known.
+        position: The place to go on from: everything up to and including it is done.
+        unread_since_ms: A moment by the service's clock; records behind the position arrived then or later, since the tip was
+            seen there, or an answer showed its distance. None if no such moment is known.
         is_foreign: The checkpoint was written by a worker that does not note such moments, a Java KCL worker for
             instance.
         now_ms: The moment by the service's clock.
         retention_ms: How long the stream keeps a record.
         is_open_and_empty: The shard is open and holds no record from its trim horizon on.
-        is_at_horizon: The reading began where the stream began, and what it had to read next was about to leave the
+        is_at_horizon: The reading began at the trim horizon, and its next records were about to leave the
             stream ever since.
 
     Returns:

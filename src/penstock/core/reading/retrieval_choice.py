@@ -1,21 +1,21 @@
-"""Whether one shard is polled or has its records pushed, where that is left to the reader (`retrieval="auto"`).
+"""Whether one shard is polled or has its records pushed, if the reader decides (`retrieval="auto"`).
 
-A shard is polled first. What a call met is told to the machine; it says when to change, and why. Its driver makes the change
-between two calls: the reader then begins in the new way at the last record that it read, so no record is left out or comes twice.
+A shard is polled first. The machine gets the outcome of each call, and decides when to change, and why. Its driver makes the change
+between two calls: the reader then begins in the new way at the last record that it read, so no record is left out or read twice.
 
 | what happens | answer |
 |---|---|
-| every fifth of the last reads is refused, though the quota had room for them, had nobody else read | in time: fan-out |
+| every fifth of the last reads is refused, though the quota had room for this reader alone | in time: fan-out |
 | reads are refused that this reader's own rate explains | nothing: the reader slows down by itself |
 | a few refusals among many reads | nothing |
 | fan-out for `hold_s`, and near the tip | polling, on trial |
 | the same refusals while on trial | fan-out after a third of `contended_s`, and for twice as long as before |
 | fan-out is denied, or fails twice without an event between | polling; fan-out again after a minute, then ever more rarely |
 
-While records are pushed nobody can see whether the others still poll. So polling is tried.
+While records are pushed the reader cannot see whether others still poll. So polling is tried.
 
 Source:
-    Kinesis API reference, GetRecords: five calls a second and 2 MiB a second for each shard, whoever makes them.
+    Kinesis API reference, GetRecords: five calls a second and 2 MiB a second for each shard, over all readers.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ class RetrievalChoice:
         if self._retrieval is Retrieval.FAN_OUT:
             if self._is_push_given_up:
                 return Change(Retrieval.POLLING, ChangeReason.PUSH_FAILED)
-            # A handler that holds events up falls behind without an event that tells it.
+            # A handler that holds events up falls behind without an event that shows it.
             behind_ms = self._behind_ms + (now_s - self._event_s) * 1000
             if now_s >= self._not_before_s and behind_ms <= NEAR_TIP_MS_MAX:
                 return Change(Retrieval.POLLING, ChangeReason.TRIAL)
@@ -146,7 +146,7 @@ class RetrievalChoice:
         return None
 
     def on_changed(self, change: Change, now_s: float, chance: float) -> None:
-        """Learn that the change was made.
+        """Handle the change, once it was made.
 
         Args:
             change: As planned.
@@ -174,13 +174,13 @@ class RetrievalChoice:
     # --- polling ---
 
     def on_polled(self, started_s: float, read_bytes: int) -> None:
-        """Learn that a call brought a page."""
+        """Handle a call that brought a page."""
         self._own.on_call(started_s)
         self._own.on_bytes(started_s, read_bytes)
         self._count(started_s, is_refused=False)
 
     def on_poll_failed(self, error: PenstockError, started_s: float) -> None:
-        """Learn that a call for a page failed."""
+        """Handle a failed call for a page."""
         self._own.on_call(started_s)
         if is_quota_refusal(error):
             self._count(started_s, is_refused=not self._own.explain_refusal(started_s))
@@ -199,13 +199,13 @@ class RetrievalChoice:
     # --- fan-out ---
 
     def on_event(self, millis_behind_latest: int, now_s: float) -> None:
-        """Learn that an event was pushed."""
+        """Handle a pushed event."""
         self._behind_ms, self._event_s = millis_behind_latest, now_s
         self._push_failures = 0
         self._retry_s = _RETRY_S
 
     def on_push_failed(self, error: PenstockError) -> None:
-        """Learn that the subscription failed, or could not begin."""
+        """Handle a subscription that failed, or could not begin."""
         self._push_failures += 1
         may_pass = isinstance(error, Unavailable | Throttled | ExpiredIterator)
         self._is_push_given_up = not may_pass or self._push_failures >= _PUSH_FAILURES_MAX

@@ -1,4 +1,4 @@
-"""The service's clock, by which records are dated, as its answers tell it.
+"""The service's clock, by which records are dated, estimated from its answers.
 
 An answer carries the service's time in whole seconds; this machine's clock is finer, and may be wrong. Ours counts as long
 as the two agree.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-_CLOCKS_AGREE_MS: Final = 2_000  # the service's clock comes in whole seconds, and has been on its way
+_CLOCKS_AGREE_MS: Final = 2_000  # the service reports whole seconds, and its answer takes time
 
 
 def service_now_ms(local_ms: int, server_ms: int | None) -> int:
@@ -24,7 +24,7 @@ def service_now_ms(local_ms: int, server_ms: int | None) -> int:
 
 
 def service_bound_ms(local_ms: int, server_ms: int | None) -> int:
-    """Return a moment by the service's clock that is not before now, for a bound that must include what has arrived.
+    """Return a moment by the service's clock that is not before now, for a bound that must include all records up to now.
 
     Args:
         local_ms: This machine's clock.
@@ -35,17 +35,17 @@ def service_bound_ms(local_ms: int, server_ms: int | None) -> int:
 
 
 class ServiceClock:
-    """How far the service's clock is ahead of this machine's, as the last answer told it. Not thread-safe."""
+    """How far the service's clock is ahead of this machine's, by the last answer. Not thread-safe."""
 
     def __init__(self) -> None:
         self._ahead_ms = 0
 
     def hear(self, local_ms: int, server_ms: int | None) -> int:
-        """Learn from an answer, and return the moment by the service's clock.
+        """Handle an answer, and return the moment by the service's clock.
 
         Args:
             local_ms: This machine's clock at the answer.
-            server_ms: The service's, or None where the answer did not tell: then what was known before counts on.
+            server_ms: The service's, or None if the answer has none: then the earlier estimate stays.
         """
         if server_ms is not None:
             self._ahead_ms = service_now_ms(local_ms, server_ms) - local_ms
@@ -61,9 +61,9 @@ class ServiceClock:
 
 
 class SteadyServiceClock:
-    """The service's clock as the last answer told it, carried on by a clock that nobody sets. Not thread-safe.
+    """The service's clock by the last answer, carried on by the monotonic clock. Not thread-safe.
 
-    For a moment that must not come late, as the time of day does that is set forwards behind the last answer. A machine that
+    For a moment that must not be late, as the time of day is when it is set forwards after the last answer. A machine that
     sleeps may stop this clock, so it is rather early.
     """
 
@@ -72,11 +72,11 @@ class SteadyServiceClock:
 
     @property
     def is_heard(self) -> bool:
-        """Whether an answer has told the time."""
+        """Whether an answer has shown the time."""
         return self._heard is not None
 
     def hear(self, now_s: float, service_ms: int) -> None:
-        """Learn from an answer.
+        """Handle an answer.
 
         Args:
             now_s: Monotonic seconds at the answer.

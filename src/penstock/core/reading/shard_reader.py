@@ -1,6 +1,6 @@
-"""The reader of one shard, as a machine: it is asked for the next step and told what came of it.
+"""The reader of one shard, as a machine: it plans the next step and handles its outcome.
 
-Whoever drives it (the consumer's pools, a blocking loop in a Spark task, the simulator in virtual time) asks `plan_step`,
+Its driver (the consumer's pools, a blocking loop in a Spark task, the simulator in virtual time) calls `plan_step`,
 does the call, and answers with `on_iterator`, `on_page`, `on_failure` or `on_listing`. One call is under way at a time. Time
 and chance are arguments; the machine never waits, it says until when there is nothing to do. It never looks into rows: a page
 gives those that are new in whatever form its driver wants them.
@@ -8,9 +8,9 @@ gives those that are new in whatever form its driver wants them.
 A place in the shard is kept as the last sequence number that was read, never as an iterator: iterators are disposable, and a
 new one always begins AT the last record (not after it), so that the machine sees whether that record is still there. When it
 is not, records may have been trimmed behind the reader's back, and `on_data_loss` decides: never silence.
-`penstock.core.reading.resume.judge_missing_record` tells a record that may have taken others with it from one that cannot have.
-The service goes on behind trimmed records without a word where it goes on by the iterator of the page before. So a reader that
-is so far behind that unread records may be leaving the stream begins anew at its last record for each page.
+`penstock.core.reading.resume.judge_missing_record` distinguishes a record that may have taken others with it from one that cannot have.
+Behind the iterator of the page before, the service skips trimmed records without a report. So a reader that
+is so far behind that unread records may be leaving the stream begins again at its last record for each page.
 
 | fault | answer |
 |---|---|
@@ -20,10 +20,10 @@ is so far behind that unread records may be leaving the stream begins anew at it
 | throttled, unavailable, no answer | a pause with full jitter; the same call again, until `deadline_s` |
 | the shard is unknown | the listing is asked; gone only when it is unknown and unlisted twice |
 | the shard is unknown, and so is the stream | `NotFound` |
-| the shard is gone | a loss; where losses are allowed its children follow |
+| the shard is gone | a loss; if losses are allowed its children follow |
 | a last page names no children | it is read again from the last record; the third time in a row the listing decides |
 | the shard is listed as open and cannot be read | tried `stubborn_failures_max` times, ever more rarely |
-| nothing is there where a record must be | asked again three times; then the record is missing |
+| no record at a place that must have one | asked again three times; then the record is missing |
 | unread records may have left since the page before | a new iterator at the last record, which must still be there |
 | a record is missing | `judge_missing_record`: harmless, a doubt, or a loss |
 | access is denied, anything else | tried `stubborn_failures_max` times |
@@ -64,10 +64,10 @@ from penstock.errors import DataLossError, NotFound, PenstockError, StreamChange
 _LATEST_SLACK_MS: Final = (
     2_000  # clocks differ: a LATEST that is taken again starts a little earlier, not later
 )
-_DOUBTS_MAX: Final = 3  # empty pages that are not believed where a record must be
+_DOUBTS_MAX: Final = 3  # empty pages that are not believed if there must be a record
 _END_UNCONFIRMED_MAX: Final = 3  # last pages without children before the listing is asked
 _UNLISTED_MIN: Final = 2  # listings in a row without the shard after which it is gone
-_LOOKS_MAX: Final = 5  # answers that nothing is left where something must be
+_LOOKS_MAX: Final = 5  # answers that nothing is left although there must be a record
 
 
 class ShardReader:
@@ -81,7 +81,7 @@ class ShardReader:
         tip_ms: Moment by the service's clock at which nothing was left to read behind the start, or None.
         is_foreign: Whether the start was written by a worker that does not note such moments (Java KCL).
         iterator: One that was kept from an earlier reading and begins right behind the start, or None.
-        unread_since_ms: Moment by the service's clock, when the iterator was kept; what was behind it came then or later.
+        unread_since_ms: Moment by the service's clock, when the iterator was kept; records behind it arrived then or later.
     """
 
     def __init__(
@@ -136,7 +136,7 @@ class ShardReader:
 
     @property
     def is_final(self) -> bool:
-        """Whether there is nothing more to read, for good."""
+        """Whether there never will be more to read."""
         return self._final is not None
 
     @property
@@ -151,7 +151,7 @@ class ShardReader:
 
     @property
     def iterator(self) -> str | None:
-        """The service's iterator right behind `position`; None where there is none, or it still begins at the record there."""
+        """The service's iterator right behind `position`; None if there is none, or it still begins at the record there."""
         return self._iterator if self._skip_through is None else None
 
     def plan_step(self, now_s: float, waiting_bytes: int = 0, has_room: bool = True) -> Step:
@@ -159,7 +159,7 @@ class ShardReader:
 
         Args:
             now_s: Monotonic seconds.
-            waiting_bytes: What was fetched from this shard and is not done yet.
+            waiting_bytes: Bytes fetched from this shard and not done yet.
             has_room: False while the process as a whole holds enough fetched bytes.
         """
         if self._final is not None:
@@ -177,7 +177,7 @@ class ShardReader:
     def lag_ms(self, now_s: float) -> int | None:
         """Return how far behind the tip the reading is, at most; None before the first answer.
 
-        While reads are held up, the time since the last answer is added: nobody knows what came since.
+        While reads are held up, the time since the last answer is added: records may have arrived since.
         """
         if self.millis_behind_latest is None or self._read_s is None:
             return None
@@ -187,7 +187,7 @@ class ShardReader:
     # --- answers ---
 
     def on_iterator(self, iterator: str, now_s: float, wall_ms: int) -> None:
-        """Learn the iterator that was asked for.
+        """Handle the requested iterator.
 
         Args:
             iterator: The service's text.
@@ -204,7 +204,7 @@ class ShardReader:
     def on_page(
         self, page: Page[Rows_co], started_s: float, now_s: float, chance: float = 0.5
     ) -> Kept[Rows_co]:
-        """Learn a page.
+        """Handle a page.
 
         Args:
             page: The answer.
@@ -245,7 +245,7 @@ class ShardReader:
         is_progress = self._advance(page, done)
         if meaning is not None:
             self._skip_through = None
-        # Before the record is found, those that came before what the page tells of may be gone.
+        # Before the record is found, earlier records than the page's may be gone.
         if self._skip_through is None:
             self._note_unread(page)
         if page.next_iterator is None:
@@ -258,7 +258,7 @@ class ShardReader:
     def on_failure(
         self, error: PenstockError, now_s: float, chance: float, started_s: float | None = None
     ) -> None:
-        """Learn that a call failed.
+        """Handle a failed call.
 
         Args:
             error: As the port raised it.
@@ -296,7 +296,7 @@ class ShardReader:
                 self._final = Failed(error)
 
     def on_listing(self, listed: ListedShard, now_s: float, chance: float) -> PossibleLoss | None:
-        """Learn what the listing says of the shard.
+        """Handle the listing.
 
         Returns:
             A possible loss: the shard is gone and was not read to its end.
@@ -321,12 +321,12 @@ class ShardReader:
         return None
 
     def look_again(self, now_s: float) -> bool:
-        """Ask again from the last record on, a little later, where the service says that nothing is left.
+        """Ask again from the last record on, a little later, if the service answers that nothing is left.
 
         For a driver that knows that something must follow: one such answer is not enough then.
 
         Returns:
-            False when it was asked often enough, and nothing came.
+            False if it was asked often enough without a record.
         """
         self._looks += 1
         self._iterator = None
@@ -356,7 +356,7 @@ class ShardReader:
         return position.whole_record
 
     def _done_through(self, page: Page[Rows_co]) -> Position | None:
-        """Return up to where a page was read before; None where all of it is new. A subscription may bring an event twice."""
+        """Return up to where a page was read before; None if all of it is new. A subscription may bring an event twice."""
         if self._skip_through is not None or page.first_sequence_number is None:
             return self._skip_through
         number = self.position.sequence_number
@@ -368,7 +368,7 @@ class ShardReader:
         self._iterator = page.next_iterator
         is_progress = page.last is not None and (done is None or page.last > done)
         if page.last is not None:
-            # Sequence numbers rise: one page that has records is behind what was done.
+            # Sequence numbers rise: one page that has records is behind the done ones.
             self._skip_through = None
             self._is_foreign = False
             # Doubts are about one record. It is there, or known to be missing, and the next one deserves as many.
@@ -384,7 +384,7 @@ class ShardReader:
     # --- inside: loss ---
 
     def _judge_resume(self, page: Page[Rows_co]) -> MissingRecord | None:
-        """Judge the page behind a new iterator; None where the record is there, or the page does not tell."""
+        """Judge the page behind a new iterator; None if the record is there, or the page does not show it."""
         skip = self._skip_through
         if skip is None:
             return None
@@ -408,7 +408,7 @@ class ShardReader:
 
     def _may_have_passed(self, page: Page[Rows_co]) -> bool:
         """Whether a page that the page before led to may have gone on behind records that have left the stream unread."""
-        # Behind a new iterator the record that it begins at tells; a start that is no record promises none.
+        # Behind a new iterator the record that it begins at decides; a start that is no record promises none.
         if self._skip_through is not None or not self.position.is_record:
             return False
         return not self._is_unread_kept(page)
@@ -423,7 +423,7 @@ class ShardReader:
             self._iterator = None  # the page that it leads to would not be believed
 
     def _is_unread_kept(self, page: Page[Rows_co]) -> bool:
-        """Whether all that was unread before a page must still have been in the stream then; also where nobody can tell."""
+        """Whether all records unread before a page must still have been in the stream then; True if it cannot be known."""
         retention_s = self.options.retention_s
         if self.unread_since_ms is None or page.service_ms is None or retention_s is None:
             return True
@@ -432,7 +432,7 @@ class ShardReader:
         )
 
     def _is_doubtful(self, page: Page[Rows_co]) -> bool:
-        # A record that reading is to go on at is seldom missing: an empty answer is asked for again before it counts.
+        # The record at which reading goes on is seldom missing: an empty answer is asked for again before it counts.
         is_end = page.next_iterator is None and bool(page.children)
         return page.first_sequence_number is None and not is_end and self._doubts < _DOUBTS_MAX
 
@@ -480,7 +480,7 @@ class ShardReader:
         self._back_off(now_s, chance, self._ends_unconfirmed)
 
     def _on_unknown(self, error: NotFound) -> None:
-        # The shard may have passed its retention, or the stream is gone: the listing tells them apart.
+        # The shard may have passed its retention, or the stream is gone: the listing distinguishes them.
         if self._listing_reason is None:
             self._unknown, self._listing_reason = error, f"the service does not know the shard ({error})"
             return

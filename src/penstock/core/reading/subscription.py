@@ -1,7 +1,7 @@
 """A subscription to one shard, as a machine: it brings a shard's reader its pages by enhanced fan-out.
 
 The reader asks as it asks for GetRecords: for an iterator at a position (`on_begin`), then for one page after the other
-(`on_want`). The machine answers with effects: connect, ask for the next event, reset, and what the reader is given. It lives on
+(`on_want`). The machine answers with effects: connect, ask for the next event, reset, and the reader's input. It lives on
 when the service ends a connection: it connects again behind the last event that was given. Events of earlier connections
 are known by their number and ignored. Time and chance are arguments.
 
@@ -9,17 +9,17 @@ are known by their number and ignored. Time and chance are arguments.
 |---|---|
 | the connection ends (the service ends each after five minutes) | connect again behind the last event, at once |
 | refused, since another connection is young or the consumer is not active yet | no error: again after a second |
-| refused again and again | the reader is told |
+| refused repeatedly | the reader gets the failure |
 | another subscriber takes over | wait until the lease was renewed in between, or lost; then connect again |
-| silence while the reader waits | reset; the reader is told |
+| silence while the reader waits | reset; the reader gets the failure |
 | silence while the reader does not ask | nothing: it holds the events up itself |
-| a failure, a broken frame, a reset | the reader is told, and connects by asking again |
-| a failure before the first event | the reader is told that the iterator expired, and begins at its own position |
+| a failure, a broken frame, a reset | the reader gets the failure, and connects by asking again |
+| a failure before the first event | the reader gets an expired iterator, and begins at its own position |
 | a new connection is needed, and the last event is older than an iterator may be (a pause, a slow handler) | likewise |
 | an event without continuation | given; the reader decides whether the shard has ended |
 
-Only who begins at a record of its own sees whether that record is still there. Behind a continuation the service begins at the
-oldest record that is left, without a word on what was trimmed in between. So a continuation lives no longer than an iterator.
+Only a reader that begins at its own last record sees whether that record is still there. Behind a continuation the service begins at the
+oldest record that is left, and does not report the trimmed ones in between. So a continuation lives no longer than an iterator.
 
 Source:
     Kinesis API reference, SubscribeToShard: a connection ends after five minutes, a second call within five seconds is
@@ -47,10 +47,10 @@ class SubscriptionOptions(Struct, frozen=True):
     """How a subscription behaves.
 
     Args:
-        silence_s: A connection from which nothing comes for so long while an event is asked for is given up. An idle shard
+        silence_s: A connection that brings nothing for so long while an event is asked for is reset. An idle shard
             sends an empty event every few seconds.
         refused_pause_s: Time before another try after a refusal, and up to half as much on top.
-        refusals_max: Refusals in a row before the reader is told.
+        refusals_max: Refusals in a row before the reader gets a failure.
         takeover_pause_s: Time before another try after another subscriber took over; longer than between two renewals
             of a lease, so that a worker whose lease is gone knows it by then.
     """
@@ -62,7 +62,7 @@ class SubscriptionOptions(Struct, frozen=True):
 
 
 class PushedPage(Protocol):
-    """What the machine looks at in a page."""
+    """The parts of a page that the machine needs."""
 
     @property
     def next_iterator(self) -> str | None:
@@ -95,7 +95,7 @@ class Reset(Struct, frozen=True):
 
 
 class GiveIterator(Struct, frozen=True):
-    """Tell the reader that it may ask for pages."""
+    """The reader may ask for pages."""
 
 
 class GivePage(Struct, Generic[P], frozen=True):
@@ -105,7 +105,7 @@ class GivePage(Struct, Generic[P], frozen=True):
 
 
 class GiveFailure(Struct, frozen=True):
-    """Tell the reader that what it asked for failed."""
+    """The reader's request failed."""
 
     error: PenstockError
 
@@ -149,7 +149,7 @@ class Subscription(Generic[P]):
     def __init__(self, shard_id: str, options: SubscriptionOptions) -> None:
         self._shard_id = shard_id
         self._options = options
-        self._start: IteratorStart | None = None  # None: what follows is not known
+        self._start: IteratorStart | None = None  # None: the continuation is not known
         self._phase = _Phase.IDLE
         self._wanted = _Wanted.NOTHING
         self._number = 0
@@ -163,7 +163,7 @@ class Subscription(Generic[P]):
 
     @property
     def is_connected(self) -> bool:
-        """Whether events come, or may soon."""
+        """Whether it brings events, or may soon."""
         return self._phase in (_Phase.CONNECTING, _Phase.OPEN)
 
     @property
@@ -175,7 +175,7 @@ class Subscription(Generic[P]):
             return self._silent_since_s + self._options.silence_s
         return None
 
-    # --- what the reader wants ---
+    # --- the reader's requests ---
 
     def on_begin(self, start: IteratorStart, now_s: float) -> list[Effect[P]]:
         """Subscribe at a position, whatever was before."""
@@ -200,10 +200,10 @@ class Subscription(Generic[P]):
         self._wanted = _Wanted.NOTHING
         return effects
 
-    # --- what the connection says ---
+    # --- the connection's events ---
 
     def on_opened(self, number: int, now_s: float) -> list[Effect[P]]:
-        """Learn that the service accepted."""
+        """Handle the service's acceptance."""
         if not self._is_current(number):
             return []
         self._phase = _Phase.OPEN
@@ -217,7 +217,7 @@ class Subscription(Generic[P]):
         return [Ask(number)]
 
     def on_page(self, number: int, page: P, now_s: float) -> list[Effect[P]]:
-        """Learn an event that was asked for."""
+        """Handle a requested event."""
         if not self._is_current(number):
             return []
         assert self._wanted is _Wanted.PAGE, "an event came that nobody asked for"
@@ -231,7 +231,7 @@ class Subscription(Generic[P]):
         return [*self.on_close(), GivePage(page)]
 
     def on_ended(self, number: int, now_s: float) -> list[Effect[P]]:
-        """Learn that the service ended the connection in the regular way; everything that it sent was given."""
+        """Handle the regular end of the connection; the reader has everything that the service sent."""
         if not self._is_current(number):
             return []
         if self._phase is _Phase.CONNECTING:
@@ -240,11 +240,11 @@ class Subscription(Generic[P]):
         return self._connect(now_s) if self._wanted is _Wanted.PAGE else []
 
     def on_failed(self, number: int, error: PenstockError, now_s: float, chance: float) -> list[Effect[P]]:
-        """Learn that the connection failed, or was refused.
+        """Handle a connection that failed, or was refused.
 
         Args:
             number: Of the connection.
-            error: As the port tells it.
+            error: As the port raised it.
             now_s: Monotonic seconds.
             chance: In [0, 1), for jitter.
         """
@@ -266,7 +266,7 @@ class Subscription(Generic[P]):
         return [Refused(error), *self._connect(now_s)]
 
     def on_time(self, now_s: float) -> list[Effect[P]]:
-        """Do what is due by time."""
+        """Do the steps that are due."""
         if self.wake_s is None or now_s < self.wake_s:
             return []
         if self._phase is _Phase.WAITING:
@@ -293,7 +293,7 @@ class Subscription(Generic[P]):
                 # Begun there again, LATEST would be a later moment. The reader knows its position better.
                 return self._expire("the connection ended before its first event")
             if now_s > self._start_until_s:
-                # Records may have left the stream since. The reader finds out where it begins at its own record.
+                # Records may have left the stream since. The reader finds out by beginning at its own record.
                 return self._expire(f"the last event is older than {ITERATOR_LIFE_S:g} s")
         if now_s < self._not_before_s:
             self._phase = _Phase.WAITING
