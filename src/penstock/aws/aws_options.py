@@ -37,7 +37,7 @@ class AwsOptions:
         attempts_max: Attempts of one call, the first included.
         retry_base_s: Ceiling of the first pause; it doubles from attempt to attempt.
         retry_cap_s: Highest ceiling.
-        deadline_s: Time in which the last attempt of a call begins; its own timeouts come on top.
+        deadline_s: Time in which the last attempt of a call begins; its own timeouts are added.
         connection_count_max: Connections kept per client.
     """
 
@@ -80,7 +80,7 @@ class AwsOptions:
     @property
     def backoff(self) -> Backoff:
         """The pauses between attempts."""
-        # One of the two may be set without the other; the cap is what was promised.
+        # One of the two may be set without the other; the cap is the promise.
         return Backoff(min(self.retry_base_s, self.retry_cap_s), self.retry_cap_s)
 
     @property

@@ -1,6 +1,6 @@
 """Metrics for CloudWatch: added up in memory and sent in batches. They never block and never raise.
 
-Each report sends what was measured since the last one: counters and distributions as statistic sets, gauges as
+Each report sends the measurements since the last one: counters and distributions as statistic sets, gauges as
 values. A batch that CloudWatch refuses is logged and dropped: the next report has newer values.
 """
 
@@ -76,18 +76,18 @@ class CloudWatchMetrics(PeriodicReports):
         self._add(name, value, labels)
 
     def gauge(self, name: str, value: float, labels: Mapping[str, str] | None = None) -> None:
-        """Set a gauge to what a value is now."""
+        """Set a gauge to its present value."""
         key = self._key(name, labels)
         with self._lock:
             if key in self._gauges or self._has_place():
-                # Without the shard the largest value tells more than the last one: the lag of the worst shard.
+                # Without the shard the largest value is more useful than the last one: the lag of the worst shard.
                 is_merged = not self._is_per_shard and labels is not None and "shard" in labels
                 self._gauges[key] = max(value, self._gauges.get(key, value)) if is_merged else value
                 return
         self._dropped.add(name, SERIES_MAX)
 
     def report(self) -> None:
-        """Send what was measured since the last report, now. Never raises."""
+        """Send the measurements since the last report, now. Never raises."""
         with self._lock:
             sums, self._sums = self._sums, {}
             gauges, self._gauges = self._gauges, {}

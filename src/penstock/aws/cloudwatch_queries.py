@@ -35,7 +35,7 @@ class QueryAnswer(Struct, frozen=True):
 
     Args:
         sums: In the order of the queries; None for one that failed, of which nothing is known.
-        problems: What was not answered, or not whole, a sentence each.
+        problems: Queries without an answer, or with an incomplete one, a sentence each.
     """
 
     sums: Sequence[Sums | None]
@@ -43,7 +43,7 @@ class QueryAnswer(Struct, frozen=True):
 
 
 class _Part(Struct, frozen=True):
-    """What one call has answered: the sums and the status of each query in their order, and the messages."""
+    """One call's answer: the sums and the status of each query in their order, and the messages."""
 
     results: list[tuple[dict[int, float], str]]
     messages: list[str]

@@ -1,6 +1,6 @@
-"""What kept a request from being sent: the network between, its proxy, and the certificates of the other side.
+"""Failures to connect: the network, its proxy, and the certificates of the other side.
 
-botocore's errors do not always tell whether anything was sent: one of TLS may be of the handshake or of an answer. What tells it is
+botocore's errors do not always show whether anything was sent: one of TLS may be of the handshake or of an answer. The traceback shows
 where the error was raised.
 """
 
@@ -89,19 +89,19 @@ def is_refused_by_proxy(error: Exception) -> bool:
 
 
 def reason_of(error: Exception) -> str:
-    """Return what the SDK's error does not say itself, in brackets; nothing where it says all."""
+    """Return the root cause of the SDK's error, in brackets; nothing if its text has it."""
     reason = str(_root(error) or "")[:_REASON_CHARACTERS_MAX]
     return f" ({reason})" if reason and reason not in str(error) else ""
 
 
 def _root(error: Exception) -> BaseException | None:
-    """Return what the SDK's error was made of."""
+    """Return the root cause of the SDK's error."""
     steps = list(_steps(error))
     return steps[-1] if len(steps) > 1 else None
 
 
 def _steps(error: Exception) -> Iterator[BaseException]:
-    """Yield an error of the SDK, then what it was made of, step by step."""
+    """Yield an error of the SDK, then its causes, step by step."""
     # What Python notes as context may be of an earlier call, which failed in another way.
     step: BaseException | None = error
     for _ in range(_STEPS_MAX):

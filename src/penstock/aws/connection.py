@@ -122,7 +122,7 @@ def client_for(service: str, options: AwsOptions) -> Any:
 
 
 def region_of(options: AwsOptions) -> str | None:
-    """Return the region that the process's clients of these options ask, or None where there are none yet."""
+    """Return the region that the process's clients of these options ask, or None if there are none yet."""
     regions = (
         client.meta.region_name for (_, made_of, _), client in list(_clients.items()) if made_of == options
     )

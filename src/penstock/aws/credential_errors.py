@@ -1,7 +1,7 @@
-"""What failed while botocore looked for credentials, where it raises no error of its own.
+"""Failures while botocore looked for credentials, for which it has no error class.
 
 A `credential_process` that prints no JSON or numbers for keys, a program or a token file that is not there, a time that is none:
-botocore lets the errors of `json`, `subprocess` and others through. They say nothing of credentials, and some of them show what was printed.
+botocore lets the errors of `json`, `subprocess` and others through. They do not mention credentials, and some of them show secrets.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def is_of_credentials(error: BaseException) -> bool:
 def credentials_error(error: Exception) -> sdk.CredentialRetrievalError | None:
     """Return botocore's error for one of credentials that is not botocore's; None for any other.
 
-    It does not show what a program or a service has given out.
+    It does not show the output of a program or a service.
     """
     text = _of_fetched(error) or _of_unreadable(error)
     return None if text is None else sdk.CredentialRetrievalError(provider="botocore's chain", error_msg=text)
 
 
 def _of_fetched(error: Exception) -> str | None:
-    """Return what to say where botocore's own error says too little or too much."""
+    """Return our text if botocore's own error says too little or too much."""
     if isinstance(error, RuntimeError) and _STILL_EXPIRED in str(error):
         return f"{error} {_FETCHED_EXPIRED}"
     if isinstance(error, sdk.CredentialRetrievalError) and _OTHER_VERSION in str(error):
@@ -75,7 +75,7 @@ def _is_of_no_text(error: BaseException, modules: list[str]) -> bool:
 
 
 def _modules_of(error: BaseException) -> list[str]:
-    """Return the modules that an error came through, the one that raised it last."""
+    """Return the modules that an error passed through, the one that raised it last."""
     modules, step = [""], error.__traceback__
     while step is not None:
         modules.append(str(step.tb_frame.f_globals.get("__name__", "")))

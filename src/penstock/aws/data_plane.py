@@ -130,7 +130,7 @@ def check_sum(headers: dict[str, Any], body: bytes) -> None:
     """Refuse an answer of DynamoDB whose checksum is another one; boto3 asks again then, too.
 
     Raises:
-        ResponseParserError: The answer is not what the service sent.
+        ResponseParserError: The answer differs from the one that the service sent.
     """
     expected = headers.get("x-amz-crc32")
     if expected is not None and "content-encoding" not in headers and crc32(body) != int(expected):
@@ -241,7 +241,7 @@ def install_parser(session: Any) -> bool:
     """Install the fast parser of GetRecords and PutRecords in a botocore session; it also refuses answers that are cut off.
 
     Returns:
-        False where this botocore has no place for it. Then botocore's parser does the work, more slowly, and a warning
+        False if this botocore has no place for it. Then botocore's parser does the work, more slowly, and a warning
         is logged.
     """
     try:
@@ -254,7 +254,7 @@ def install_parser(session: Any) -> bool:
 
 
 def keep_milliseconds(client: Any) -> None:
-    """Make a client send milliseconds where it reads from a moment on; botocore sends whole seconds."""
+    """Make a client send starting moments in milliseconds; botocore sends whole seconds."""
     for operation in ("GetShardIterator", "ListShards", "SubscribeToShard"):
         client.meta.events.register(f"before-parameter-build.kinesis.{operation}", _note_timestamp)
         client.meta.events.register(f"before-call.kinesis.{operation}", _restore_timestamp)
@@ -267,7 +267,7 @@ def _note_timestamp(params: dict[str, Any], context: dict[str, Any], **_: Any) -
 
 
 def _holders(document: dict[str, Any]) -> tuple[dict[str, Any], ...]:
-    """Return the places of a request where a moment may be."""
+    """Return the parts of a request that may have a moment."""
     return document, document.get("ShardFilter", {}), document.get("StartingPosition", {})
 
 
@@ -353,7 +353,7 @@ def encode_entries(entries: Sequence[PutEntry]) -> EncodedRecords:
 
 
 def send_encoded(client: Any) -> None:
-    """Make a client accept `EncodedRecords` as the `Records` of PutRecords, besides what it accepts anyway."""
+    """Make a client also accept `EncodedRecords` as the `Records` of PutRecords."""
     client.meta.events.register("before-parameter-build.kinesis.PutRecords", _note_records)
     client.meta.events.register("before-call.kinesis.PutRecords", _place_records)
 

@@ -1,8 +1,8 @@
 """A connection of HTTP/2 that receives event streams: h2 keeps the protocol's state, asyncio the bytes.
 
-The connection's window is given back at receipt, a stream's when its events are taken: a reader that takes nothing stops its
-own stream and no other. An event that is asked for may be larger than the window, so while it is awaited the window of
-what has come of it is given back too.
+The connection's window is opened again at receipt, a stream's when its events are taken: a reader that takes nothing stops its
+own stream and no other. A requested event may be larger than the window, so while it is awaited the window of its
+received part is opened again too.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ class Receiver:
 
     Args:
         request: To send.
-        tell: Gets what comes, until one that ends it.
+        tell: Gets each outcome, until one that ends it.
     """
 
     def __init__(self, request: SignedRequest, tell: Callable[[Outcome], None]) -> None:
@@ -106,7 +106,7 @@ class Receiver:
         self._has_ended = False
 
     def ask(self) -> None:
-        """Tell the next event, as soon as there is one."""
+        """Pass the next event on, as soon as there is one."""
         self._is_asked = True
         self.look()
 
@@ -130,7 +130,7 @@ class Receiver:
         self.look()
 
     def look(self) -> None:
-        """Tell what can be told now."""
+        """Pass on the outcomes that are ready."""
         if self.is_over:
             return
         if self.status != 200:
@@ -199,7 +199,7 @@ class EventConnection(asyncio.Protocol):
 
     Args:
         loop: It lives on.
-        authority: Host, and port where it is not the scheme's own.
+        authority: Host, and port if it is not the scheme's own.
         scheme: http or https.
         on_closed: Called when it takes no streams any more.
     """
@@ -245,7 +245,7 @@ class EventConnection(asyncio.Protocol):
         self._timer = self.loop.call_later(PING_INTERVAL_S / 4, self._look_after)
 
     def data_received(self, data: bytes) -> None:
-        """Pass on what came."""
+        """Pass on received bytes."""
         now_s = self._heard_s = self.loop.time()
         if not self.ready.done() and data.startswith(_HTTP1):  # h2 would wait for the rest of a frame
             status = data.split(b"\r\n", 1)[0][:_STATUS_BYTES_MAX].decode("latin-1")
@@ -314,10 +314,10 @@ class EventConnection(asyncio.Protocol):
         """Close."""
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Tell all streams."""
+        """Fail all streams."""
         self._close("the connection was lost" + (f": {error!r}" if error else ""))
 
-    # --- what the pool asks ---
+    # --- the pool's calls ---
 
     @property
     def stream_count(self) -> int:
@@ -353,7 +353,7 @@ class EventConnection(asyncio.Protocol):
         self._flush()
 
     def drop(self, receiver: Receiver) -> None:
-        """Reset a stream that nobody wants any more."""
+        """Reset a stream without a receiver."""
         receiver.is_over = True
         number = receiver.number
         if number is None or self._receivers.pop(number, None) is None or not self.is_open:
@@ -362,13 +362,13 @@ class EventConnection(asyncio.Protocol):
         self._flush()
 
     def give_back(self, receiver: Receiver, freed_bytes: int) -> None:
-        """Let the service send so many bytes more on a stream."""
+        """Open a stream's window by so many bytes."""
         if self.is_open and receiver.number in self._receivers:
             self._h2.increment_flow_control_window(freed_bytes, receiver.number)
             self._flush()
 
     def server_ms(self, receiver: Receiver) -> int | None:
-        """Return the service's time now, as the answer's head told it."""
+        """Return the service's time now, by the date in the answer's head."""
         return None if receiver.ahead_ms is None else int(self.loop.time() * 1000) + receiver.ahead_ms
 
     def close(self) -> None:
@@ -378,7 +378,7 @@ class EventConnection(asyncio.Protocol):
     # --- inside ---
 
     def _look_after(self) -> None:
-        """Ask whether the service is still there, and leave when nobody needs the connection."""
+        """Ping the service, and close the connection if it has no streams."""
         now_s = self.loop.time()
         if not self.is_open:
             return

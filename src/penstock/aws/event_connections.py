@@ -1,7 +1,7 @@
 """The connections over which a process receives event streams: one thread with one asyncio loop serves them all.
 
 A connection takes a bounded number of streams, so that a lost one does not stop every shard. It is closed a moment after
-its last stream. A forked child begins anew.
+its last stream. A forked child begins without connections.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class Origin(Struct, frozen=True):
 
     @property
     def port(self) -> int:
-        """Also where it is the scheme's own."""
+        """Also if it is the scheme's own."""
         return urlsplit(self.url).port or _DEFAULT_PORTS[self.scheme]
 
     @property
@@ -79,7 +79,7 @@ class EventConnections:
         threading.Thread(target=self._loop.run_forever, name="penstock-fan-out", daemon=True).start()
 
     def open(self, origin: Origin, request: SignedRequest, tell: Callable[[Outcome], None]) -> OpenStream:
-        """Send a request and tell what comes of it, from the loop's thread."""
+        """Send a request and report its outcomes, on the loop's thread."""
         receiver = Receiver(request, tell)
         stream = OpenStream(self._loop, receiver)
         self._loop.call_soon_threadsafe(self._begin, origin, receiver)
@@ -154,11 +154,11 @@ class OpenStream:
         self._receiver = receiver
 
     def ask(self) -> None:
-        """Have the next event told, once."""
+        """Request the next event, once."""
         self._loop.call_soon_threadsafe(self._receiver.ask)
 
     def close(self) -> None:
-        """End it; nothing is told any more."""
+        """End it; nothing is reported any more."""
         self._loop.call_soon_threadsafe(self._close)
 
     def _close(self) -> None:
@@ -188,7 +188,7 @@ async def _open_tunnel(loop: asyncio.AbstractEventLoop, origin: Origin, proxy_ur
 
 
 async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> socket.socket:
-    """Connect to the first address of a name that answers: it may have one of IPv6 on which nobody listens."""
+    """Connect to the first address of a name that answers: it may have one of IPv6 without a listener."""
     refused: OSError = ConnectionError(f"the proxy {host}:{port} has no address")
     for family, kind, protocol, _, address in await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM):
         found = socket.socket(family, kind, protocol)
@@ -208,7 +208,7 @@ async def _connect(loop: asyncio.AbstractEventLoop, host: str, port: int) -> soc
 
 async def _check_tunnel(loop: asyncio.AbstractEventLoop, tunnel: socket.socket) -> None:
     answer = b""
-    while not answer.endswith(b"\r\n\r\n"):  # byte by byte: what follows is the service's
+    while not answer.endswith(b"\r\n\r\n"):  # byte by byte: the bytes behind it are the service's
         byte = await loop.sock_recv(tunnel, 1)
         if not byte or len(answer) > _PROXY_ANSWER_BYTES_MAX:
             raise ConnectionError("the proxy gave no whole answer to CONNECT")

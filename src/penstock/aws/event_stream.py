@@ -38,8 +38,8 @@ class Frame(NamedTuple):
 
     Args:
         headers: Those whose values are texts.
-        payload: As it came.
-        received_s: When its last bytes came.
+        payload: As received.
+        received_s: When its last bytes were received.
     """
 
     headers: dict[str, str]
@@ -48,20 +48,20 @@ class Frame(NamedTuple):
 
 
 class FrameBuffer:
-    """Bytes as they came, and the frames in them. A frame is taken apart when it is taken, not before."""
+    """Received bytes, and the frames in them. A frame is decoded when it is taken, not before."""
 
     def __init__(self) -> None:
         self._bytes = bytearray()
         self._given_bytes = 0
         self._received_bytes = 0
-        self._moments: deque[tuple[int, float]] = deque()  # up to which byte of all something came, and when
+        self._moments: deque[tuple[int, float]] = deque()  # number of bytes received so far, and when
         self._headers: dict[bytes, dict[str, str]] = {}
 
     def __len__(self) -> int:
         return len(self._bytes)
 
     def add(self, data: bytes, now_s: float) -> None:
-        """Add what was received."""
+        """Add received bytes."""
         self._bytes += data
         self._received_bytes += len(data)
         self._moments.append((self._received_bytes, now_s))
@@ -76,7 +76,7 @@ class FrameBuffer:
         """Return the next frame, or None while it is not whole.
 
         Raises:
-            BrokenFrameError: What follows is no frame, and nothing behind it can be read.
+            BrokenFrameError: The next bytes are no frame, and nothing behind them can be read.
         """
         if len(self._bytes) < _PRELUDE.size:
             return None

@@ -1,7 +1,7 @@
 """The fan-out port: registered consumers over boto3, subscriptions over HTTP/2.
 
 botocore makes and signs each SubscribeToShard request, with the endpoint, the region and the credentials of every other call.
-What it would send is sent over HTTP/2 instead.
+Its request is sent over HTTP/2 instead.
 """
 
 from __future__ import annotations

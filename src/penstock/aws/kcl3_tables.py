@@ -1,8 +1,8 @@
 """Implement the Kcl3Tables port over DynamoDB.
 
-KCL 3.5 keeps everything in the lease table, told apart by `entityType`. KCL 3.0 to 3.4 have two tables of their own,
+KCL 3.5 keeps everything in the lease table, distinguished by `entityType`. KCL 3.0 to 3.4 have two separate tables,
 `<application>-CoordinatorState` and `<application>-WorkerMetricStats`; applications that began with those keep them until
-they were moved (row `TableMigration3.5`). Without the index of lease owners no KCL 3 worker ever stood here.
+they were moved (row `TableMigration3.5`). Without the index of lease owners there never was a KCL 3 worker.
 
 Source:
     KCL 3.5.1: names, types and conditions of every attribute.
@@ -109,7 +109,7 @@ class DynamoKcl3Tables:
             old = {name: self._item(self._state, name) for name in (_VERSION, _LEADER, _MOVED)}
         except AccessDenied:
             if version is None:
-                raise  # nobody knows what stands there
+                raise  # the state of the row is unknown
             old = {}
         version = version or old.get(_VERSION)
         leader = leader or old.get(_LEADER)
@@ -124,7 +124,7 @@ class DynamoKcl3Tables:
         )
 
     def _item(self, place: _Place, key: str) -> Item | None:
-        """Read one row; None also where its table does not exist."""
+        """Read one row; None also if its table does not exist."""
 
         def get() -> Any:
             return self._client.get_item(
@@ -174,7 +174,7 @@ class DynamoKcl3Tables:
     # --- writing ------------------------------------------------------------------------------------------
 
     def report(self, stats: WorkerStats) -> None:
-        """Write a worker's metrics where the last `fetch` found those of the others."""
+        """Write a worker's metrics to the table in which the last `fetch` found the others'."""
         place = self._metrics
         values: dict[str, Any] = {
             _REPORTED: {"N": str(stats.reported_s)},

@@ -1,4 +1,4 @@
-"""Read and write rows of the lease table exactly as KCL 2.x does, and tolerate what KCL 3.x adds.
+"""Read and write rows of the lease table exactly as KCL 2.x does, and tolerate the additions of KCL 3.x.
 
 Rows have Penstock's attributes (`penstock...`) beside the KCL's. Java workers leave them alone, as Penstock leaves alone what
 it does not know. Where several streams share the table, parents and children are bare shard ids in a row and lease keys in a
@@ -69,7 +69,7 @@ def has_lease_key(key_schema: Iterable[Mapping[str, str]]) -> bool:
     return [(part["AttributeName"], part["KeyType"]) for part in key_schema] == [(KEY, "HASH")]
 
 
-class NotALease(ValueError):  # noqa: N818 - says what the row is
+class NotALease(ValueError):  # noqa: N818 - names the row, not a fault
     """The row is not a lease, or a broken one; the message says why."""
 
 
@@ -125,7 +125,7 @@ _KIND_OF: Final = {
 
 
 def _why_unreadable(item: Item, missing: str) -> str:
-    """Return what is wrong with a row.
+    """Return a description of a damaged row.
 
     Args:
         item: The row.
@@ -164,7 +164,7 @@ def claim_attribute(worker: str) -> str:
 def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
     """Return the map that stores a claim; the attribute's name has the worker.
 
-    Places are written by their distance from one that stands beside them: in full the row would take more than the kilobyte
+    Places are written by their distance from a neighbouring one: in full the row would take more than the kilobyte
     that DynamoDB bills as one write unit, at every claim and renewal.
     """
     document: dict[str, dict[str, Any]] = {
@@ -183,7 +183,7 @@ def write_claim(claim: BatchClaim) -> dict[str, dict[str, Any]]:
 
 
 def _past_claim_texts(claim: BatchClaim) -> Iterator[str]:
-    """Yield each earlier batch by its distance from the one after it; most end where that one starts."""
+    """Yield each earlier batch by its distance from the one after it; most end at that one's start."""
     later = PastClaim(claim.batch, claim.start, claim.end)
     for past in claim.earlier:
         text = f"{later.batch - past.batch},{_distance_text(past.start, later.start)}"
@@ -207,7 +207,7 @@ def _read_planners(document: Mapping[str, Any], run: str, count: int) -> list[st
 
 
 def _distance_text(position: Position, other: Position) -> str:
-    """Return a place as its distance from another one in the shard, in Base64; in full where it has none."""
+    """Return a place as its distance from another one in the shard, in Base64; in full if it has none."""
     number, from_number = position.sequence_number, other.sequence_number
     if number is None or from_number is None or str(int(number)) != number:
         return str(position)

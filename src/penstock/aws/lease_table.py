@@ -120,7 +120,7 @@ class DynamoLeaseTable:
         self._row_count = 0
 
     def __repr__(self) -> str:
-        """Show the table and where, never as whom."""
+        """Show the table and its address, never the credentials."""
         return f"DynamoLeaseTable({self._name!r}, {self._options!r})"
 
     @property
@@ -195,7 +195,7 @@ class DynamoLeaseTable:
         return str(table["TableStatus"])
 
     def _make(self) -> bool | None:
-        """Create the table: True if this call did, False if another worker was first, None if nobody knows."""
+        """Create the table: True if this call did, False if another worker was first, None if that is unknown."""
         options = self._table_options
         arguments: dict[str, Any] = {
             "TableName": self._name,
@@ -217,7 +217,7 @@ class DynamoLeaseTable:
         except ResourceBusy:
             return False
         except UnknownOutcome:
-            return None  # the wait that follows tells whether it is there
+            return None  # the wait that follows shows whether it is there
         _log.info("made lease table %s", self._name)
         return True
 
@@ -364,7 +364,7 @@ class DynamoLeaseTable:
         item = response.get("Item")
         row = self.fetch(write.key) if item is None else self._read(write.key, item, error.operation)
         judged = apply_write(row, write)
-        # The row may have changed between the refusal and a read; then the counter is what was not as expected.
+        # The row may have changed between the refusal and a read; then the counter was not as expected.
         return judged if isinstance(judged, Refused) else Refused(Refusal.COUNTER, row)
 
 

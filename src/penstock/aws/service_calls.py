@@ -1,4 +1,4 @@
-"""One call to AWS: what its errors mean, and when it is retried.
+"""One call to AWS: the meaning of its errors, and when it is retried.
 
 Two facts decide which error is raised: the service's error code, and whether the request may have been applied. A
 request that was throttled or never sent did nothing. The outcome of one that was sent and not answered is unknown; that
@@ -104,11 +104,11 @@ def translate(
     """Return Penstock's error for one of the SDK's.
 
     Args:
-        error: What the SDK raised.
+        error: The SDK's error.
         operation: The service's name of the call.
         resource: Stream, shard or table.
         is_write: Whether a request that was sent may have changed something.
-        region: Where it was asked, to be told where nothing was found; None where that is not known.
+        region: The region that was asked, for the text of NotFound; None if it is not known.
     """
     where = f"{operation} on {resource}" if resource else operation
     if isinstance(error, sdk.ClientError):
@@ -169,7 +169,7 @@ def _translate_answer(
     if code in ("", str(status)) and redirected_to and 300 <= status < 400:
         message = f"redirected to {redirected_to:.200}"
         way_out = "; check the endpoint, and what answers in between (a proxy, the login of a network)"
-    if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of what is between
+    if len(str(message)) > _MESSAGE_CHARACTERS_MAX:  # a page in HTML, of a gateway in between
         message = f"{message[:_MESSAGE_CHARACTERS_MAX]}..."
     elif way_out:
         message = str(message).removesuffix(".")

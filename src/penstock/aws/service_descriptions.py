@@ -1,7 +1,7 @@
 """The SDK's descriptions of services and endpoints, read faster than the SDK reads them.
 
 botocore looks through the folders of all its 400 services before it opens a client of one, and parses with Python's `json`. That is
-half of what a client costs.
+half of a client's cost.
 """
 
 from __future__ import annotations

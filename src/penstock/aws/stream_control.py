@@ -1,4 +1,4 @@
-"""What an operator does with whole streams, over boto3: list, create, delete, reshard, mode and retention."""
+"""An operator's calls on whole streams, over boto3: list, create, delete, reshard, mode and retention."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _PROVISIONED: Final = {"StreamMode": "PROVISIONED"}
 class StreamControl:
     """Changes streams. A change is begun when a method returns; the stream is ACTIVE again later.
 
-    Only a throttled call is sent again: of one without an answer nobody knows whether it was carried out.
+    Only a throttled call is sent again: one without an answer may have been carried out.
 
     Args:
         options: Where and as whom.
@@ -45,7 +45,7 @@ class StreamControl:
         self._call("create_stream", "CreateStream", name, {"StreamName": name, **shape})
 
     def delete(self, stream: str) -> None:
-        """Delete a stream with all its records, also where consumers are registered."""
+        """Delete a stream with all its records, also if consumers are registered."""
         self._call(
             "delete_stream", "DeleteStream", stream, {**named(stream), "EnforceConsumerDeletion": True}
         )

@@ -1,7 +1,7 @@
 """Read the rows in DynamoDB's answers as botocore's parser would give them, in a tenth of its time.
 
-botocore looks each attribute of each row up in its model of the service: a tenth of a millisecond a row, most of what a look at a
-large lease table costs. All that it changes on the way are bytes, which come as Base64.
+botocore looks each attribute of each row up in its model of the service: a tenth of a millisecond a row, most of the cost of a scan of a
+large lease table. It changes only bytes on the way, which are sent as Base64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SHAPES: Final = frozenset(
 
 
 def read_rows(body: bytes) -> dict[str, Any]:
-    """Return the document of an answer with rows; where it has another form, an error that tells nothing more.
+    """Return the document of an answer with rows; raise a plain error if it has another form.
 
     Raises:
         ValueError: It is no JSON, or bytes are no Base64.

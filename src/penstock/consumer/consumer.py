@@ -480,7 +480,7 @@ def open_ports(
     Raises:
         OptionError: A field is unknown or has a bad value.
     """
-    from penstock import wiring  # here, so that the SDK is loaded only where it is used
+    from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
     fields = dict(connection)
     table_name = fields.pop("lease_table_name", None) or application

@@ -414,7 +414,7 @@ def open_kinesis(connection: dict[str, Any]) -> Kinesis:
     Raises:
         OptionError: A field of `penstock.wiring.AwsOptions` is unknown or has a bad value.
     """
-    from penstock import wiring  # here, so that the SDK is loaded only where it is used
+    from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
     return wiring.open_kinesis(wiring.parse_connection(connection))
 

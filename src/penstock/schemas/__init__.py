@@ -1,6 +1,6 @@
 """Records whose schemas are in the AWS Glue Schema Registry: `SchemaDecoder` reads them, `SchemaEncoder` writes them.
 
-Both need the extra: `pip install 'penstock[schemas]'`. `MemorySchemaRegistry` stands in for the registry in tests.
+Both need the extra: `pip install 'penstock[schemas]'`. `MemorySchemaRegistry` replaces the registry in tests.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HOMES: Final = {
 
 
 def __getattr__(name: str) -> Any:
-    """Load a name when it is asked for, and say what to install where the extra is missing."""
+    """Load a name on first use; if the extra is missing, raise an error that names it."""
     if name not in _HOMES:
         raise AttributeError(f"module 'penstock.schemas' has no attribute {name!r}")
     try:

@@ -41,7 +41,7 @@ def parse_avro(definition: str | Mapping[str, Any] | Sequence[Any], what: str) -
 
 
 def load_avro(definition: str | Mapping[str, Any] | Sequence[Any]) -> Any:
-    """Return a schema as JSON values; the name of a primitive type may stand without quotes."""
+    """Return a schema as JSON values; the name of a primitive type may be without quotes."""
     if not isinstance(definition, str):
         return definition
     return definition.strip() if is_bare_name(definition) else json.loads(definition)
@@ -56,7 +56,7 @@ def contains_itself(schema: Any, within: frozenset[str] = frozenset()) -> bool:
     """Return whether a datum of a schema may be nested without a bound.
 
     Args:
-        schema: As `parse_avro` returns it: references are full names, and stand behind or inside the definition.
+        schema: As `parse_avro` returns it: references are full names, behind or inside the definition.
         within: Full names of the definitions around it.
     """
     if isinstance(schema, str):

@@ -15,7 +15,7 @@ INTEGER_ENDS: Final[Mapping[str, int]] = {"int": 1 << 31, "long": 1 << 63}
 def check_of(schema: Any) -> Check:
     """Return what raises ValueError for a value that a schema's numbers and truth values do not take.
 
-    All else is left to fastavro, which checks it when it writes: what is missing, and which branch of a union fits.
+    All else is left to fastavro, which checks it when it writes: missing fields, and the matching branch of a union.
 
     Args:
         schema: As `parse_avro` returns it.

@@ -23,12 +23,12 @@ ANSWER_WITHIN_S: Final = 180.0
 
 
 class Decoded(NamedTuple):
-    """What a record holds.
+    """The content of a record.
 
     Args:
-        data: The value: what the Avro schema's types are in Python, or what JSON means. The record's bytes, unchanged,
-            where the record has no header.
-        version: The schema's version that the record was written with; None where it has no header.
+        data: The value, in the Python types of the Avro schema or of JSON. The record's bytes, unchanged,
+            if the record has no header.
+        version: The schema's version that the record was written with; None if it has no header.
     """
 
     data: Any
@@ -54,12 +54,12 @@ class SchemaDecoder:
     """Decodes records that were written with the AWS Glue Schema Registry. Safe to use from several threads.
 
     Each version of a schema is fetched once and kept: versions never change. An error says what can be done about the
-    record. A `SchemaError` will come again whenever this record is decoded, so it is one to skip or to set aside. A
+    record. A `SchemaError` is raised whenever this record is decoded, so skip it or set it aside. A
     `ServiceError` speaks of the registry (`Throttled`, `Unavailable`, `AccessDenied`) and not of the record.
 
     Args:
         reader_schema: Avro records are read into this schema, by Avro's rules, whatever version they were written with;
-            without it each comes as its own version says.
+            without it each has the form of its own version.
         without_header: What happens to a record that does not begin with the registry's header: `error` raises
             `NoSchemaHeader`; `pass` returns its bytes, as the KCL does.
         validate_json: Whether JSON records are checked against their schema when they are read. They were when they were
@@ -71,7 +71,7 @@ class SchemaDecoder:
         endpoint_url: Endpoint of Glue.
         connection: Further fields of `penstock.wiring.AwsOptions`.
         registry: Another registry than AWS's, for instance `MemorySchemaRegistry`.
-        clock: Tells how old a refusal is.
+        clock: Measures the age of a refusal.
 
     Raises:
         OptionError: An option has a bad value.

@@ -213,7 +213,7 @@ class SchemaEncoder:
 
 
 def _text_of(definition: str | Mapping[str, Any] | Sequence[Any], data_format: str) -> str:
-    """Return what is registered: JSON text, without the marks of a schema that fastavro has parsed."""
+    """Return the registered text: JSON, without the marks of a schema that fastavro has parsed."""
     if isinstance(definition, str):
         is_name = data_format == "AVRO" and is_bare_name(definition)
         return json.dumps(load_avro(definition)) if is_name else definition

@@ -1,6 +1,6 @@
 """The 18 bytes that a serializer of the AWS Glue Schema Registry puts before a payload. Pure.
 
-Byte 0 is the header's version, always 3. Byte 1 tells the compression: 0 for none, 5 for zlib. Bytes 2 to 17 are the id
+Byte 0 is the header's version, always 3. Byte 1 is the compression: 0 for none, 5 for zlib. Bytes 2 to 17 are the id
 of the schema's version, as a UUID in network order. The payload follows: in an aggregate, inside each user record.
 
 Source:

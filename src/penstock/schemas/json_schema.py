@@ -17,7 +17,7 @@ class JsonCodec:
     Args:
         definition: The JSON Schema as text, or what that means. Draft 7, unless its `$schema` names another.
         what: Whose payloads they are, for messages.
-        checks: Whether values are checked against the schema. Whoever writes has to; the Java reference does not when it
+        checks: Whether values are checked against the schema. A writer has to; the Java reference does not when it
             reads.
 
     Raises:
@@ -60,7 +60,7 @@ class JsonCodec:
         except (msgspec.EncodeError, TypeError, ValueError, OverflowError, RecursionError) as error:
             raise SchemaMismatch(f"the value for {self._what} cannot be written as JSON: {error}") from error
         if self._check is not None:
-            self._check(msgspec.json.decode(payload))  # what was written: a tuple is an array now
+            self._check(msgspec.json.decode(payload))  # as written: a tuple is an array now
         return payload
 
 

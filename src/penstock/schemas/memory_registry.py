@@ -21,11 +21,11 @@ from penstock.ports.schema_registry import (
 class MemorySchemaRegistry:
     """Implements `penstock.ports.schema_registry.SchemaRegistry`. A copy in another process has the schemas of its moment.
 
-    It does not check whether versions are compatible: `checked` says what the registry finds.
+    It does not check whether versions are compatible: `checked` decides the outcome.
 
     Args:
         pending_fetch_count: How often a version that was added to a schema is fetched as PENDING before it is checked.
-        checked: What a version that was added to a schema is then.
+        checked: The status of a version that was added to a schema.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class MemorySchemaRegistry:
             return {**self.__dict__, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """Arrive with a lock of its own."""
+        """Unpickle with a new lock."""
         self.__dict__.update({**state, "_lock": threading.Lock()})
 
     def add(

@@ -32,6 +32,6 @@ def open_registry(
                 f"a registry is given, and {', '.join(sorted(fields))} would have no effect: keep one"
             )
         return registry
-    from penstock import wiring  # here, so that the SDK is loaded only where it is used
+    from penstock import wiring  # here, so that the SDK is loaded only if it is used
 
     return wiring.open_schema_registry(registry_name, wiring.parse_connection(fields))

@@ -1,4 +1,4 @@
-"""What was learnt of schema versions, kept by each process: asked for once, however many threads want it."""
+"""A process's cache of schema versions: each is fetched once, however many threads want it."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class VersionCache(Generic[_Key, _Value]):
     What failed for any other reason than a `SchemaError` is not kept: the next caller asks again.
 
     Args:
-        fetch: Fetches what is not here; called by one thread at a time for one key.
+        fetch: Fetches a missing version; called by one thread at a time for one key.
         count_max: Values that are kept, the ones used last; and as many refusals.
         refusal_kept_s: How long a `SchemaError` is raised again without asking.
         wait_s: How long a thread waits for another one that asks for the same.
-        clock: Tells the age of a refusal.
+        clock: Measures the age of a refusal.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class VersionCache(Generic[_Key, _Value]):
         """Return the value of a key, fetched now if it is not here.
 
         Raises:
-            SchemaError: What the fetch raised, now or a while ago.
+            SchemaError: Raised by the fetch, now or a while ago.
             Unavailable: Another thread has asked, and got no answer in time or was interrupted.
             PenstockError: What else the fetch raised.
         """
