@@ -25,7 +25,7 @@ def parse(scope="source", **given):
         TABLE,
         scope=scope,
         without_effect={"old": "it is not needed"},
-        refused={"path": "use streamName"},
+        refused={"path": "use streamName", "kafka.": "this is not Kafka", "kafka.group.id": "use the name"},
     )
 
 
@@ -81,7 +81,9 @@ def test_an_option_is_read(key, text, name, value):
         ({"bufferBytes": "some"}, "expected a size"),
         ({"ordering": "most"}, "expected one of key, none"),
         ({"streamName": " "}, "it is empty"),
-        ({"path": "x"}, "option path: use streamName"),
+        ({"PATH": "x"}, "option path: use streamName"),
+        ({"kafka.group.ID": "x"}, "option kafka.group.id: use the name"),
+        ({"kafka.group": "x"}, "option kafka.group: this is not Kafka"),
         ({"streamName": "a", "stream": "b"}, "option streamName is set twice, as streamName and as stream"),
     ],
 )
@@ -105,4 +107,4 @@ def test_a_secret_value_is_not_shown():
 
 
 def test_a_foreign_option_without_meaning_is_accepted_and_says_so():
-    assert parse(OLD="1")[1] == ("option OLD has no effect: it is not needed",)
+    assert parse(OLD="1")[1] == ("option old has no effect: it is not needed",)

@@ -6,14 +6,8 @@ import pytest
 
 from penstock.core.position import LATEST, TRIM_HORIZON, at_timestamp
 from penstock.errors import OptionError
-from penstock.spark.spark_options import (
-    OPTIONS,
-    REFUSED,
-    WITHOUT_EFFECT,
-    parse_batch,
-    parse_sink,
-    parse_source,
-)
+from penstock.spark.foreign_options import REFUSED, WITHOUT_EFFECT
+from penstock.spark.spark_options import OPTIONS, parse_batch, parse_sink, parse_source
 
 
 def test_a_streaming_query_needs_only_a_stream():
@@ -191,6 +185,5 @@ def test_the_sink_may_take_the_stream_from_the_rows():
 
 def test_no_key_means_two_things():
     keys = [key.lower() for option in OPTIONS for key, _ in option.spellings()]
-    keys += [*WITHOUT_EFFECT, *REFUSED]
+    keys += [key.lower() for key in (*WITHOUT_EFFECT, *REFUSED)]
     assert len(keys) == len(set(keys))
-    assert all(key == key.lower() for key in (*WITHOUT_EFFECT, *REFUSED))

@@ -153,8 +153,9 @@ def parse_options(
         given: Keys and texts; keys in any case.
         table: The known options.
         scope: Which of them count here.
-        without_effect: Foreign keys (lower case) that are accepted and do nothing, with the reason.
-        refused: Foreign keys (lower case) that ask for something that is not there, with the way out.
+        without_effect: Foreign keys that are accepted and do nothing, with the reason.
+        refused: Foreign keys that ask for something that is not there, with the way out. A key that ends with a dot stands for
+            all that begin with it.
 
     Returns:
         Option names to values, defaults filled in; and a sentence for each key without effect.
@@ -164,16 +165,17 @@ def parse_options(
     """
     options = list(table)
     by_key = {key.lower(): (option, unit) for option in options for key, unit in option.spellings()}
+    ignored = {name.lower(): f"option {name} has no effect: {why}" for name, why in without_effect.items()}
     values: dict[str, Any] = {}
     set_by: dict[str, str] = {}
     notes: list[str] = []
     for key, text in given.items():
         lowered = key.lower()
-        if refused is not None and lowered in refused:
-            raise OptionError(f"option {key}: {refused[lowered]}")
-        if lowered in without_effect:
-            notes.append(f"option {key} has no effect: {without_effect[lowered]}")
+        if lowered in ignored:
+            notes.append(ignored[lowered])
             continue
+        if lowered not in by_key:
+            _refuse(key, refused or {})
         if lowered not in by_key:
             raise OptionError(_unknown(key, by_key, scope))
         option, unit = by_key[lowered]
@@ -190,6 +192,14 @@ def parse_options(
         if scope in option.scopes:
             values.setdefault(option.name, option.default)
     return values, tuple(notes)
+
+
+def _refuse(key: str, refused: Mapping[str, str]) -> None:
+    """Refuse a foreign key by its whole name, or else by what it begins with."""
+    lowered = key.lower()
+    for name, way_out in sorted(refused.items(), key=lambda each: each[0].endswith(".")):
+        if lowered == name.lower() or (name.endswith(".") and lowered.startswith(name.lower())):
+            raise OptionError(f"option {key if name.endswith('.') else name}: {way_out}")
 
 
 def _read(option: Option, key: str, text: str, unit: str) -> Any:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Final
 
 from penstock.core.option_table import Option
-from penstock.spark.spark_options import OPTIONS, WITHOUT_EFFECT
+from penstock.spark.foreign_options import REFUSED, WITHOUT_EFFECT
+from penstock.spark.spark_options import OPTIONS
 
 _SCOPES: Final = (("source", "streaming read"), ("batch", "batch read"), ("sink", "write"))
 
@@ -56,8 +58,24 @@ def render_markdown() -> str:
         "| option | why |",
         "|---|---|",
     ]
-    lines += [f"| `{name}` | {why} |" for name, why in sorted(WITHOUT_EFFECT.items())]
+    lines += _rows(WITHOUT_EFFECT)
+    lines += [
+        "",
+        "## Refused, with the way out",
+        "",
+        "Options of other connectors and of Spark's Kafka source that ask for something else. A query that sets them ends with this.",
+        "",
+        "| option | way out |",
+        "|---|---|",
+    ]
+    lines += _rows({f"{name}*" if name.endswith(".") else name: way_out for name, way_out in REFUSED.items()})
     return "\n".join(lines) + "\n"
+
+
+def _rows(options: Mapping[str, str]) -> list[str]:
+    return [
+        f"| `{name}` | {text} |" for name, text in sorted(options.items(), key=lambda each: each[0].lower())
+    ]
 
 
 def _show(option: Option) -> str:

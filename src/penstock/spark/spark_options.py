@@ -6,6 +6,7 @@ qubole and Databricks connectors are aliases. This module does not import pyspar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -28,6 +29,7 @@ from penstock.core.position import LATEST, SHARD_END, TRIM_HORIZON
 from penstock.core.starting import StartingPosition, parse_starting
 from penstock.core.stream_consumer import check_consumer_name
 from penstock.errors import OptionError, PositionError
+from penstock.spark.foreign_options import REFUSED, WITHOUT_EFFECT
 from penstock.spark.table_properties import NO_OPTIONS, user_options
 
 _ALL: Final = frozenset({"source", "batch", "sink"})
@@ -36,12 +38,15 @@ _SOURCE: Final = frozenset({"source"})
 _BATCH: Final = frozenset({"batch"})
 _SINK: Final = frozenset({"sink"})
 _COUNT: Final = whole_number(1, 2**53)
+_CONSUMER_ARN: Final = re.compile(
+    r"arn:[^:]+:kinesis:[^:]*:[^:]*:stream/(?P<stream>[^/]+)/consumer/(?P<name>[^:/]+)(:\d+)?"
+)
 _ATTEMPTS_MAX: Final = 1001  # the deadline is the bound; this one is for pauses of nearly no time
 
 OPTIONS: Final[tuple[Option, ...]] = (
-    Option("streamName", TEXT, None, "Name of the stream. One of `streamName` and `streamARN` is required (the sink may take it from the `streamName` column).", _ALL, ("stream", "kinesis.streamName")),
+    Option("streamName", TEXT, None, "Name of the stream. One of `streamName` and `streamARN` is required. Only the sink can do without: the column `streamName` then routes each row. With the option, the column has no effect.", _ALL, ("stream", "kinesis.streamName")),
     Option("streamARN", TEXT, None, "ARN of the stream; needed for a stream of another account.", _ALL, ("kinesis.streamARN",)),
-    Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Without it the query has `penstock-<stream>` for itself and refuses to share.", _SOURCE, ("kinesis.applicationName",)),
+    Option("applicationName", TEXT, None, "Name of the application: queries and KCL workers of one application share the stream's shards. Without it the query has `penstock-<stream>` for itself and refuses to share.", _SOURCE, ("kinesis.applicationName", "kinesisAppName", "checkpointAppName")),
     Option("leaseTable", TEXT, None, "Where the leases are: a DynamoDB table, `s3://bucket/prefix`, or `file:///folder` (all processes on one machine). Java workers share DynamoDB tables only. Default: the DynamoDB table `applicationName`.", _SOURCE, ("leaseTableName", "kinesis.dynamodb.tableName", "dynamodb.tableName")),
     Option("leaseDuration", duration(1, 3600), None, "Other workers may take a lease that its owner has not renewed for this long (KCL: failoverTimeMillis). The same for all workers of an application. Default: 10s; 60s where the leases are in S3, since each renewal is a PUT.", _SOURCE, ("leaseDurationMs=ms", "failoverTimeMillis=ms")),
     Option("workerId", TEXT, None, "The query's name in the lease table. Default: a random name, made once and kept in the checkpoint.", _SOURCE),
@@ -56,7 +61,9 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("maxPartitions", _COUNT, None, "Maximum number of tasks in a batch.", _SOURCE),
     Option("consumerType", alternatives({"polling": ("GetRecords",), "fan-out": ("efo", "SubscribeToShard"), "auto": ()}), "polling", "How shards are read. `polling`: by GetRecords, in the five reads and 2 MiB a second that all who poll a shard share. `fan-out`: also by subscriptions of a registered consumer, with 2 MiB a second and shard of its own, which is billed; see fan-out.md. `auto`: the same, but only for shards that are more than 10 s behind since their last batch, or whose reads others use up.", _SOURCE, ("consumerMode", "kinesis.consumerType")),
     Option("consumerName", TEXT, None, "Name of the registered consumer, for `consumerType` fan-out and auto; one for each query. Default: `applicationName`. Where that is not given, the application has this name.", _SOURCE, ("kinesis.consumerName",)),
-    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard. There a sequence number names the last record that is done (in streaming the shard's ancestors are done too), and `*` means the rest.", _READ, ("initialPosition", "kinesis.startingPosition", "startingOffsets")),
+    Option("consumerNamePrefix", TEXT, None, "What the name of the registered consumer begins with, before `consumerName`.", _SOURCE),
+    Option("registeredConsumerId", TEXT, None, "Name or ARN of a consumer that is registered already, in place of `consumerName` and `consumerNamePrefix`.", _SOURCE),
+    Option("startingPosition", TEXT, None, "Where shards without a checkpoint start: LATEST (streaming default), TRIM_HORIZON (batch default), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard. There a sequence number names the last record that is done (in streaming the shard's ancestors are done too), and `*` means the rest.", _READ, ("initialPosition", "initialPositionInStream", "kinesis.startingPosition", "startingOffsets")),
     Option("startingTimestamp", TEXT, None, "Shorthand for `startingPosition` AT_TIMESTAMP: ISO 8601, or milliseconds since the epoch.", _READ),
     Option("endingPosition", TEXT, None, "Where a batch read ends: LATEST (default: the moment of planning), AT_TIMESTAMP <ISO 8601>, or JSON shard by shard (inclusive).", _BATCH, ("endingOffsets",)),
     Option("endingTimestamp", TEXT, None, "Shorthand for `endingPosition` AT_TIMESTAMP; records that arrived at or after it are left out.", _BATCH),
@@ -64,10 +71,10 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("maxRecordsPerTrigger", _COUNT, None, "Maximum number of user records in one batch, over all shards.", _SOURCE, ("maxOffsetsPerTrigger",)),
     Option("maxBytesPerTrigger", SIZE, None, "Maximum bytes of data in one batch, over all shards. A record that would exceed it waits for a later batch; only a record that is larger than a shard's part is read all the same.", _SOURCE),
     Option("maxRecordsPerShard", _COUNT, None, "Maximum number of user records of one shard in one batch.", _SOURCE, ("kinesis.maxFetchRecordsPerShard", "maxFetchRecordsPerShard", "kinesis.executor.maxFetchRecordsPerShard")),
-    Option("maxBatchDuration", duration(0.1, 86400), None, "A task stops reading after this time and claims what it has.", _SOURCE, ("kinesis.maxFetchTimePerShardSec", "kinesis.executor.maxFetchTimeInMs=ms")),
-    Option("recordsPerFetch", whole_number(1, 10_000), 10_000, "Maximum number of records in one GetRecords call.", _READ, ("kinesis.getRecords.numberOfRecordsPerFetch", "maxRecordsPerFetch", "kinesis.executor.maxRecordPerRead")),
+    Option("maxBatchDuration", duration(0.1, 86400), None, "A task stops reading after this time and claims what it has.", _SOURCE, ("kinesis.maxFetchTimePerShardSec", "kinesis.executor.maxFetchTimeInMs=ms", "maxFetchTimeInMs=ms")),
+    Option("recordsPerFetch", whole_number(1, 10_000), 10_000, "Maximum number of records in one GetRecords call.", _READ, ("kinesis.getRecords.numberOfRecordsPerFetch", "maxRecordsPerFetch", "kinesis.executor.maxRecordPerRead", "maxRecordPerRead")),
     Option("fetchInterval", duration(0, 60), 0.2, "Time between two GetRecords calls of one shard (the service allows five a second). 0 also lifts the limit of 2 MiB per second and shard, for servers without quotas.", _READ, ("kinesis.getRecords.fetchIntervalMs=ms", "minFetchPeriod")),
-    Option("probeInterval", duration(0.2, 60), 1.0, "Time between two looks at an idle shard. One that was just read is looked at four times in this time.", _SOURCE, ("shardFetchInterval", "kinesis.client.describeShardInterval", "kinesis.describeShardInterval")),
+    Option("probeInterval", duration(0.2, 60), 1.0, "Time between two looks at an idle shard. One that was just read is looked at four times in this time.", _SOURCE, ("shardFetchInterval", "kinesis.client.describeShardInterval", "kinesis.describeShardInterval", "describeShardInterval")),
     Option("deaggregate", FLAG, True, "Take KPL aggregates apart. With false each row is a Kinesis record as it is.", _READ),
     Option("dropMisplacedAggregates", FLAG, False, "Drop every KPL aggregate that holds a record outside the hash range of its shard, as the KCL does. With false only aggregates of Penstock's own producer are dropped, because it sends them again. Those of other producers are delivered, so a reshard may repeat records but loses none.", _READ),
     Option("region", TEXT, None, "AWS region. Default: boto3's rules.", _ALL, ("regionName", "kinesis.region", "awsRegion", "kinesis.kinesisRegion")),
@@ -90,43 +97,11 @@ OPTIONS: Final[tuple[Option, ...]] = (
     Option("rateLimit", whole_number(1, 1000), None, "Percent of a shard's write capacity that each task may use. Default: no limit until the service refuses.", _SINK),
     Option("maxRecordsPerBatch", whole_number(1, 500), 500, "Maximum number of Kinesis records in one PutRecords call.", _SINK),
     Option("bufferBytes", SIZE, 32 * 2**20, "Memory that one task may use for records that are not acknowledged yet, over all streams that it writes to. A record counts its bytes and about 300 more.", _SINK),
-    Option("onError", one_of("fail", "deadLetter"), "fail", "What happens to a row that the service can never accept (too large, an invalid key, null): `fail` fails the task, `deadLetter` puts the row aside with `deadLetterPath` or `deadLetterStream`. Errors of the service always fail the task.", _SINK),
+    Option("onError", one_of("fail", "deadLetter"), "fail", "What happens to a row that the service can never accept (too large, null, a key that is invalid or not UTF-8): `fail` fails the task, `deadLetter` puts the row aside with `deadLetterPath` or `deadLetterStream`. Errors of the service always fail the task.", _SINK),
     Option("deadLetterPath", TEXT, None, "Folder for rows that are put aside: local, or a URI that pyarrow opens, such as s3://bucket/folder. It gets a file of JSON lines for each task that had any, named by query, batch, write and partition. Only their owner can read local files and folders.", _SINK),
     Option("deadLetterStream", TEXT, None, "Stream for rows that are put aside, as JSON.", _SINK),
     Option("writeDeadline", duration(1, 86400), 600.0, "Time without any acknowledgement after which a task gives up and fails.", _SINK),
 )  # fmt: skip
-
-WITHOUT_EFFECT: Final[Mapping[str, str]] = {
-    "kinesis.metadatacommittertype": "positions are kept in the query's own checkpoint and on the leases",
-    "kinesis.metadatapath": "positions are kept in the query's own checkpoint and on the leases",
-    "kinesis.metadatanumretries": "there is no second commit log",
-    "kinesis.metadataretryintervalsms": "there is no second commit log",
-    "kinesis.metadatamaxretryintervalms": "there is no second commit log",
-    "kinesis.executor.metadata.committer": "there is no second commit log",
-    "kinesis.minbatchestoretain": "there is no second commit log",
-    "kinesis.checknewrecordthreads": "idle shards are probed as needed",
-    "kinesis.internal.avoidemptybatches": "empty batches are never run",
-    "kinesis.client.avoidemptybatches": "empty batches are never run",
-    "avoidemptybatches": "empty batches are never run",
-    "kinesis.executor.addidletimebetweenreads": "set fetchInterval instead",
-    "kinesis.executor.idletimebetweenreadsinms": "set fetchInterval instead",
-    "awsuseinstanceprofile": "boto3's credential chain finds instance profiles by itself",
-    "maxfetchrate": "a task reads as fast as the shard allows",
-    "maxfetchduration": "there is no prefetch to buffer",
-    "fetchbuffersize": "there is no prefetch to buffer",
-    "coalescethresholdblocksize": "there are no cached blocks to merge",
-    "coalescebinsize": "there are no cached blocks to merge",
-    "maxshardsperdescribe": "shards are listed a thousand at a time",
-    "kinesis.sink.flushwaittimemillis": "a task waits for each acknowledgement",
-    "kinesis.sink.recordmaxbufferedtimems": "a task sends as soon as a request is full",
-    "kinesis.sink.maxconnections": "connections are kept per Python worker",
-    "kinesis.sink.recordttl": "a record is not dropped because time passed",
-}
-
-REFUSED: Final[Mapping[str, str]] = {
-    "path": "load() and start() take no path; name the stream with option streamName",
-    "topic": "Kinesis has streams; use option streamName",
-}
 
 
 class SourceOptions(Struct, frozen=True):
@@ -227,7 +202,8 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
     short = stream.rpartition("/")[2]
     lease_table = values["leaseTable"]
     named = None if lease_table is None else lease_table.rstrip("/").rpartition("/")[2]
-    given_name = values["applicationName"] or values["consumerName"]
+    consumer = _given_consumer(values, short)
+    given_name = values["applicationName"] or consumer
     application = given_name or named or f"penstock-{short}"
     return (
         SourceOptions(
@@ -246,7 +222,7 @@ def parse_source(given: Mapping[str, str]) -> tuple[SourceOptions, tuple[str, ..
             metrics=values["metrics"],
             metrics_interval_s=values["metricsInterval"],
             consumer_type=values["consumerType"],
-            consumer_name=_consumer_name(values, application),
+            consumer_name=_consumer_name(values, consumer or application),
             shards_per_task=values["shardsPerTask"],
             partitions_max=values["maxPartitions"],
             starting=_starting(values, "starting", StartingPosition(LATEST)),
@@ -395,10 +371,32 @@ def _stream(values: Mapping[str, Any], *, required: bool = True) -> Any:
     return stream
 
 
-def _consumer_name(values: Mapping[str, Any], application: str) -> str | None:
+def _given_consumer(values: Mapping[str, Any], stream: str) -> str | None:
+    """Return the name that is given for the registered consumer, without its prefix."""
+    registered: str | None = values["registeredConsumerId"]
+    name: str | None = values["consumerName"]
+    if registered is None:
+        return name
+    if name is not None:
+        raise OptionError(
+            f"options consumerName={name} and registeredConsumerId={registered} both name the consumer; keep one"
+        )
+    if not registered.startswith("arn:"):
+        return registered
+    match = _CONSUMER_ARN.fullmatch(registered)
+    if match is None or match["stream"] != stream:
+        raise OptionError(
+            f"option registeredConsumerId={registered} is not the ARN of a consumer of stream {stream} "
+            "(arn:aws:kinesis:<region>:<account>:stream/<stream>/consumer/<name>:<number>)"
+        )
+    return match["name"]
+
+
+def _consumer_name(values: Mapping[str, Any], name: str) -> str | None:
     if values["consumerType"] == "polling":
         return None
-    name: str = values["consumerName"] or application
+    if values["registeredConsumerId"] is None:
+        name = f"{values['consumerNamePrefix'] or ''}{name}"
     check_consumer_name(name, "option consumerName")
     return name
 
