@@ -12,7 +12,6 @@ from penstock.producer import task_writer
 from penstock.producer.task_writer import TaskWriter
 from penstock.spark import sink_metrics
 from penstock.spark.dead_letters import DeadLetters
-from penstock.spark.sink_metrics import SinkReport, merge
 from penstock.spark.sink_task import SinkTask
 from sim.mutants import Mutant
 from sim.producer_mutants import (
@@ -36,20 +35,9 @@ def swallows_failures(self, rows, memory, dead):
         return WRITE(self, iter(()), memory, dead)
 
 
-def counts_every_commit(before, batch, reports, dead_letters):
+def counts_every_commit(before, batch):
     """A batch that is committed again after a crash is counted again."""
-    return SinkReport(
-        batch=batch,
-        last=dict(reports),
-        total={
-            stream: merge(
-                each for each in (before.total.get(stream), reports.get(stream)) if each is not None
-            )
-            for stream in {**before.total, **reports}
-        },
-        dead_letters=dead_letters,
-        dead_letters_total=before.dead_letters_total + dead_letters,
-    )
+    return SUM(before, batch)
 
 
 def drops_bad_rows(self, stream, row_number, row, reason):
@@ -105,6 +93,7 @@ def names_no_row(writer, stream, row_number, row):
 
 WRITE = SinkTask._write
 SEND = SinkTask._send
+SUM = sink_metrics._sum
 WRITE_FILE = DeadLetters._write_file
 ON_FAILED_CALL = Batcher.on_failed_call
 ON_ANSWERS = Batcher.on_answers

@@ -69,9 +69,9 @@ def test_a_stream_for_dead_letters_that_does_not_exist_is_named_by_its_option():
 def test_a_commit_is_noted_once_and_totals_go_on_after_a_restart(tmp_path):
     where = str(tmp_path)
     assert sink_report(None, where) is None
-    record_commit(where, 0, {"a": report_of(1)}, 0)
-    record_commit(where, 1, {"a": report_of(2), "b": report_of(1)}, 3)
-    record_commit(where, 1, {"a": report_of(2), "b": report_of(1)}, 3)
+    first, second = {"a": report_of(1)}, {"a": report_of(2), "b": report_of(1)}
+    for batch in (SinkReport(0, first, first), *[SinkReport(1, second, second, 3, 3, 2, 2)] * 2):
+        record_commit(where, batch)
     found = sink_report(None, where)
     assert found == SinkReport(
         batch=1,
@@ -79,12 +79,14 @@ def test_a_commit_is_noted_once_and_totals_go_on_after_a_restart(tmp_path):
         total={"a": report_of(3), "b": report_of(1)},
         dead_letters=3,
         dead_letters_total=3,
+        overruled=2,
+        overruled_total=2,
     )
 
 
 def test_a_report_that_cannot_be_written_costs_a_warning_and_no_batch(tmp_path, caplog):
     (tmp_path / FILE_NAME).write_text("not json")
-    record_commit(str(tmp_path), 5, {"a": report_of(1)}, 0)
+    assert record_commit(str(tmp_path), SinkReport(5)) is None
     assert "batch 5: what the sink has written could not be noted" in caplog.text
     with pytest.raises(UsageError, match="cannot be read from here"):
         sink_report(None, str(tmp_path))

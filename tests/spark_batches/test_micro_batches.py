@@ -172,3 +172,43 @@ def test_rows_are_written_and_counted(spark, options, kinesis, stream, job):
     assert job.seen() == list(range(500))
     with pytest.raises(OptionError, match="column partitionKey is missing"):
         write_kinesis(rows.select("data"), options)
+
+
+def test_a_stream_is_copied_as_it_is_read(spark, kinesis, stream, options, job, caplog):
+    put(kinesis, stream, 0, 100)
+    copies = f"copies-{stream}"
+    kinesis.create_stream(copies, shards=1)
+    reports = []
+
+    def copy(rows, number):
+        reports.append(write_kinesis(rows, {**options, "streamName": copies}, batch_id=number))
+
+    job.open().foreach_batch(copy, available_now=True)
+    assert [(report.total[copies].user_record_count, report.overruled) for report in reports] == [(100, 100)]
+    assert caplog.text.count(f"the column streamName of 100 rows names another stream ('{stream}')") == 1
+    client = kinesis.client("kinesis")
+    found = [
+        record["Data"]
+        for shard in client.list_shards(StreamName=copies)["Shards"]
+        for record in client.get_records(
+            ShardIterator=client.get_shard_iterator(
+                StreamName=copies, ShardId=shard["ShardId"], ShardIteratorType="TRIM_HORIZON"
+            )["ShardIterator"]
+        )["Records"]
+    ]
+    assert sorted(map(int, found)) == list(range(100))
+
+
+def test_a_text_that_is_not_utf_8_is_data_and_no_key(spark, options, stream, job, tmp_path):
+    rows = spark.createDataFrame(
+        [(bytearray(b"\x1f\x8b\xff"),), (bytearray(b"7"),)], "raw binary"
+    ).selectExpr(
+        "cast(raw as string) as partitionKey", "if(hex(raw) = '37', '7', cast(raw as string)) as data"
+    )
+    with pytest.raises(Exception, match="the column partitionKey is not UTF-8 text"):
+        write_kinesis(rows, options)
+    aside = {**options, "onError": "deadLetter", "deadLetterPath": str(tmp_path / "dead")}
+    report = write_kinesis(rows.coalesce(1), aside)
+    assert (report.last[stream].user_record_count, report.dead_letters) == (1, 1)
+    report = write_kinesis(rows.selectExpr("'k' as partitionKey", "data"), options)
+    assert (report.last[stream].user_record_count, report.dead_letters) == (2, 0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from msgspec import Struct
 
@@ -13,7 +13,7 @@ from penstock.producer.placement import PlacementCache
 from penstock.sim.blocking_ports import SimClock
 from penstock.sim.process import SimProcess
 from penstock.sim.sink_plan import SinkPlan
-from penstock.sim.sink_rows import COLUMNS, SinkRow, as_spark_row, in_batches
+from penstock.sim.sink_rows import COLUMNS, SinkRow, in_batches
 from penstock.sim.sink_service import AttemptPlace, SinkFolder, SinkKinesis, SinkStream
 from penstock.sim.spark_job import OnEnd, TaskFailed
 from penstock.spark.dead_letters import file_name
@@ -143,10 +143,7 @@ class SinkExecutor(SimProcess):
             placements=self._placements,
         )
         task = SinkTask(attempt.options, COLUMNS, ports)
-        if plan.in_arrow:
-            return task.write(self._given(in_batches(attempt.rows)))
-        rows: Any = self._given([as_spark_row(row) for row in attempt.rows])
-        return task.write_rows(rows)
+        return task.write(self._given(in_batches(attempt.rows)))
 
     def _given(self, items: list[_Item]) -> Iterator[_Item]:
         """Yield a task's input as Spark gives it: now and then it takes a while."""

@@ -15,7 +15,6 @@ class SinkPlan(PutFaults, frozen=True):
     Args:
         workers: The workers that are queries with a sink. Any others are consumers of their rows.
         options: Options of the sink, as Spark gives them.
-        in_arrow: Spark gives rows in Arrow batches, as 4.2 does; else one by one.
         in_foreach_batch: The program writes each batch with `df.write` instead of a streaming sink.
         key_count: Partition keys of one query.
         keys_stay: All rows of a key of a batch are in one partition.
@@ -43,7 +42,6 @@ class SinkPlan(PutFaults, frozen=True):
 
     workers: frozenset[str] = frozenset()
     options: dict[str, str] = field(default_factory=dict)
-    in_arrow: bool = True
     in_foreach_batch: bool = False
     key_count: int = 5
     keys_stay: bool = True
@@ -91,9 +89,9 @@ def draw_sink_plan(chance: random.Random) -> SinkPlan:
         kept = chance.choice(({}, {"deadLetterPath": "letters"}, {"deadLetterStream": "letters"}))
         options |= {"onError": "deadLetter", **kept} if kept else {}
     large_row = some(0.1, 0.002, 0.01)
+    chance.random()  # not used: without it each seed would mean another plan than the one that it is kept for
     return SinkPlan(
         options=options,
-        in_arrow=chance.random() < 0.7,
         in_foreach_batch=chance.random() < 0.3,
         key_count=chance.choice((1, 3, 20)),
         keys_stay=chance.random() < 0.7,

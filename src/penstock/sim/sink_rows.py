@@ -98,12 +98,5 @@ def in_batches(rows: list[SinkRow]) -> list[pa.RecordBatch]:
     return found
 
 
-def as_spark_row(row: SinkRow) -> dict[str, Any]:
-    """Return a row in the form of Spark's single rows: binary values are bytearrays."""
-    data = row.data
-    values: dict[str, Any] = dict(zip(COLUMNS, _columns_of(row), strict=True))
-    return values | {"data": None if data is None else bytearray(data)}
-
-
 def _columns_of(row: SinkRow) -> tuple[bytes | None, str | None, str | None, str | None]:
     return (row.data, row.partition_key, row.explicit_hash_key, row.stream)

@@ -19,7 +19,7 @@ _FAULTS: Final = (
     "bad_listing",
     "denials_per_min",
 )
-_NO_FAULTS: Final = frozenset({"in_arrow", "keys_stay", "executor_pause_max_s", "large_row", "bad_row"})
+_NO_FAULTS: Final = frozenset({"keys_stay", "executor_pause_max_s", "large_row", "bad_row"})
 _SENT_AGAIN: Final = (
     "throttled",
     "unavailable",

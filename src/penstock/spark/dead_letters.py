@@ -7,7 +7,8 @@ In a folder, each task writes one file of JSON lines, named by query, batch, wri
 replaces its earlier file, and the writes of one `foreachBatch` have files of their own. When a restarted query repeats a
 batch in `foreachBatch`, that is another write; its letters are there twice, as its records are. Each line holds all
 that is needed to put the record by hand: `{"stream", "partitionKey", "explicitHashKey", "data" (base64), "row",
-"reason"}`. In a stream, the same JSON is the data of a record.
+"reason"}`. A key that is not UTF-8 text is shown with escapes, and its bytes follow as `"partitionKeyBytes"` or
+`"explicitHashKeyBytes"` (base64). In a stream, the same JSON is the data of a record.
 """
 
 from __future__ import annotations
@@ -17,11 +18,12 @@ import json
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import IO, Any, Final
+from typing import IO, Final
 
 from penstock.errors import DeliveryFailed, PenstockError, RecordError, ServiceError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.sink_ports import SinkPorts
+from penstock.spark.sink_values import Text
 from penstock.spark.spark_options import SinkOptions
 
 _KEY_CHARACTERS_MAX: Final = 256
@@ -46,28 +48,31 @@ class DeadLetters:
         self._writer: TaskWriter | None = None
         self.count = 0
 
-    def add(self, stream: str | None, row_number: int, row: tuple[Any, Any, Any], reason: str) -> None:
+    def add(
+        self, stream: str | None, row_number: int, row: tuple[bytes | None, Text, Text], reason: str
+    ) -> None:
         """Add a row.
 
         Args:
             stream: The stream that it was meant for; None where it names none.
             row_number: Its place in the task, from 0.
-            row: Data, partition key, explicit hash key, as the columns have them.
+            row: Data, partition key, explicit hash key.
             reason: Why the service can never accept it.
 
         Raises:
             RecordError: The other stream cannot accept it either.
         """
         data, key, hash_key = row
-        payload = data.encode() if isinstance(data, str) else data
         letter = json.dumps(
             {
                 "stream": stream,
-                "partitionKey": key,
-                "explicitHashKey": hash_key,
-                "data": None if payload is None else base64.b64encode(payload).decode(),
+                "partitionKey": _shown(key),
+                "explicitHashKey": _shown(hash_key),
+                "data": _base64(data),
                 "row": row_number,
                 "reason": reason,
+                **({"partitionKeyBytes": _base64(key)} if isinstance(key, bytes) else {}),
+                **({"explicitHashKeyBytes": _base64(hash_key)} if isinstance(hash_key, bytes) else {}),
             }
         )
         self.count += 1
@@ -76,7 +81,7 @@ class DeadLetters:
                 self._lines = tempfile.SpooledTemporaryFile(_SPOOL_BYTES)  # noqa: SIM115 - closed by `close`
             self._lines.write(letter.encode() + b"\n")
             return
-        self._send(letter, str(key or "")[:_KEY_CHARACTERS_MAX] or "dead-letter", row_number)
+        self._send(letter, (_shown(key) or "dead-letter")[:_KEY_CHARACTERS_MAX], row_number)
 
     def _send(self, letter: str, key: str, row_number: int) -> None:
         target = self._options.dead_letter_stream or ""
@@ -138,6 +143,14 @@ class DeadLetters:
             raise PenstockError(
                 f"option deadLetterPath={folder}: {self.count} dead letters cannot be written to {name}: {error}"
             ) from error
+
+
+def _base64(value: bytes | None) -> str | None:
+    return None if value is None else base64.b64encode(value).decode()
+
+
+def _shown(text: Text) -> str | None:
+    return text.decode(errors="backslashreplace") if isinstance(text, bytes) else text
 
 
 def file_name(query: str | None, batch: str | None, write_id: str | None, partition: int) -> str:

@@ -4,7 +4,6 @@
 |---|---|---|---|
 | tells where a batch starts, and takes read limits and AvailableNow | no | no | yes |
 | pushes filters down to a batch read | no | yes | yes |
-| hands a streaming sink Arrow batches | no, rows | yes | yes |
 | `DataFrame.repartitionById` | no | yes | yes |
 
 Where something is missing, this module offers the nearest thing under the same name, so that the rest of the package is
@@ -34,8 +33,6 @@ _ROW_COUNT_MAX: Final = 2**63 - 1
 TELLS_START: Final = find_spec("pyspark.sql.streaming.datasource") is not None
 """Whether `latestOffset` is called with the start of the batch and a limit, and a source can take part in AvailableNow."""
 PUSHES_FILTERS: Final = hasattr(datasource.DataSourceReader, "pushFilters")
-STREAMS_ARROW: Final = hasattr(datasource, "DataSourceStreamArrowWriter")
-"""Whether a streaming sink is handed Arrow batches; otherwise it gets rows."""
 
 if TYPE_CHECKING or TELLS_START:
     from pyspark.sql.streaming.datasource import (
@@ -51,15 +48,17 @@ else:
         """Stands for Spark's class of the same name."""
 
 
-if TYPE_CHECKING or STREAMS_ARROW:
+if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):
     from pyspark.sql.datasource import DataSourceStreamArrowWriter as StreamWriter
 else:
-    from pyspark.sql.datasource import DataSourceStreamWriter as StreamWriter
+
+    class StreamWriter(datasource.DataSourceStreamWriter, datasource.DataSourceArrowWriter):
+        """Stands for Spark's class of Arrow batches: 4.0 hands them to any `DataSourceArrowWriter`, streaming or not."""
+
 
 __all__ = [
     "PUSHES_FILTERS",
     "SPARK_MIN",
-    "STREAMS_ARROW",
     "TELLS_START",
     "BatchStarts",
     "StreamWriter",

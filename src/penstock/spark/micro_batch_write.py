@@ -8,12 +8,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+from msgspec.structs import asdict
+
 from penstock.spark.row_writer import RowWriter
 from penstock.spark.sink_columns import check_columns
 from penstock.spark.sink_metrics import SinkReport, reports_of_json, reports_to_json
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import parse_sink
-from penstock.spark.task_report import TaskReport, sum_up
+from penstock.spark.task_report import TaskReport, report_of, sum_up, warn_of_overruled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -44,13 +46,14 @@ def write_kinesis(df: DataFrame, options: Mapping[str, str], *, batch_id: int = 
     columns = check_columns(df.schema, parsed, overwrite=False)
     writer = RowWriter(parsed, columns, uuid.uuid4().hex)
     rows = df.mapInArrow(_WriteTask(writer), _REPORT_DDL).collect()
-    totals, dead_letters = sum_up(map(_parse, (row.report for row in rows)), f"batch {batch_id}")
-    return SinkReport(batch_id, totals, totals, dead_letters, dead_letters)
+    total = sum_up(map(_parse, (row.report for row in rows)), f"batch {batch_id}")
+    warn_of_overruled(total, f"batch {batch_id}")
+    return report_of(batch_id, total)
 
 
 def _parse(text: str) -> TaskReport:
     document = json.loads(text)
-    return TaskReport(reports_of_json(document["reports"]), document["dead_letters"])
+    return TaskReport(**{**document, "reports": reports_of_json(document["reports"])})
 
 
 @dataclass(frozen=True)
@@ -64,5 +67,5 @@ class _WriteTask:
         import pyarrow as pa
 
         done = self.writer.write(batches)
-        report = {"reports": reports_to_json(done.reports), "dead_letters": done.dead_letter_count}
+        report = {**asdict(done), "reports": reports_to_json(done.reports)}
         yield pa.RecordBatch.from_pydict({"report": [json.dumps(report)]})

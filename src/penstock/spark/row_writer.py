@@ -17,7 +17,6 @@ from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Row
 
 
 class RowWriter:
@@ -35,27 +34,17 @@ class RowWriter:
         self._write_id = write_id
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Send every row of Arrow batches and wait until each is acknowledged; raises as `write_rows` does."""
-        try:
-            return self._task().write(batches)
-        finally:
-            freeze_once()
-
-    def write_rows(self, rows: Iterator[Row]) -> TaskReport:
         """Send every row and wait until each is acknowledged.
 
         Raises:
             RecordError: The service can never accept a row; names it and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
+        ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, self._write_id))
         try:
-            return self._task().write_rows(rows)
+            return SinkTask(self._options, self._columns, ports).write(batches)
         finally:
             freeze_once()
-
-    def _task(self) -> SinkTask:
-        ports = SinkPorts(open_kinesis, Folder, partial(_name_letters, self._write_id))
-        return SinkTask(self._options, self._columns, ports)
 
 
 def _name_letters(write_id: str | None) -> str:

@@ -13,6 +13,8 @@ SCHEMA_DDL: Final = (
 """`explicitHashKey` is null for records that have none, or were not put as part of an aggregate;
 `partitionKey` is null only on streams whose record distribution the service manages."""
 
+COLUMNS: Final = tuple(column.split()[0] for column in SCHEMA_DDL.split(", "))
+
 
 def check_schema(simple: str) -> None:
     """Refuse another schema than the source's own. Spark asks the source only when the query is planned.

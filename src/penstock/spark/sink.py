@@ -8,13 +8,13 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from penstock.spark.engine import STREAMS_ARROW, StreamWriter
+from penstock.spark.engine import StreamWriter
 from penstock.spark.spark_options import SinkOptions
-from penstock.spark.task_report import TaskReport, abort_batch, commit_batch, sum_up
+from penstock.spark.task_report import TaskReport, abort_batch, commit_batch, sum_up, warn_of_overruled
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ class KinesisBatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what was written."""
-        sum_up(_reports(messages), "batch write")
+        warn_of_overruled(sum_up(_reports(messages), "batch write"), "batch write")
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Log what was written although the job failed: nothing is removed from a stream."""
@@ -68,14 +68,24 @@ class KinesisStreamWriter(StreamWriter):
         self._options = options
         self._columns = columns
 
-    def write(self, iterator: Iterator[Any]) -> KinesisCommitMessage:
-        """Write one task's rows of a micro-batch, which come in Arrow batches or one by one."""
-        rows = _open(self._options, self._columns)
-        return KinesisCommitMessage(rows.write(iterator) if STREAMS_ARROW else rows.write_rows(iterator))
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> KinesisCommitMessage:
+        """Write one task's rows of a micro-batch."""
+        return KinesisCommitMessage(_open(self._options, self._columns).write(iterator))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log and keep for `sink_report` what a micro-batch wrote. After a restart Spark may commit it again."""
-        commit_batch(_reports(messages), batchId, self._options.checkpoint_location)
+        location = self._options.checkpoint_location
+        new_streams = commit_batch(_reports(messages), batchId, location)
+        if new_streams and location is not None:
+            from penstock.spark.own_source import warn_of_own_source
+            from penstock.wiring import open_kinesis
+
+            warn_of_own_source(
+                new_streams,
+                location,
+                batchId,
+                lambda stream: open_kinesis(self._options.connection).fetch_summary(stream),
+            )
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         """Log what was written; the batch will be written again (at least once)."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Final
 
+from penstock.core.keyword_options import did_you_mean
 from penstock.errors import OptionError
+from penstock.spark.schema import COLUMNS
 from penstock.spark.spark_options import SinkOptions
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import StructType
+    from pyspark.sql.types import StructField, StructType
 
 _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "data": ("binary", "string"),
@@ -17,7 +19,21 @@ _TYPES: Final[Mapping[str, tuple[str, ...]]] = {
     "explicitHashKey": ("string",),
     "streamName": ("string",),
 }
-_REQUIRED: Final = ("data", "partitionKey")
+_REQUIRED: Final = {
+    "data": "to_json(struct('*')).alias('data')",
+    "partitionKey": "col('id').cast('string').alias('partitionKey')",
+}
+"""How to make a column that is missing."""
+_IGNORED: Final = tuple(name for name in COLUMNS if name not in _TYPES)
+"""Columns of the source that say where a record was read: without meaning where it is written."""
+_READ_FROM: Final = ("shardId", "sequenceNumber")
+_FOREIGN: Final = {
+    "key": "partitionKey",
+    "value": "data",
+    "topic": "streamName",
+    "stream": "streamName",
+}
+"""Columns of Spark's Kafka sink and of other Kinesis sources, and their names here."""
 
 
 def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) -> tuple[str, ...]:
@@ -28,40 +44,65 @@ def check_columns(schema: StructType, options: SinkOptions, *, overwrite: bool) 
         for a missing one.
 
     Raises:
-        OptionError: A column is missing, unknown or of a wrong type, or the mode would replace the stream.
+        OptionError: A column is missing, unknown, ambiguous or of a wrong type, or the mode would replace the stream, or
+            nothing says where to write.
     """
     if overwrite:
         raise OptionError(
             "a stream cannot be replaced: use mode append (batch) or outputMode append (streaming); for what an "
             "aggregation changed, use outputMode update with foreachBatch and write each batch"
         )
-    found = {field.name.lower(): field for field in schema.fields}
-    known = {name.lower() for name in _TYPES}
-    unknown = sorted(field.name for key, field in found.items() if key not in known)
-    if unknown:
+    found = {name: [each for each in schema.fields if each.name.lower() == name.lower()] for name in _TYPES}
+    _refuse_unknown([field.name for field in schema.fields])
+    for name, example in _REQUIRED.items():
+        if not found[name]:
+            raise OptionError(f"the column {name} is missing; add it, for instance with {example}")
+    for name, columns in found.items():
+        _check_column(name, columns)
+    if options.stream is None:
+        _check_routing({field.name.lower() for field in schema.fields})
+    return tuple(columns[0].name if columns else "" for columns in found.values())
+
+
+def _refuse_unknown(names: Collection[str]) -> None:
+    known = {name.lower() for name in (*_TYPES, *_IGNORED)}
+    unknown = sorted(name for name in names if name.lower() not in known)
+    if not unknown:
+        return
+    foreign = {name.lower(): own for name, own in _FOREIGN.items()}
+    hints = "".join(
+        f"the column {name} is called {foreign[name.lower()]} here; "
+        if name.lower() in foreign
+        else did_you_mean(name, _TYPES).replace("did you mean", f"{name}: did you mean")
+        for name in unknown
+    )
+    raise OptionError(
+        f"the sink does not know the column {', '.join(unknown)}: {hints}it takes data, partitionKey and, if wanted, "
+        f"explicitHashKey and streamName, and ignores the source's other columns ({', '.join(_IGNORED)}). Put the rest into "
+        "data, for instance with to_json(struct('*')).alias('data'), or drop it"
+    )
+
+
+def _check_column(name: str, columns: list[StructField]) -> None:
+    if len(columns) > 1:
         raise OptionError(
-            f"the sink does not know the column {', '.join(unknown)}: it takes data, partitionKey and, if wanted, "
-            "explicitHashKey and streamName; put the rest into data, for instance with "
-            "to_json(struct('*')).alias('data')"
+            f"the rows have {len(columns)} columns {name} ({', '.join(each.name for each in columns)}); keep one"
         )
-    for name in _REQUIRED:
-        if name.lower() not in found:
-            raise OptionError(
-                f"the column {name} is missing; add it, for instance with "
-                + (
-                    "to_json(struct('*')).alias('data')"
-                    if name == "data"
-                    else "col('id').cast('string').alias('partitionKey')"
-                )
-            )
-    for name, types in _TYPES.items():
-        column = found.get(name.lower())
-        if column is not None and column.dataType.typeName() not in types:
+    types = _TYPES[name]
+    for column in columns:
+        if column.dataType.typeName() not in types:
             raise OptionError(
                 f"the column {column.name} is {column.dataType.simpleString()}; the sink takes {' or '.join(types)}"
             )
-    if options.stream is None and "streamname" not in found:
+
+
+def _check_routing(names: Collection[str]) -> None:
+    if "streamname" not in names:
         raise OptionError(
             "where to write? Set option streamName, or add a column streamName that routes each row"
         )
-    return tuple(found[name.lower()].name if name.lower() in found else "" for name in _TYPES)
+    if all(name.lower() in names for name in _READ_FROM):
+        raise OptionError(
+            "where to write? Set option streamName: these rows were read from a stream, and their column streamName names that "
+            f"one. If the column has other names and shall route each row, drop {' and '.join(_READ_FROM)}"
+        )

@@ -35,6 +35,8 @@ class SinkReport:
         total: What all batches wrote since the checkpoint location was created, by stream.
         dead_letters: Rows of the last batch that became dead letters.
         dead_letters_total: The same over all batches.
+        overruled: Rows of the last batch whose column `streamName` names another stream than the option, which decides.
+        overruled_total: The same over all batches.
     """
 
     batch: int
@@ -42,6 +44,8 @@ class SinkReport:
     total: Mapping[str, WriteReport] = field(default_factory=dict)
     dead_letters: int = 0
     dead_letters_total: int = 0
+    overruled: int = 0
+    overruled_total: int = 0
 
     def _repr_html_(self) -> str:
         """Return a table of what was written, for a notebook."""
@@ -71,8 +75,13 @@ class SinkReport:
                 for stream, report in reports.items()
             ]
             + [
-                (f"batch {self.batch}", "(dead letters)", self.dead_letters, "", "", "", "", ""),
-                ("all", "(dead letters)", self.dead_letters_total, "", "", "", "", ""),
+                (of, name, count, "", "", "", "", "")
+                for name, of_batch, of_all in (
+                    ("(dead letters)", self.dead_letters, self.dead_letters_total),
+                    ("(column streamName overruled)", self.overruled, self.overruled_total),
+                )
+                if of_all or name == "(dead letters)"
+                for of, count in ((f"batch {self.batch}", of_batch), ("all", of_all))
             ],
         )
 
@@ -125,43 +134,49 @@ def merge(reports: Iterable[WriteReport]) -> WriteReport:
 
 
 def record_commit(
-    location: str,
-    batch: int,
-    reports: Mapping[str, WriteReport],
-    dead_letters: int,
-    open_folder: Callable[[str], FileFolder] = Folder,
-) -> None:
-    """Add a committed batch to the file, unless it was added before. Never raises."""
+    location: str, batch: SinkReport, open_folder: Callable[[str], FileFolder] = Folder
+) -> SinkReport | None:
+    """Add a committed batch to the file, unless it was added before. Never raises.
+
+    Args:
+        location: The query's checkpoint location.
+        batch: What the batch wrote; its totals are its own.
+        open_folder: Opens the location.
+
+    Returns:
+        What the file had before; None if it cannot be read or written.
+    """
     try:
         known = _read(location, open_folder)
         before = SinkReport(-1) if known is None else _from_json(known)
-        _write(open_folder(location), _add(before, batch, reports, dead_letters))
+        _write(open_folder(location), _add(before, batch))
     except Exception as error:  # noqa: BLE001 - a report is never worth a batch
         _log.warning(
             "batch %d: what the sink has written could not be noted in %s/%s, and sink_report does not show it: %s",
-            batch,
+            batch.batch,
             location,
             FILE_NAME,
             error,
         )
+        return None
+    return before
 
 
-def _add(before: SinkReport, batch: int, reports: Mapping[str, WriteReport], dead_letters: int) -> SinkReport:
-    if batch <= before.batch:
-        # The batch was committed, and the driver failed before Spark noted it: after a restart it is committed again.
-        return before
-    total = {
-        stream: merge(
-            report for report in (before.total.get(stream), reports.get(stream)) if report is not None
-        )
-        for stream in {**before.total, **reports}
-    }
-    return SinkReport(
-        batch=batch,
-        last=dict(reports),
-        total=total,
-        dead_letters=dead_letters,
-        dead_letters_total=before.dead_letters_total + dead_letters,
+def _add(before: SinkReport, batch: SinkReport) -> SinkReport:
+    # The batch was committed, and the driver failed before Spark noted it: after a restart it is committed again.
+    return before if batch.batch <= before.batch else _sum(before, batch)
+
+
+def _sum(before: SinkReport, batch: SinkReport) -> SinkReport:
+    streams = {**before.total, **batch.total}
+    return replace(
+        batch,
+        total={
+            stream: merge(each.total[stream] for each in (before, batch) if stream in each.total)
+            for stream in streams
+        },
+        dead_letters_total=before.dead_letters_total + batch.dead_letters_total,
+        overruled_total=before.overruled_total + batch.overruled_total,
     )
 
 
@@ -191,6 +206,9 @@ def _from_json(document: Mapping[str, Any]) -> SinkReport:
         total=reports_of_json(document["total"]),
         dead_letters=document["dead_letters"],
         dead_letters_total=document["dead_letters_total"],
+        # A file of version 0.1.0 has no such counts.
+        overruled=document.get("overruled", 0),
+        overruled_total=document.get("overruled_total", 0),
     )
 
 

@@ -1,31 +1,33 @@
 """Rows on their way to a stream: what a task of the sink does, over ports, so that the simulator runs it too.
 
 `penstock.producer.task_writer` does the sending: requests within every limit, order, flow control, retries of refused
-entries only. Here rows are read from Arrow, routed by stream, and counted. `row_writer` opens the ports.
+entries only. Here rows are routed by stream, checked, and counted. `row_writer` opens the ports.
 """
 
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Final
 
 from penstock.errors import RecordError
 from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
 from penstock.spark.dead_letters import DeadLetters
 from penstock.spark.sink_ports import SinkPorts
+from penstock.spark.sink_values import Text, Values, values_of_batches
 from penstock.spark.spark_errors import explained
 from penstock.spark.spark_options import SinkOptions
 from penstock.spark.task_report import TaskReport
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import Row
 
-_SLICE_BYTES: Final = 4 * 2**20
-_SLICE_ROWS_MAX: Final = 10_000
-_Values: TypeAlias = tuple[Any, Any, Any, Any]
-"""One row's data, partition key, explicit hash key and stream; None where it has none."""
+_WAY_OUT: Final = "filter such rows out, give a value, or put them aside with onError=deadLetter"
+_STREAM: Final = re.compile(
+    r"[a-zA-Z0-9_.-]{1,128}|arn:[^:]+:kinesis:[^:]*:[^:]*:stream/[a-zA-Z0-9_.-]{1,128}"
+)
+"""What names a stream (Kinesis API reference, StreamName and StreamARN)."""
 
 
 class SinkTask:
@@ -43,46 +45,44 @@ class SinkTask:
         self._ports = ports
 
     def write(self, batches: Iterator[pa.RecordBatch]) -> TaskReport:
-        """Send every row of Arrow batches and wait until each is acknowledged; raises as `write_rows` does."""
-        return self._write_all(_values_of_batches(batches, self._columns))
-
-    def write_rows(self, rows: Iterator[Row]) -> TaskReport:
         """Send every row and wait until each is acknowledged.
 
         Raises:
             RecordError: The service can never accept a row; names it and the way out.
             DeliveryFailed: The service did not acknowledge in time, or refused for good.
         """
-        return self._write_all(_values_of_rows(rows, self._columns))
+        return self._write_all(values_of_batches(batches, self._columns))
 
     @explained
-    def _write_all(self, rows: Iterator[_Values]) -> TaskReport:
+    def _write_all(self, rows: Iterator[Values]) -> TaskReport:
         memory = TaskMemory(self._options.buffer_bytes_max)
         if not self._options.keeps_dead_letters:
             return self._write(rows, memory, None)
         with contextlib.closing(DeadLetters(self._options, self._ports, memory)) as dead:
             return self._write(rows, memory, dead)
 
-    def _write(self, rows: Iterator[_Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
+    def _write(self, rows: Iterator[Values], memory: TaskMemory, dead: DeadLetters | None) -> TaskReport:
         writers: dict[str, TaskWriter] = {}
-        for row_number, (data, key, hash_key, to_stream) in enumerate(rows):
-            row = (data, key, hash_key)
+        router = _Router(self._options.stream)
+        for row_number, values in enumerate(rows):
             stream: str | None = None
             try:
-                stream = self._stream_of(to_stream, row_number)
+                stream = router.stream_of(values[3], row_number)
                 writer = writers.get(stream)
                 if writer is None:
                     writer = writers[stream] = self._open(stream, memory)
-                self._send(writer, stream, row_number, row)
+                self._send(writer, stream, row_number, values)
             except RecordError as error:
                 if dead is None:
                     raise
-                dead.add(stream, row_number, row, str(error))
+                dead.add(stream, row_number, values[:3], str(error))
         reports = {stream: writer.finish() for stream, writer in writers.items()}
         # The records first: a task that fails here is repeated, and its dead letters are then written once, by the repeat.
         if dead is not None:
             dead.finish()
-        return TaskReport(reports, 0 if dead is None else dead.count)
+        return TaskReport(
+            reports, 0 if dead is None else dead.count, router.overruled_count, router.overruled_stream
+        )
 
     def _open(self, stream: str, memory: TaskMemory) -> TaskWriter:
         options = self._options
@@ -102,49 +102,72 @@ class SinkTask:
             placements=self._ports.placements,
         )
 
-    def _stream_of(self, value: Any, row_number: int) -> str:
-        if value is not None:
-            return str(value)
-        if self._options.stream is None:
-            raise RecordError(
-                f"row {row_number} of the task: the column streamName is null and no option streamName is set; set it, give a "
-                "value, or put such rows aside with onError=deadLetter"
-            )
-        return self._options.stream
-
     @staticmethod
-    def _send(writer: TaskWriter, stream: str, row_number: int, row: tuple[Any, Any, Any]) -> None:
-        data, key, hash_key = row
-        if data is None or key is None:
-            missing = "data" if data is None else "partitionKey"
+    def _send(writer: TaskWriter, stream: str, row_number: int, values: Values) -> None:
+        data, key, hash_key, _ = values
+        if data is None or not isinstance(key, str) or isinstance(hash_key, bytes):
             raise RecordError(
-                f"stream {stream}, row {row_number} of the task: the column {missing} is null; filter such rows out, give a "
-                "value, or put them aside with onError=deadLetter"
+                f"stream {stream}, row {row_number} of the task: {_refusal(values)}; {_WAY_OUT}"
             )
-        payload = data.encode() if isinstance(data, str) else data
         try:
-            writer.write(payload, key, hash_key)
+            writer.write(data, key, hash_key)
         except RecordError as error:
             raise RecordError(f"stream {stream}, row {row_number} of the task: {error}") from None
 
 
-def _values_of_batches(batches: Iterator[pa.RecordBatch], columns: tuple[str, ...]) -> Iterator[_Values]:
-    """Yield the rows of batches, in slices of a few megabytes, since a slice is copied to Python objects."""
-    for batch in batches:
-        row_bytes = max(1, batch.nbytes // max(1, batch.num_rows))
-        row_count = max(1, min(_SLICE_ROWS_MAX, _SLICE_BYTES // row_bytes))
-        for begin in range(0, batch.num_rows, row_count):
-            rows = batch.slice(begin, row_count)
-            data, keys, hash_keys, streams = (_values(rows, column) for column in columns)
-            yield from zip(data, keys, hash_keys, streams, strict=True)
+class _Router:
+    """Decides where each row goes: to the option's stream; without one, to the one that its column names.
+
+    Args:
+        stream: The option's.
+    """
+
+    def __init__(self, stream: str | None) -> None:
+        self._stream = stream
+        self._named: set[str] = set()
+        """Streams that the column has named, which a stream can be called."""
+        self.overruled_count = 0
+        """Rows whose column names another stream than the option."""
+        self.overruled_stream = ""
+        """One of the streams that it names."""
+
+    def stream_of(self, named: Text, row_number: int) -> str:
+        """Return the stream of a row whose column holds this.
+
+        Raises:
+            RecordError: There is no option, and the column names no stream.
+        """
+        if self._stream is not None:
+            if named is not None and named != self._stream and not _is_same(named, self._stream):
+                self.overruled_count += 1
+                self.overruled_stream = self.overruled_stream or _shown(named)
+            return self._stream
+        if named not in self._named:
+            if not isinstance(named, str) or not _STREAM.fullmatch(named):
+                why = "is null" if named is None else f"does not name a stream ({_shown(named)})"
+                raise RecordError(
+                    f"row {row_number} of the task: the column streamName {why}, and option streamName is not set; {_WAY_OUT}"
+                )
+            self._named.add(named)
+        return str(named)
 
 
-def _values(batch: pa.RecordBatch, column: str) -> list[Any]:
-    return batch.column(batch.schema.names.index(column)).to_pylist() if column else [None] * batch.num_rows
+def _is_same(named: Text, stream: str) -> bool:
+    """Whether a name and an ARN may mean the same stream."""
+    return (
+        isinstance(named, str)
+        and named.startswith("arn:") != stream.startswith("arn:")
+        and named.rpartition("/")[2] == stream.rpartition("/")[2]
+    )
 
 
-def _values_of_rows(rows: Iterator[Row], columns: tuple[str, ...]) -> Iterator[_Values]:
-    """Yield the rows that Spark made itself; their binary values are bytearrays."""
-    for row in rows:
-        data, key, hash_key, stream = (row[column] if column else None for column in columns)
-        yield (bytes(data) if isinstance(data, bytearray) else data, key, hash_key, stream)
+def _shown(value: str | bytes) -> str:
+    return f"{value!r:.80}"
+
+
+def _refusal(values: Values) -> str:
+    data, key, hash_key, _ = values
+    if data is None or key is None:
+        return f"the column {'data' if data is None else 'partitionKey'} is null"
+    name, value = ("partitionKey", key) if isinstance(key, bytes) else ("explicitHashKey", hash_key)
+    return f"the column {name} is not UTF-8 text ({_shown(value or b'')}); encode it, for instance with base64(...)"

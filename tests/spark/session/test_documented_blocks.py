@@ -12,18 +12,20 @@ from penstock.spark.engine import TELLS_START
 from spark_support import numbered, put, read_batch
 from waiting import wait_until
 
-ORDERS, BILLED = "orders", "billed"
+ORDERS, BILLED, COPIES = "orders", "billed", "copies"
 
 
 @pytest.fixture
 def streams(kinesis, client):
-    for name in (ORDERS, BILLED):
+    for name in (ORDERS, BILLED, COPIES):
         kinesis.create_stream(name, shards=2)
     put(client, ORDERS, numbered(0, 100))
     yield
-    for name in (ORDERS, BILLED):
+    for name in (ORDERS, BILLED, COPIES):
         client.delete_stream(StreamName=name)
-    wait_until(lambda: not {ORDERS, BILLED} & set(client.list_streams()["StreamNames"]), "the deletions")
+    wait_until(
+        lambda: not {ORDERS, BILLED, COPIES} & set(client.list_streams()["StreamNames"]), "the deletions"
+    )
 
 
 @pytest.fixture
@@ -51,7 +53,7 @@ def without_comments(text):
 @pytest.mark.timeout(900)  # several queries, one after the other, on a busy machine
 def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path):
     reading, *_, writing, _, _ = run_blocks("README.md")
-    same_reading, view, of_table, runs, listening, aligning, driving = run_blocks("docs/spark.md")
+    same_reading, view, of_table, runs, listening, copying, aligning, driving = run_blocks("docs/spark.md")
     assert without_comments(reading) == without_comments(same_reading)
 
     names = {"spark": spark}
@@ -73,12 +75,18 @@ def test_the_blocks_are_one_program(spark, streams, client, listeners, tmp_path)
     spark.sql(f"CREATE TABLE {table} USING kinesis OPTIONS (streamName 'orders')")
     assert spark.sql(of_table.replace("orders_table", table)).first()[0] == 100
 
+    exec(copying.replace("/tmp/copies", str(tmp_path / "copies")), names)
+    wait_until(lambda: names["query"].lastProgress, "the copying query to read what comes from now on")
+    put(client, ORDERS, numbered(100, 150))
+    wait_until(lambda: read_batch(spark, COPIES).count() == 50, "the copies")
+    names["query"].stop()
+    assert read_batch(spark, ORDERS).count() == 150
+
     exec(aligning, names)
     rows = read_batch(spark, ORDERS).selectExpr("partitionKey", "data", "sequenceNumber as sequence")
     names["write"](rows, 0)
-    assert read_batch(spark, BILLED).count() == 200
+    assert read_batch(spark, BILLED).count() == 250
 
-    put(client, ORDERS, numbered(100, 150))
     driving = driving.replace("s3://bucket", str(tmp_path)).replace("(write)", "(write, available_now=True)")
     exec(driving, names)  # the application is the reading's, and goes on where that stood
     assert spark.read.parquet(f"{tmp_path}/orders/*").count() == 50

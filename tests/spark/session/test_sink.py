@@ -8,16 +8,22 @@ from pyspark.errors import PySparkException
 from spark_support import rows_to_write
 from stream_reading import kcl_reads
 
+ROUTED = "select * from values ('route-a', 'k', '1'), ('route-b', 'k', '2'), (null, 'k', '3') as t(streamName, partitionKey, data)"
 
-def test_rows_are_routed_by_their_stream_name(spark, kinesis, client):
-    for name in ("route-a", "route-b"):
+
+def test_the_option_decides_and_without_it_the_column_routes(spark, kinesis, client, tmp_path):
+    for name in ("route-a", "route-b", "all"):
         kinesis.create_stream(name, shards=1)
-    spark.sql(
-        "select * from values ('route-a', 'k', '1'), ('route-b', 'k', '2'), (null, 'k', '3') "
-        "as t(streamName, partitionKey, data)"
-    ).write.format("kinesis").option("streamName", "route-b").mode("append").save()
+    rows = spark.sql(ROUTED)
+    rows.write.format("kinesis").mode("append").option("streamName", "all").save()
+    assert sorted(data for _, data in kcl_reads(client, "all")) == [b"1", b"2", b"3"]
+    assert kcl_reads(client, "route-a") == []
+    rows.write.format("kinesis").mode("append").option("onError", "deadLetter").option(
+        "deadLetterPath", str(tmp_path)
+    ).save()
     assert [data for _, data in kcl_reads(client, "route-a")] == [b"1"]
-    assert sorted(data for _, data in kcl_reads(client, "route-b")) == [b"2", b"3"]
+    assert [data for _, data in kcl_reads(client, "route-b")] == [b"2"]
+    assert len([line for file in tmp_path.iterdir() for line in file.read_text().splitlines()]) == 1
 
 
 def test_refused_entries_are_sent_again_and_nothing_is_lost(spark, stream, client, kinesis):
@@ -37,6 +43,7 @@ def test_refused_entries_are_sent_again_and_nothing_is_lost(spark, stream, clien
             "the column data is int; the sink takes binary or string",
         ),
         ("select 'k' as partitionKey, 'x' as data, 1 as extra", {}, "does not know the column extra"),
+        ("select 'k' as key, 'x' as value", {}, "the column value is called data here"),
         ("select 'k' as partitionKey, cast(null as string) as data", {}, "the column data is null"),
         ("select '' as partitionKey, 'x' as data", {}, "row 0 of the task"),
         ("select repeat('k', 257) as partitionKey, 'x' as data", {}, "row 0 of the task"),
