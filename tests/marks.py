@@ -39,6 +39,7 @@ MARKS: dict[str, tuple[str, ...]] = {
     "spark/session/test_smoke.py": ("spark",),
     "spark_batches": ("spark", "slow"),
     "spark_kills/test_kills.py": ("spark", "slow"),
+    "typed": ("slow",),
 }
 """Marks of the tests in a folder or a file of this one; the longest path that a test lies in counts."""
 

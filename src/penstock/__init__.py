@@ -13,32 +13,72 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock._version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from penstock.consumer import AsyncConsumer, Batch, Consumer, ConsumerOptions, Record
+    from penstock.consumer import (
+        AsyncBatch,
+        AsyncConsumer,
+        AsyncConsumerKeywords,
+        AsyncShardCheckpointer,
+        AsyncShardProcessor,
+        Batch,
+        Consumer,
+        ConsumerKeywords,
+        ConsumerOptions,
+        Health,
+        Record,
+        ShardCheckpointer,
+        ShardHealth,
+        ShardProcessor,
+    )
+    from penstock.core.position import Position
     from penstock.errors import PenstockError
-    from penstock.producer import AsyncProducer, Producer, ProducerOptions
+    from penstock.producer import Acknowledgement, AsyncProducer, Producer, ProducerKeywords, ProducerOptions
 
 _HOMES: Final = {
+    "Acknowledgement": "penstock.producer",
+    "AsyncBatch": "penstock.consumer",
     "AsyncConsumer": "penstock.consumer",
+    "AsyncConsumerKeywords": "penstock.consumer",
     "AsyncProducer": "penstock.producer",
+    "AsyncShardCheckpointer": "penstock.consumer",
+    "AsyncShardProcessor": "penstock.consumer",
     "Batch": "penstock.consumer",
     "Consumer": "penstock.consumer",
+    "ConsumerKeywords": "penstock.consumer",
     "ConsumerOptions": "penstock.consumer",
+    "Health": "penstock.consumer",
     "PenstockError": "penstock.errors",
+    "Position": "penstock.core.position",
     "Producer": "penstock.producer",
+    "ProducerKeywords": "penstock.producer",
     "ProducerOptions": "penstock.producer",
     "Record": "penstock.consumer",
+    "ShardCheckpointer": "penstock.consumer",
+    "ShardHealth": "penstock.consumer",
+    "ShardProcessor": "penstock.consumer",
 }
 
 __all__ = [
+    "Acknowledgement",
+    "AsyncBatch",
     "AsyncConsumer",
+    "AsyncConsumerKeywords",
     "AsyncProducer",
+    "AsyncShardCheckpointer",
+    "AsyncShardProcessor",
     "Batch",
     "Consumer",
+    "ConsumerKeywords",
     "ConsumerOptions",
+    "Health",
     "PenstockError",
+    "Position",
     "Producer",
+    "ProducerKeywords",
     "ProducerOptions",
     "Record",
+    "ShardCheckpointer",
+    "ShardHealth",
+    "ShardProcessor",
 ]
 
 

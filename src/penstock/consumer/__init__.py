@@ -15,21 +15,28 @@ if TYPE_CHECKING:
     from penstock.consumer.async_batch import AsyncBatch, AsyncShardCheckpointer
     from penstock.consumer.async_calls import AsyncShardProcessor
     from penstock.consumer.async_consumer import AsyncConsumer
+    from penstock.consumer.keywords import AsyncConsumerKeywords, ConsumerArguments, ConsumerKeywords
 
-_ASYNC_HOMES: Final = {
+_LATER_HOMES: Final = {
     "AsyncBatch": "penstock.consumer.async_batch",
     "AsyncConsumer": "penstock.consumer.async_consumer",
+    "AsyncConsumerKeywords": "penstock.consumer.keywords",
     "AsyncShardCheckpointer": "penstock.consumer.async_batch",
     "AsyncShardProcessor": "penstock.consumer.async_calls",
+    "ConsumerArguments": "penstock.consumer.keywords",
+    "ConsumerKeywords": "penstock.consumer.keywords",
 }
 
 __all__ = [
     "AsyncBatch",
     "AsyncConsumer",
+    "AsyncConsumerKeywords",
     "AsyncShardCheckpointer",
     "AsyncShardProcessor",
     "Batch",
     "Consumer",
+    "ConsumerArguments",
+    "ConsumerKeywords",
     "ConsumerOptions",
     "ConsumerPorts",
     "Health",
@@ -41,9 +48,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load what is for asyncio, and asyncio with it, when it is asked for."""
-    if name in _ASYNC_HOMES:
-        return getattr(import_module(_ASYNC_HOMES[name]), name)
+    """Load what is for asyncio or for type checkers when it is asked for."""
+    if name in _LATER_HOMES:
+        return getattr(import_module(_LATER_HOMES[name]), name)
     raise AttributeError(f"module 'penstock.consumer' has no attribute {name!r}")
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from penstock.consumer.async_batch import AsyncBatch
 from penstock.consumer.async_calls import (
@@ -41,6 +41,8 @@ from penstock.ports.metrics import Metrics
 
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
+
+    from penstock.consumer.keywords import AsyncConsumerKeywords, ConsumerKeywords
 
 log = logging.getLogger("penstock.consumer")
 
@@ -95,7 +97,7 @@ class AsyncConsumer:
         metrics: Metrics | None = None,
         tracer_provider: TracerProvider | None = None,
         ports: ConsumerPorts | None = None,
-        **single_options: Any,
+        **single_options: Unpack[AsyncConsumerKeywords],
     ) -> None:
         check_are_callable(handler=handler, processor_factory=processor_factory, dead_letter=dead_letter)
         calls = self._calls = EventLoopCalls()
@@ -348,7 +350,7 @@ def _make_processor(
     return EventLoopProcessor(partial(factory, *stream), calls)
 
 
-def _without_threads(single_options: dict[str, Any]) -> dict[str, Any]:
+def _without_threads(single_options: AsyncConsumerKeywords) -> ConsumerKeywords:
     """Return the options for a consumer none of whose threads waits in a handler."""
     if "handler_threads" in single_options:
         raise OptionError(
@@ -357,5 +359,5 @@ def _without_threads(single_options: dict[str, Any]) -> dict[str, Any]:
         )
     concurrency = single_options.get("concurrency")
     if not isinstance(concurrency, int) or concurrency <= _HANDLER_THREADS:
-        return single_options
+        return cast("ConsumerKeywords", single_options)
     return {**single_options, "handler_threads": concurrency}

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Self, Unpack, cast
 
 from penstock.consumer.consumer_options import ConsumerOptions, random_worker_id
 from penstock.consumer.health import Health, not_started
@@ -51,6 +51,7 @@ from penstock.runtime.system_clock import SystemClock
 if TYPE_CHECKING:
     from opentelemetry.trace import TracerProvider
 
+    from penstock.consumer.keywords import ConsumerKeywords
     from penstock.ports.fan_out import FanOut
     from penstock.runtime.consumer_registration import ConsumerRegistration
 
@@ -130,7 +131,7 @@ class Consumer:
         metrics: Metrics | None = None,
         tracer_provider: TracerProvider | None = None,
         ports: ConsumerPorts | None = None,
-        **single_options: Any,
+        **single_options: Unpack[ConsumerKeywords],
     ) -> None:
         if not stream or not application:
             raise UsageError(f"stream={stream!r}, application={application!r}: both must be named")

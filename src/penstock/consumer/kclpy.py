@@ -25,13 +25,17 @@ import sys
 import types
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 
 from penstock.consumer.consumer import Consumer
 from penstock.consumer.records import Batch, ShardCheckpointer
 from penstock.consumer.records import Record as PenstockRecord
 from penstock.core.position import Position, at_record, parse_checkpoint
 from penstock.errors import LeaseLost, PenstockError, ServiceError, Throttled, UsageError
+
+if TYPE_CHECKING:
+    from penstock.consumer.keywords import ConsumerArguments
+    from penstock.consumer.stream_argument import StreamArgument
 
 
 class CheckpointError(Exception):
@@ -254,7 +258,10 @@ class KclpyProcessor:
 
 
 def consumer_for(
-    processor_class: Callable[[], Any], stream: str, application: str, **arguments: Any
+    processor_class: Callable[[], Any],
+    stream: StreamArgument,
+    application: str,
+    **arguments: Unpack[ConsumerArguments],
 ) -> Consumer:
     """Return a consumer that runs one processor of amazon_kclpy per shard.
 

@@ -15,14 +15,26 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from penstock.local.faults import Fault
     from penstock.local.handle import Calls, Handle
+    from penstock.local.keywords import FaultKeywords, LocalKeywords
     from penstock.local.server import LocalKinesis, LocalKinesisProcess, LocalOptions
 
-__all__ = ["Calls", "Fault", "Handle", "LocalKinesis", "LocalKinesisProcess", "LocalOptions"]
+__all__ = [
+    "Calls",
+    "Fault",
+    "FaultKeywords",
+    "Handle",
+    "LocalKeywords",
+    "LocalKinesis",
+    "LocalKinesisProcess",
+    "LocalOptions",
+]
 
 _MODULES = {
     "Calls": "handle",
     "Fault": "faults",
+    "FaultKeywords": "keywords",
     "Handle": "handle",
+    "LocalKeywords": "keywords",
     "LocalKinesis": "server",
     "LocalKinesisProcess": "server",
     "LocalOptions": "server",

@@ -12,13 +12,16 @@ import ssl
 import threading
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Unpack
 from urllib.parse import urlsplit
 
 import msgspec
 
 from penstock.errors import OptionError, Unavailable
 from penstock.local.faults import Fault
+
+if TYPE_CHECKING:
+    from penstock.local.keywords import AnyShardKeywords, FaultKeywords
 
 _CONTROL_TIMEOUT_S = 30.0
 ACCESS_KEY = "local"
@@ -156,55 +159,55 @@ class Faults:
         """Activate a fault; returns its number."""
         return int(self._remote.ask("POST", "faults", asdict(fault))["number"])
 
-    def throttle(self, operation: str, **options: Any) -> int:
+    def throttle(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
         """Refuse for the rate; in PutRecords the entries fail and the call succeeds."""
         return self.add(Fault("throttle", operation, **options))
 
-    def partial(self, operation: str = "PutRecords", **options: Any) -> int:
+    def partial(self, operation: str = "PutRecords", **options: Unpack[FaultKeywords]) -> int:
         """Fail a `fraction` of the entries of PutRecords; `applied=True` stores them all the same."""
         return self.add(Fault("partial", operation, **options))
 
-    def error(self, operation: str, **options: Any) -> int:
+    def error(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
         """Answer an error, HTTP 500 InternalFailure unless `status` and `code` say otherwise."""
         return self.add(Fault("error", operation, **options))
 
-    def drop_before(self, operation: str, **options: Any) -> int:
+    def drop_before(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
         """Close the connection without applying the call."""
         return self.add(Fault("drop_before", operation, **options))
 
-    def drop_after(self, operation: str, **options: Any) -> int:
+    def drop_after(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
         """Apply the call, then close the connection without an answer."""
         return self.add(Fault("drop_after", operation, **options))
 
-    def truncate(self, operation: str, **options: Any) -> int:
+    def truncate(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
         """Apply the call, then send half of the answer and close."""
         return self.add(Fault("truncate", operation, **options))
 
-    def garbage(self, operation: str, **options: Any) -> int:
+    def garbage(self, operation: str, **options: Unpack[FaultKeywords]) -> int:
         """Apply the call, then answer with bytes that are no document."""
         return self.add(Fault("garbage", operation, **options))
 
-    def delay(self, operation: str, seconds: float, **options: Any) -> int:
+    def delay(self, operation: str, seconds: float, **options: Unpack[FaultKeywords]) -> int:
         """Apply the call, and answer this many real seconds later."""
         return self.add(Fault("delay", operation, delay_s=seconds, **options))
 
-    def stale_listing(self, operation: str = "ListShards", **options: Any) -> int:
+    def stale_listing(self, operation: str = "ListShards", **options: Unpack[FaultKeywords]) -> int:
         """Show the shards as they were before the last change of topology."""
         return self.add(Fault("stale", operation, **options))
 
-    def shuffle_listing(self, **options: Any) -> int:
+    def shuffle_listing(self, **options: Unpack[FaultKeywords]) -> int:
         """Return the shards of a listing in random order."""
         return self.add(Fault("shuffle", "ListShards", **options))
 
-    def omit_shard(self, shard: str, **options: Any) -> int:
+    def omit_shard(self, shard: str, **options: Unpack[AnyShardKeywords]) -> int:
         """Leave one shard out of a listing."""
         return self.add(Fault("omit", "ListShards", shard=shard, **options))
 
-    def empty_reads(self, **options: Any) -> int:
+    def empty_reads(self, **options: Unpack[FaultKeywords]) -> int:
         """Answer GetRecords with no records and the same position, though there are records."""
         return self.add(Fault("empty", "GetRecords", **options))
 
-    def in_subscription(self, kind: str, *, after_events: int = 0, **options: Any) -> int:
+    def in_subscription(self, kind: str, *, after_events: int = 0, **options: Unpack[FaultKeywords]) -> int:
         """Inject a fault into the event stream of a SubscribeToShard call.
 
         Args:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self, Unpack
 
 from penstock.errors import OptionError, Unavailable
 from penstock.local.about import About, exported
@@ -41,6 +41,9 @@ from penstock.local.subscriptions import Subscriptions
 from penstock.local.tls import Certificate
 from penstock.local.tokens import Tokens
 from penstock.local.virtual_clock import VirtualClock
+
+if TYPE_CHECKING:
+    from penstock.local.keywords import LocalKeywords
 
 HOST = "127.0.0.1"
 _START_TIMEOUT_S = 60.0
@@ -357,7 +360,7 @@ class LocalKinesis(Handle):
         _stop_after(error, self.stop)
 
     @staticmethod
-    def process(**options: object) -> LocalKinesisProcess:
+    def process(**options: Unpack[LocalKeywords]) -> LocalKinesisProcess:
         """Return the same server for a separate process; takes the arguments of `LocalKinesis`."""
         return LocalKinesisProcess(**options)
 
@@ -389,8 +392,8 @@ class LocalKinesisProcess(Handle):
     It ends with the process that started it, however that one ends.
     """
 
-    def __init__(self, **options: object) -> None:
-        self.options = LocalOptions(**options)  # type: ignore[arg-type]  # checked by the dataclass itself
+    def __init__(self, **options: Unpack[LocalKeywords]) -> None:
+        self.options = LocalOptions(**options)
         self._process: subprocess.Popen[str] | None = None
 
     @property

@@ -6,6 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from penstock.producer.keywords import ProducerKeywords
     from penstock.producer.producer import AsyncProducer, Producer, ProducerOptions
     from penstock.producer.receipts import Acknowledgement
     from penstock.producer.task_writer import TaskMemory, TaskWriter, TaskWriterOptions
@@ -15,6 +16,7 @@ __all__ = [
     "Acknowledgement",
     "AsyncProducer",
     "Producer",
+    "ProducerKeywords",
     "ProducerOptions",
     "TaskMemory",
     "TaskWriter",
@@ -26,6 +28,7 @@ _HOMES: Final = {
     "Acknowledgement": "receipts",
     "AsyncProducer": "producer",
     "Producer": "producer",
+    "ProducerKeywords": "keywords",
     "ProducerOptions": "producer",
     "TaskMemory": "task_writer",
     "TaskWriter": "task_writer",

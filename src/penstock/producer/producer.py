@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, Final, NoReturn, Self
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn, Self, Unpack
 
 from penstock.core.keyword_options import check_types, merge_connection, merge_options
 from penstock.core.writing.batcher import Batcher
@@ -40,6 +40,9 @@ from penstock.producer.writer_options import (
     settings_of,
 )
 from penstock.runtime.system_clock import SystemClock
+
+if TYPE_CHECKING:
+    from penstock.producer.keywords import ProducerKeywords
 
 _log: Final = logging.getLogger("penstock.producer")
 _JOIN_S: Final = 30.0
@@ -71,7 +74,7 @@ class ProducerOptions:
 
     aggregation: bool = True
     force_aggregation: bool = False
-    ordering: str = "key"
+    ordering: Literal["key", "none"] = "key"
     rate_limit_percent: int | None = None
     linger_s: float = 0.1
     buffer_bytes_max: int = 64 * 2**20
@@ -130,7 +133,7 @@ class Producer:
         kinesis: Kinesis | None = None,
         clock: Clock | None = None,
         chance: Chance | None = None,
-        **single_options: Any,
+        **single_options: Unpack[ProducerKeywords],
     ) -> None:
         if not stream or not isinstance(stream, str):
             raise UsageError(f"stream={stream!r}: expected a name or ARN")

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.spark.align import align_to_shards
     from penstock.spark.awslabs_checkpoint import saved_positions
     from penstock.spark.glue_columns import from_glue_avro, from_glue_json
+    from penstock.spark.keywords import SinkKeywords
     from penstock.spark.lag_listener import LagListener
     from penstock.spark.micro_batch_loop import MicroBatches, micro_batches
     from penstock.spark.micro_batch_write import write_kinesis
@@ -25,6 +26,7 @@ __all__ = [
     "KinesisDataSource",
     "LagListener",
     "MicroBatches",
+    "SinkKeywords",
     "SinkReport",
     "StreamLag",
     "align_to_shards",
@@ -41,6 +43,7 @@ _HOMES: Final = {
     "KinesisDataSource": "source",
     "LagListener": "lag_listener",
     "MicroBatches": "micro_batch_loop",
+    "SinkKeywords": "keywords",
     "SinkReport": "sink_metrics",
     "StreamLag": "progress",
     "align_to_shards": "align",

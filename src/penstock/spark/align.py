@@ -8,8 +8,8 @@ passes through Python. Hash keys are compared as texts of equal length: 32 hexad
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, Unpack
 
 from penstock.core.hash_key import HASH_KEY_MAX
 from penstock.errors import OptionError, StreamChanged
@@ -19,6 +19,8 @@ from penstock.wiring import open_kinesis
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from penstock.spark.keywords import SinkKeywords
 
     Order: TypeAlias = str | Column | Sequence[str | Column]
 
@@ -31,7 +33,7 @@ def align_to_shards(
     stream: str,
     *,
     order_by: Order | None = None,
-    **options: str,
+    **options: Unpack[SinkKeywords],
 ) -> DataFrame:
     """Repartition rows by the shard that will hold them: one partition for each open shard.
 
@@ -90,7 +92,7 @@ def _count_up_to(starts: Column, key: Column) -> Column:
     return f.size(f.filter(starts, lambda start: start <= key))
 
 
-def _fetch_range_starts(stream: str, options: dict[str, str]) -> list[int]:
+def _fetch_range_starts(stream: str, options: Mapping[str, Any]) -> list[int]:
     named = {"streamARN" if stream.startswith("arn:") else "streamName": stream}
     parsed, _ = parse_sink({**options, **named})
     kinesis = open_kinesis(parsed.connection)
